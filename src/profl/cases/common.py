@@ -1,0 +1,37 @@
+"""What the case studies share: how client sensitivities are spread, and the loss of linear regression."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+
+from profl import checks
+from profl.typing import Array, Batch
+
+
+def sensitivities(mean: float, heterogeneity: float, clients: int, spread: str, seed: int) -> np.ndarray:
+    """gamma_i in [mean - h, mean + h]: evenly spaced, or drawn uniformly from there.
+
+    >>> sensitivities(1.5, 0.5, 3, "even", 0).tolist()
+    [1.0, 1.5, 2.0]
+    """
+    checks.positive_int("clients", clients)
+    checks.one_of("spread", spread, ["even", "uniform"])
+    if checks.real("heterogeneity", heterogeneity) < 0:
+        raise checks.InputError(f"heterogeneity must be 0 or more, got {heterogeneity!r}")
+    if clients == 1 or heterogeneity == 0:
+        return np.full(clients, float(mean))
+    if spread == "even":
+        return np.linspace(mean - heterogeneity, mean + heterogeneity, clients)
+    return np.random.default_rng([seed, 1]).uniform(mean - heterogeneity, mean + heterogeneity, clients)
+
+
+def ridge_regression_loss(ridge: float, theta: Array, z: Batch) -> Array:
+    """0.5 ((theta.x - y)^2 + ridge |theta|^2)."""
+    return 0.5 * ((z["x"] @ theta - z["y"]) ** 2 + ridge * jnp.sum(theta**2))
+
+
+def copies(value: object, clients: int) -> np.ndarray:
+    """The same value in every client's row."""
+    array = np.asarray(value, dtype=float)
+    return np.broadcast_to(array, (clients, *array.shape))

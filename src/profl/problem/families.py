@@ -1,0 +1,143 @@
+"""Families: how the data's distribution is described by a few numbers f, and how f is read off a batch.
+
+A family states (paper, Section III-B)
+
+* ``estimate(batch, weights)``: f_hat from weighted samples (the weights sum to one);
+* ``log_prob(z, f)``: log p(z; f) of one sample, up to terms that do not contain f. The score d log p / df comes from it by
+  automatic differentiation;
+* ``shift(z, delta)``: where f is a location, what becomes of the sample z when f moves by delta. A family that has it gets
+  the pathwise gradient, which needs no density and stays right when the noise is not Gaussian;
+* ``variance(batch, weights, f)``: the sampling variance of every entry of f_hat. The default is the sandwich formula of
+  M-estimation; families with a cheaper closed form override it.
+
+f is always a vector of shape (p,).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from profl.typing import Array, Batch
+
+
+class Family:
+    """Base class; subclasses are frozen dataclasses, so that equal families share compiled code."""
+
+    shift: Callable[..., Batch] | None = None
+
+    def estimate(self, batch: Batch, weights: Array) -> Array:
+        raise NotImplementedError(f"{type(self).__name__} must define estimate(batch, weights) -> f of shape (p,)")
+
+    def log_prob(self, z: Batch, f: Array) -> Array:
+        raise NotImplementedError(f"{type(self).__name__} must define log_prob(z, f) -> scalar")
+
+    def variance(self, batch: Batch, weights: Array, f: Array) -> Array:
+        """diag(A^-1 B A^-1) * sum w^2 with A = -E[Hessian of log p], B = E[score score^T]."""
+        scores = jax.vmap(jax.grad(self.log_prob, argnums=1), (0, None))(batch, f)
+        hessian = jax.hessian(lambda g: weights @ jax.vmap(self.log_prob, (0, None))(batch, g))(f)
+        bread = jnp.linalg.pinv(-hessian, hermitian=True)
+        meat = scores.T @ (weights[:, None] * scores)
+        return jnp.diagonal(bread @ meat @ bread) * jnp.sum(weights**2)
+
+
+@dataclass(frozen=True)
+class GaussianMean(Family):
+    """z is a vector, f its mean: z ~ N(f, sd^2 I).
+
+    >>> GaussianMean().estimate(jnp.array([[1.0], [3.0]]), jnp.array([0.5, 0.5]))
+    Array([2.], dtype=float32)
+    """
+
+    sd: float = 1.0
+
+    def estimate(self, batch: Batch, weights: Array) -> Array:
+        return jnp.sum(weights[:, None] * batch, axis=0)
+
+    def log_prob(self, z: Batch, f: Array) -> Array:
+        return -0.5 * jnp.sum((z - f) ** 2) / self.sd**2
+
+    def shift(self, z: Batch, delta: Array) -> Batch:  # type: ignore[override]
+        return z + delta
+
+    def variance(self, batch: Batch, weights: Array, f: Array) -> Array:
+        return jnp.full_like(f, self.sd**2) * jnp.sum(weights**2)
+
+
+@dataclass(frozen=True)
+class ClassMeans(Family):
+    """z = {"x": features, "y": class 0, 1, ...}; f holds the mean of x in each class, one class after the other."""
+
+    classes: int = 2
+    sd: float = 1.0
+
+    def estimate(self, batch: Batch, weights: Array) -> Array:
+        member = weights[:, None] * jax.nn.one_hot(batch["y"], self.classes)
+        share = jnp.maximum(member.sum(0), jnp.finfo(weights.dtype).tiny)
+        return ((member.T @ batch["x"]) / share[:, None]).ravel()
+
+    def log_prob(self, z: Batch, f: Array) -> Array:
+        return -0.5 * jnp.sum((z["x"] - self._mean(z, f)) ** 2) / self.sd**2
+
+    def shift(self, z: Batch, delta: Array) -> Batch:  # type: ignore[override]
+        return {**z, "x": z["x"] + self._mean(z, delta)}
+
+    def variance(self, batch: Batch, weights: Array, f: Array) -> Array:
+        member = jax.nn.one_hot(batch["y"], self.classes)
+        share = jnp.maximum(weights @ member, jnp.finfo(weights.dtype).tiny)
+        per_class = self.sd**2 * ((weights**2) @ member) / share**2
+        return jnp.repeat(per_class, f.shape[0] // self.classes)
+
+    def _mean(self, z: Batch, f: Array) -> Array:
+        return f.reshape(self.classes, -1)[z["y"]]
+
+
+@dataclass(frozen=True)
+class LinearGaussian(Family):
+    """z = {"x": features, "y": target}; f is the regression coefficient: y = f.x + N(0, sd^2)."""
+
+    sd: float = 1.0
+
+    def estimate(self, batch: Batch, weights: Array) -> Array:
+        x, y = batch["x"], batch["y"]
+        gram = x.T @ (weights[:, None] * x)
+        moment = jnp.sum(weights[:, None] * x * y[:, None], axis=0)
+        if gram.shape[0] == 1:  # a batched 1 x 1 solve is a library call that costs more than the whole step
+            return moment / gram[0]
+        return jnp.linalg.solve(gram, moment)
+
+    def log_prob(self, z: Batch, f: Array) -> Array:
+        return -0.5 * (z["y"] - z["x"] @ f) ** 2 / self.sd**2
+
+    def shift(self, z: Batch, delta: Array) -> Batch:  # type: ignore[override]
+        return {**z, "y": z["y"] + z["x"] @ delta}
+
+    def variance(self, batch: Batch, weights: Array, f: Array) -> Array:
+        x = batch["x"]
+        gram = x.T @ (weights[:, None] * x)
+        inverse = 1 / gram if gram.shape[0] == 1 else jnp.linalg.inv(gram)
+        return self.sd**2 * jnp.diagonal(inverse) * jnp.sum(weights**2)
+
+
+@dataclass(frozen=True)
+class GroupShares(Family):
+    """z has an entry "group" in 0..groups-1; f holds the share of each group (on the simplex).
+
+    The distribution inside a group is fixed, so log p(z; f) = log f[group] + const. There is nothing to shift: the share
+    changes how many samples come from a group, not where they lie, so the gradient comes from the score.
+    """
+
+    groups: int = 2
+
+    def estimate(self, batch: Batch, weights: Array) -> Array:
+        return weights @ jax.nn.one_hot(batch["group"], self.groups)
+
+    def log_prob(self, z: Batch, f: Array) -> Array:
+        # A group that no kept sample belongs to has share 0; its samples carry weight 0, and 0 * log(0) must stay 0.
+        return jnp.log(jnp.maximum(f[z["group"]], 1e-6))
+
+    def variance(self, batch: Batch, weights: Array, f: Array) -> Array:
+        return f * (1 - f) * jnp.sum(weights**2)

@@ -1,0 +1,274 @@
+"""A problem: a loss, a family, how the data react, who the clients are, and what is known exactly.
+
+The performative risk is L(theta) = sum_i alpha_i E_{z ~ D_i(theta)} l(z; theta) (paper, Eq. 2). Its minimiser is the
+performative optimum (PO); retraining on what comes in ends at a performatively stable point (PS, Eq. 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from profl import checks, random, trees
+from profl.problem import solvers
+from profl.problem.families import Family
+from profl.problem.monte_carlo import MonteCarloReaction
+from profl.problem.reaction import PooledReaction, Reaction, SampledReaction
+from profl.typing import Array, Client, Key, Loss, Theta
+
+
+@dataclass(frozen=True)
+class Box:
+    """The model space [lower, upper] in every coordinate; calling it projects.
+
+    >>> Box(0.0, 5.0)(jnp.array([-1.0, 2.0, 9.0]))
+    Array([0., 2., 5.], dtype=float32)
+    """
+
+    lower: float
+    upper: float
+
+    def __call__(self, theta: Theta) -> Theta:
+        return jax.tree.map(lambda leaf: jnp.clip(leaf, self.lower, self.upper), theta)
+
+
+def everywhere(theta: Theta) -> Theta:
+    """The model space without bounds: nothing to project."""
+    return theta
+
+
+class Rules(NamedTuple):
+    """A problem without its data: only functions. Hashable, so that compiled code is found again."""
+
+    loss: Loss
+    family: Family
+    reaction: Reaction
+    project: Callable[[Theta], Theta]
+    signal: Callable[[Theta], Array]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What is to be learned, by whom, and how the data answer.
+
+    Args:
+      name: shown in tables and plots.
+      loss: ``loss(theta, z)`` of one sample, a scalar.
+      family: describes the data's distribution by f; see ``profl.problem.families``.
+      reaction: ``sample(key, theta, client, n) -> batch``, or a ``Reaction`` that also knows exact answers.
+      clients: a pytree whose leaves have one row per client.
+      initial: ``initial(key) -> theta``.
+      project: onto the model space.
+      weights: alpha_i; equal by default.
+      signal: what the data react to, a vector made from theta; theta itself by default.
+
+    >>> def sample(key, theta, client, n):
+    ...     return 6.0 - client["gamma"] * theta + random.normal(key, n, 1)
+    >>> from profl.problem.families import GaussianMean
+    >>> problem = Problem(
+    ...     "one good", lambda theta, z: -jnp.sum(theta * z), GaussianMean(), sample,
+    ...     clients={"gamma": jnp.array([1.0, 2.0])}, initial=lambda key: jnp.ones(1), project=Box(0.0, 5.0),
+    ... ).solve()
+    >>> bool(abs(problem.optimum[0] - 2.0) < 0.02), bool(abs(problem.stable[0] - 4.0) < 0.04)
+    (True, True)
+    """
+
+    name: str
+    loss: Loss
+    family: Family
+    reaction: Reaction
+    clients: Client
+    initial: Callable[[Key], Theta]
+    project: Callable[[Theta], Theta] = everywhere
+    weights: Any = None
+    signal: Callable[[Theta], Array] = trees.ravel
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.reaction, Reaction):
+            object.__setattr__(self, "reaction", SampledReaction(self.reaction))
+        leaves = jax.tree.leaves(self.clients)
+        if not leaves:
+            raise checks.InputError("clients must be a pytree with at least one leaf that has a row per client")
+        counts = sorted({np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in leaves})
+        if len(counts) > 1 or counts[0] < 1:
+            raise checks.InputError(
+                f"every leaf of clients must have one row per client, got leaves with {counts} rows"
+            )
+        object.__setattr__(self, "clients", jax.tree.map(np.asarray, self.clients))
+        object.__setattr__(self, "weights", checks.client_weights(self.weights, counts[0]))
+        self._check_functions()
+
+    # -- what it is made of --------------------------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """How many clients there are."""
+        return trees.rows(self.clients)
+
+    @property
+    def rules(self) -> Rules:
+        return Rules(self.loss, self.family, self.reaction, self.project, self.signal)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the risk, the optimum and the stable point are known."""
+        return self.reaction.decoupled is not None
+
+    def pooled(self) -> Problem:
+        """The same problem seen by one centralised learner who puts all clients' data on one heap."""
+        clients = jax.tree.map(lambda leaf: leaf[None], {"members": self.clients, "weights": self.weights})
+        return replace(self, clients=clients, weights=None, reaction=PooledReaction(self.reaction))
+
+    def solve(self, samples: int = 20_000) -> Problem:
+        """This problem with its risk, optimum and stable point found numerically from ``samples`` fixed draws per client."""
+        if self.exact:
+            return self
+        checks.positive_int("samples", samples)
+        return replace(self, reaction=MonteCarloReaction(self.reaction, self.family, self.loss, samples))
+
+    # -- exact answers, in double precision ----------------------------------------------------------------------------
+
+    def risk(self, theta: Theta) -> Any:
+        """L(theta), exactly."""
+        return self._evaluate(lambda point: self._average(point, point), theta)
+
+    def client_risks(self, theta: Theta) -> np.ndarray:
+        """L_i(theta) of every client, exactly."""
+        return self._evaluate(lambda point: self._each(self._decoupled, point, point), theta)
+
+    def decoupled_risk(self, deployed: Theta, theta: Theta) -> Any:
+        """DPR(deployed; theta): the risk of ``theta`` on the data that ``deployed`` brings in."""
+        return self._evaluate(self._average, deployed, theta)
+
+    def gradient(self, theta: Theta) -> Theta:
+        """The performative gradient, exactly: both terms of the paper's Eq. 4."""
+        return self._evaluate(jax.grad(lambda point: self._average(point, point)), theta)
+
+    def stable_gradient(self, theta: Theta) -> Theta:
+        """The gradient repeated gradient descent follows: the data held fixed, L1 alone."""
+        return self._evaluate(jax.grad(lambda point: self._average(jax.lax.stop_gradient(point), point)), theta)
+
+    def jacobian(self, theta: Theta) -> np.ndarray:
+        """df_i/dtheta of every client, exactly: shape (clients, p, size of theta)."""
+        if self.reaction.parameters is None:
+            raise checks.InputError(f"problem {self.name!r} does not state parameters(theta, client): no exact Jacobian")
+        return self._evaluate(lambda point: self._each(partial(told_jacobian, self.reaction), point), theta)
+
+    def accuracy(self, theta: Theta) -> Any:
+        """Share of right decisions on the data theta itself brings in (classification only)."""
+        if self.reaction.accuracy is None:
+            raise checks.InputError(f"problem {self.name!r} is no classification problem: accuracy is not defined")
+        function = self.reaction.accuracy
+
+        def average(point: Theta) -> Array:
+            return jnp.asarray(self.weights) @ self._each(function, point, point)
+
+        return self._evaluate(average, theta)
+
+    @cached_property
+    def optimum(self) -> Theta:
+        """The performative optimum PO (float64)."""
+        with jax.enable_x64(True):
+            starts, project, unravel = self._vector_view()
+            found = solvers.minimise(
+                lambda v: self._average(unravel(v), unravel(v)), project, jnp.concatenate([starts, self._stable[None]])
+            )
+            return jax.tree.map(np.asarray, unravel(found))
+
+    @cached_property
+    def stable(self) -> Theta:
+        """A performatively stable point PS (float64); the one that attracts, where one does."""
+        with jax.enable_x64(True):
+            return jax.tree.map(np.asarray, self._vector_view()[2](self._stable))
+
+    @cached_property
+    def _stable(self) -> Array:
+        with jax.enable_x64(True):
+            starts, project, unravel = self._vector_view()
+
+            def field(v: Array) -> Array:
+                return jax.grad(lambda w: self._average(unravel(v), unravel(w)))(v)
+
+            return solvers.stable_point(field, project, starts)
+
+    # -- inside ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def _decoupled(self) -> Callable[[Theta, Theta, Client], Array]:
+        if self.reaction.decoupled is None:
+            raise checks.InputError(
+                f"problem {self.name!r} has no closed-form risk; call problem.solve() to find the answers numerically"
+            )
+        return self.reaction.decoupled
+
+    def _each(self, function: Callable[..., Array], *models: Theta) -> Array:
+        """``function(*models, client)`` of every client, the clients in the precision of the models."""
+        dtype = jnp.result_type(*jax.tree.leaves(models))
+        return jax.vmap(lambda client: function(*models, client))(trees.cast(self.clients, dtype))
+
+    def _average(self, deployed: Theta, theta: Theta) -> Array:
+        return jnp.asarray(self.weights) @ self._each(self._decoupled, deployed, theta)
+
+    def _evaluate(self, function: Callable[..., Any], *models: Theta) -> Any:
+        for model in models:
+            checks.same_structure("theta", model, self._like)
+        with jax.enable_x64(True):
+            result = jax.jit(function)(*trees.cast(models, jnp.float64))
+            return jax.tree.map(lambda leaf: leaf.item() if leaf.ndim == 0 else np.asarray(leaf), result)
+
+    def _vector_view(self) -> tuple[Array, Callable[[Array], Array], Callable[[Array], Theta]]:
+        """Five fixed starts, the projection and the way back, all on vectors of float64."""
+        keys = [random.start_key(random.seed_key(seed)) for seed in range(5)]
+        models = [trees.cast(self.initial(key), jnp.float64) for key in keys]
+        unravel = ravel_pytree(models[0])[1]
+        return jnp.stack([trees.ravel(m) for m in models]), lambda v: trees.ravel(self.project(unravel(v))), unravel
+
+    @cached_property
+    def _like(self) -> Theta:
+        return jax.eval_shape(self.initial, random.seed_key(0))
+
+    def _check_functions(self) -> None:
+        """Trace every function once, without computing anything, and refuse what does not fit together."""
+        theta, key = self._like, random.seed_key(0)
+        client = jax.eval_shape(lambda c: trees.take(c, 0), self.clients)
+        batch = jax.eval_shape(lambda t, c: self.reaction.sample(key, t, c, 4), theta, client)
+        sizes = sorted({leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree.leaves(batch)})
+        if len(sizes) != 1 or sizes[0] % 4:
+            raise checks.InputError(f"the reaction must return n samples in every leaf, got {sizes} for n = 4")
+        z = jax.eval_shape(lambda b: trees.take(b, 0), batch)
+        loss = jax.eval_shape(self.loss, theta, z)
+        if getattr(loss, "shape", None) != ():
+            raise checks.InputError(f"loss(theta, z) of one sample must be a scalar, got shape {_shape(loss)}")
+        f = jax.eval_shape(self.family.estimate, batch, jax.ShapeDtypeStruct((sizes[0],), jnp.float32))
+        if len(f.shape) != 1:
+            raise checks.InputError(f"the family's estimate must be a vector of shape (p,), got shape {f.shape}")
+        density = jax.eval_shape(self.family.log_prob, z, f)
+        if _shape(density) != ():
+            raise checks.InputError(f"the family's log_prob(z, f) must be a scalar, got shape {_shape(density)}")
+        if self.reaction.parameters is not None:
+            told = jax.eval_shape(self.reaction.parameters, theta, client)
+            if told.shape != f.shape:
+                raise checks.InputError(f"parameters(theta, client) has shape {told.shape}, the estimate {f.shape}")
+        projected = jax.eval_shape(self.project, theta)
+        checks.same_structure("project(theta)", projected, theta)
+        signal = jax.eval_shape(self.signal, theta)
+        if len(signal.shape) != 1:
+            raise checks.InputError(f"signal(theta) must be a vector, got shape {signal.shape}")
+
+
+def told_jacobian(reaction: Reaction, theta: Theta, client: Client) -> Array:
+    """df/dtheta at one client, by differentiating the stated f(theta): shape (p, size of theta)."""
+    assert reaction.parameters is not None
+    vector, unravel = ravel_pytree(theta)
+    return jax.jacobian(lambda v: reaction.parameters(unravel(v), client))(vector)
+
+
+def _shape(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf.shape, tree)

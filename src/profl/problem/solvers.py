@@ -1,0 +1,89 @@
+"""Deterministic solvers for the two points every problem is measured against, on vectors, in double precision.
+
+* the performative optimum: argmin over the model space of L(theta);
+* a performatively stable point: theta = Proj(theta - g(theta)), where g is the gradient on the data theta brings in,
+  holding those data fixed.
+
+Both end with a Newton iteration on the residual theta - Proj(theta - g(theta)), which vanishes at a stationary point inside the
+model space and also at one on its boundary. Each runs from several starts in one compiled program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from profl.typing import Array
+
+Field = Callable[[Array], Array]
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def minimise(risk: Field, project: Field, starts: Array) -> Array:
+    """The best local minimum reached from the rows of ``starts``: projected gradient descent, then Newton."""
+    slope = jax.grad(risk)
+    descend = partial(_descend, risk, project)
+    found = jax.vmap(descend)(starts)
+    candidates = jnp.concatenate([found, jax.vmap(partial(_newton, slope, project))(found)])
+    values = jax.vmap(risk)(candidates)
+    return candidates[jnp.nanargmin(values)]
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def stable_point(field: Field, project: Field, starts: Array) -> Array:
+    """A fixed point of repeated gradient descent with the ``field`` g.
+
+    Repeated gradient descent itself runs first, so that a point which attracts is the one that is found.
+    """
+    slopes = jax.vmap(jax.jacobian(field))(starts)
+    eta = 0.5 / jnp.maximum(jnp.max(jnp.abs(slopes)) * starts.shape[1], 1.0)
+
+    def descend(start: Array) -> Array:
+        return jax.lax.fori_loop(0, 2000, lambda _, theta: project(theta - eta * field(theta)), project(start))
+
+    ends = jax.vmap(descend)(starts)
+    candidates = jnp.concatenate([ends, jax.vmap(partial(_newton, field, project))(ends)])
+    sizes = jax.vmap(lambda theta: jnp.max(jnp.abs(theta - project(theta - field(theta)))))(candidates)
+    return candidates[jnp.nanargmin(sizes)]
+
+
+def _descend(risk: Field, project: Field, start: Array, iterations: int = 1000) -> Array:
+    """Projected gradient descent; the step halves until the risk falls enough and doubles after each success."""
+    slope = jax.grad(risk)
+
+    def body(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        theta, step, count = carry
+        trial = project(theta - step * slope(theta))
+        gain = risk(theta) - risk(trial) - 1e-4 * jnp.sum((trial - theta) ** 2) / step
+        good = gain >= 0
+        return jnp.where(good, trial, theta), jnp.where(good, step * 2, step / 2), count + 1
+
+    def unfinished(carry: tuple[Array, Array, Array]) -> Array:
+        theta, step, count = carry
+        residual = theta - project(theta - slope(theta))
+        return (count < iterations) & (step > 1e-12) & (jnp.max(jnp.abs(residual)) > 1e-7)
+
+    first = (project(start), jnp.ones((), start.dtype), jnp.zeros((), int))
+    return jax.lax.while_loop(unfinished, body, first)[0]
+
+
+def _newton(field: Field, project: Field, theta: Array, iterations: int = 20) -> Array:
+    """Newton on the projected residual, kept only while the residual falls; for models of at most 256 numbers."""
+    if theta.shape[0] > 256:
+        return theta
+
+    def residual(point: Array) -> Array:
+        return point - project(point - field(point))
+
+    def body(_: int, point: Array) -> Array:
+        slope = jax.jacobian(residual)(point)
+        step = jnp.linalg.solve(slope + 1e-14 * jnp.eye(point.shape[0]), residual(point))
+        trials = jax.vmap(lambda size: project(point - size * step))(0.5 ** jnp.arange(6.0))
+        norms = jax.vmap(lambda trial: jnp.sum(residual(trial) ** 2))(trials)
+        best = jnp.argmin(jnp.where(jnp.isfinite(norms), norms, jnp.inf))
+        return jnp.where(norms[best] < jnp.sum(residual(point) ** 2), trials[best], point)
+
+    return jax.lax.fori_loop(0, iterations, body, theta)

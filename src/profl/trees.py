@@ -1,0 +1,68 @@
+"""Small operations on pytrees that jax.tree has no single name for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from profl.typing import Array
+
+
+def ravel(tree: Any) -> Array:
+    """All leaves as one vector.
+
+    >>> ravel({"a": jnp.ones(2), "b": jnp.zeros((1, 2))})
+    Array([1., 1., 0., 0.], dtype=float32)
+    """
+    return ravel_pytree(tree)[0]
+
+
+def take(tree: Any, index: Any) -> Any:
+    """Row(s) ``index`` of every leaf of a stacked pytree."""
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+def rows(tree: Any) -> int:
+    """How many rows a stacked pytree has."""
+    return int(jax.tree.leaves(tree)[0].shape[0])
+
+
+def stack(trees: list[Any]) -> Any:
+    """Pytrees of one structure as the rows of one stacked pytree."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def where(condition: Array, new: Any, old: Any) -> Any:
+    """``new`` where ``condition`` holds, else ``old``; a condition of shape (k,) chooses rows."""
+
+    def choose(a: Array, b: Array) -> Array:
+        return jnp.where(condition.reshape(condition.shape + (1,) * (a.ndim - condition.ndim)), a, b)
+
+    return jax.tree.map(choose, new, old)
+
+
+def all_finite(tree: Any) -> Array:
+    """Whether every number in a pytree is finite: a scalar bool."""
+    leaves = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]
+    return jnp.all(jnp.stack(leaves))
+
+
+def cast(tree: Any, dtype: Any) -> Any:
+    """Floating leaves in another precision; integer leaves and keys as they are."""
+
+    def convert(leaf: Any) -> Array:
+        array = jnp.asarray(leaf)
+        return array.astype(dtype) if jnp.issubdtype(array.dtype, jnp.floating) else array
+
+    return jax.tree.map(convert, tree)
+
+
+def map_chunks(function: Callable[..., Any], chunk: int, *stacked: Any) -> Any:
+    """``vmap(function)`` over rows, at most ``chunk`` of them at a time, so that memory is bounded by the chunk."""
+    if chunk >= rows(stacked):
+        return jax.vmap(function)(*stacked)
+    return jax.lax.map(lambda row: function(*row), stacked, batch_size=chunk if chunk > 1 else None)
