@@ -1,0 +1,47 @@
+"""profl: performative federated learning.
+
+Train one model across many clients whose data change because the model is deployed, and find the performative optimum
+rather than the stable point that retraining settles at.
+
+>>> import profl
+>>> case = profl.cases.pricing(clients=4, goods=2)
+>>> run = profl.simulate(case, profl.pofl(window=20), rounds=10, samples=100, seeds=range(2), progress=False)
+>>> run.excess.shape
+(2, 11)
+"""
+
+from profl import cases
+from profl.algorithms import Algorithm, pfl, pg, pofl, rgd, rrm
+from profl.checks import DivergedError, InputError
+from profl.engines.simulate import simulate
+from profl.problem.families import ClassMeans, Family, GaussianMean, GroupShares, LinearGaussian
+from profl.problem.problem import Box, Problem
+from profl.problem.reaction import Reaction, SampledReaction
+from profl.results.files import load
+from profl.results.record import Run
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Algorithm",
+    "Box",
+    "ClassMeans",
+    "DivergedError",
+    "Family",
+    "GaussianMean",
+    "GroupShares",
+    "InputError",
+    "LinearGaussian",
+    "Problem",
+    "Reaction",
+    "Run",
+    "SampledReaction",
+    "cases",
+    "load",
+    "pfl",
+    "pg",
+    "pofl",
+    "rgd",
+    "rrm",
+    "simulate",
+]

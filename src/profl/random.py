@@ -1,7 +1,7 @@
 """Random numbers: which key is used where, and normals drawn in the layout that is fast.
 
-Every draw of data in a run comes from ``data_key(seed, client, step)`` alone. So all engines see the same data, a client
-that is left out of a round changes nothing for the others, and a run can be resumed or repeated in parts.
+Every draw of data in a run comes from ``data_key(seed, client, step)`` alone. So all engines see the same data, a
+client that is left out of a round changes nothing for the others, and a run can be resumed or repeated in parts.
 """
 
 from __future__ import annotations

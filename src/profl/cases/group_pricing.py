@@ -1,16 +1,17 @@
 """Pricing where groups of customers leave when their bill eats up their budget (contribution dynamics).
 
-Group k wants goods with fixed mean demand mu_k, z ~ N(mu_k, sd^2 I). Its share of the customers follows what is left of its
-budget B after the bill:
+Group k wants goods with fixed mean demand mu_k, z ~ N(mu_k, sd^2 I). Its share of the customers follows what is left
+of its budget B after the bill:
 
     nu_ik(theta) = r_ik / sum_k' r_ik',    r_ik = B - gamma_i theta.mu_k
 
-(gamma_i = 1 is the paper's formula; the spread of gamma_i makes clients differ). B is 5 % more than the largest possible
-bill, so r > 0 on the whole model space. Loss: -theta.z. Retraining sees only that higher prices bring more from those who are
-still there, and drives every price to the bound; the optimum keeps the good that the big spenders buy affordable.
+(gamma_i = 1 is the paper's formula; the spread of gamma_i makes clients differ). B is 5 % more than the largest
+possible bill, so r > 0 on the whole model space. Loss: -theta.z. Retraining sees only that higher prices bring more
+from those who are still there, and drives every price to the bound; the optimum keeps the good that the big spenders
+buy affordable.
 
-With as many goods as groups the optimum is unique; with more, the risk depends on theta only through the groups' bills and a
-whole set of prices is optimal.
+With as many goods as groups the optimum is unique; with more, the risk depends on theta only through the groups'
+bills and a whole set of prices is optimal.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Budgets(Reaction):
 
     sd: float = 1.0
 
-    def parameters(self, theta: Array, client: Client) -> Array:  # type: ignore[override]
+    def parameters(self, theta: Array, client: Client) -> Array:
         left = client["budget"] - client["gamma"] * client["mu"] @ theta
         return left / jnp.sum(left)
 
@@ -57,7 +58,7 @@ class Budgets(Reaction):
         demand = client["mu"][group] + self.sd * random.normal(noise, n, theta.shape[0])
         return {"demand": demand, "group": group}
 
-    def decoupled(self, deployed: Array, theta: Array, client: Client) -> Array:  # type: ignore[override]
+    def decoupled(self, deployed: Array, theta: Array, client: Client) -> Array:
         return -self.parameters(deployed, client) @ (client["mu"] @ theta)
 
 

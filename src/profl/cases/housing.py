@@ -1,8 +1,9 @@
 """House prices that answer the listing price (distribution dynamics).
 
-x ~ N(5/3, 1), y = (a - gamma_i theta) x + noise with a = 5/3, noise sd 61/30 and mean gamma -5/3: a higher listing raises
-what is paid. Loss 0.5 ((theta x - y)^2 + (10/3) theta^2). With equal clients PO = -0.8374 (risk 5.5567) and PS = 7.7273: retraining
-chases the prices it raised itself. This is the case behind the paper's Table 1, though its text says pricing.
+x ~ N(5/3, 1), y = (a - gamma_i theta) x + noise with a = 5/3, noise sd 61/30 and mean gamma -5/3: a higher listing
+raises what is paid. Loss 0.5 ((theta x - y)^2 + (10/3) theta^2). With equal clients PO = -0.8374 (risk 5.5565) and PS
+= 7.7273: retraining chases the prices it raised itself. This is the case behind the paper's Table 1, though its text
+says pricing.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class SellingPrice(Reaction):
     centre: float = 5 / 3
     noise: float = 61 / 30
 
-    def parameters(self, theta: Array, client: Client) -> Array:  # type: ignore[override]
+    def parameters(self, theta: Array, client: Client) -> Array:
         return client["a"] - client["gamma"] * theta
 
     def sample(self, key: Key, theta: Array, client: Client, n: int) -> Batch:
@@ -40,7 +41,7 @@ class SellingPrice(Reaction):
         x = self.centre + draws[:, :1]
         return {"x": x, "y": x @ self.parameters(theta, client) + self.noise * draws[:, 1]}
 
-    def decoupled(self, deployed: Array, theta: Array, client: Client) -> Array:  # type: ignore[override]
+    def decoupled(self, deployed: Array, theta: Array, client: Client) -> Array:
         miss = jnp.sum((theta - self.parameters(deployed, client)) ** 2)
         return 0.5 * (miss * (self.centre**2 + 1) + self.noise**2 + RIDGE * jnp.sum(theta**2))
 

@@ -5,8 +5,8 @@ theta are the prices of d goods; demand is z ~ N(mu_i(theta), sd^2 I) with
     mu_i(theta) = mu0 - gamma_i theta                    (linear, the paper's)
     mu_i(theta) = mu0 * exp(-gamma_i theta / 4)          (exponential: the same family, a curved reaction)
 
-and the loss is minus the revenue, -theta.z. With linear demand PO = mu0 / (2 gamma-bar), PS = mu0 / gamma-bar: retraining
-doubles the price, because it believes that demand will stay.
+and the loss is minus the revenue, -theta.z. With linear demand PO = mu0 / (2 gamma-bar), PS = mu0 / gamma-bar:
+retraining doubles the price, because it believes that demand will stay.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Demand(Reaction):
     curve: str = "linear"
     sd: float = 1.0
 
-    def parameters(self, theta: Array, client: Client) -> Array:  # type: ignore[override]
+    def parameters(self, theta: Array, client: Client) -> Array:
         if self.curve == "linear":
             return client["mu0"] - client["gamma"] * theta
         return client["mu0"] * jnp.exp(-client["gamma"] * theta / 4)
@@ -48,7 +48,7 @@ class Demand(Reaction):
     def sample(self, key: Key, theta: Array, client: Client, n: int) -> Batch:
         return self.parameters(theta, client) + self.sd * random.normal(key, n, theta.shape[0])
 
-    def decoupled(self, deployed: Array, theta: Array, client: Client) -> Array:  # type: ignore[override]
+    def decoupled(self, deployed: Array, theta: Array, client: Client) -> Array:
         return -jnp.sum(theta * self.parameters(deployed, client))
 
 
@@ -65,7 +65,8 @@ def pricing(
 ) -> Problem:
     """Prices for ``goods`` goods at ``clients`` retailers whose customers buy less when they cost more.
 
-    Runs start at 0.75 mu0 / gamma-bar + N(0, I), which is (PO + PS) / 2 for linear demand; the curved one starts there too.
+    Runs start at 0.75 mu0 / gamma-bar + N(0, I), which is (PO + PS) / 2 for linear demand; the curved one starts
+    there too.
 
     >>> case = pricing(clients=4, goods=2)
     >>> bool(np.allclose(2 * case.optimum, case.stable))

@@ -1,11 +1,13 @@
 """Sales prediction for two groups of retailers who leave where the prediction is bad (contribution dynamics).
 
-Group k has fixed data x ~ N(m_k, 1), y = a_k x + N(0, 1), and its share grows with the error that the *other* group suffers:
+Group k has fixed data x ~ N(m_k, 1), y = a_k x + N(0, 1), and its share grows with the error that the *other* group
+suffers:
 
-    nu_ik(theta) = (gamma_i e_{-k}(theta) + c) / sum_k' (gamma_i e_k'(theta) + c),    e_k(theta) = E_k 0.5 (theta x - y)^2
+    nu_ik(theta) = (gamma_i e_{-k}(theta) + c) / sum_k' (gamma_i e_k'(theta) + c)
+    e_k(theta) = E_k 0.5 (theta x - y)^2
 
-(gamma_i = 1 is the paper's formula). Loss 0.5 ((theta x - y)^2 + (10/3) theta^2). The paper gives no constants for this case;
-a = (6, -2), m = (5/3, 1) and c = 1 put PO at -1.06 and PS at -0.53 when clients are equal.
+(gamma_i = 1 is the paper's formula). Loss 0.5 ((theta x - y)^2 + (10/3) theta^2). The paper gives no constants for
+this case; a = (6, -2), m = (5/3, 1) and c = 1 put PO at -1.06 and PS at -0.53 when clients are equal.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from profl.typing import Array, Batch, Client, Key
 
 @dataclass(frozen=True)
 class Loyalty(Reaction):
-    """Groups stay where the other one fares worse; a client is {"gamma": (), "centre": (2,), "slope": (2,), "c": ()}."""
+    """Groups stay where the other fares worse; a client is {"gamma": (), "centre": (2,), "slope": (2,), "c": ()}."""
 
     noise: float = 1.0
 
@@ -37,7 +39,7 @@ class Loyalty(Reaction):
         second_moment = client["centre"] ** 2 + 1
         return 0.5 * ((theta[0] - client["slope"]) ** 2 * second_moment + self.noise**2)
 
-    def parameters(self, theta: Array, client: Client) -> Array:  # type: ignore[override]
+    def parameters(self, theta: Array, client: Client) -> Array:
         weight = client["gamma"] * self.errors(theta, client) + client["c"]
         return weight[::-1] / jnp.sum(weight)
 
@@ -49,7 +51,7 @@ class Loyalty(Reaction):
         y = client["slope"][group] * x + self.noise * draws[:, 1]
         return {"x": x[:, None], "y": y, "group": group}
 
-    def decoupled(self, deployed: Array, theta: Array, client: Client) -> Array:  # type: ignore[override]
+    def decoupled(self, deployed: Array, theta: Array, client: Client) -> Array:
         shares = self.parameters(deployed, client)
         return shares @ self.errors(theta, client) + 0.5 * RIDGE * jnp.sum(theta**2)
 

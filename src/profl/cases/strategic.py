@@ -1,9 +1,11 @@
 """Binary classification of people who game the classifier (distribution dynamics).
 
-Features are X | y ~ N(+1 / -1 in every coordinate, sd^2 I), both classes equally many. Who responds moves from x to the best
-response x - gamma_i theta (paper, Appendix). Loss: cross-entropy of sigmoid(theta.x) plus 0.005 |theta|^2 (ridge 0.01).
+Features are X | y ~ N(+1 / -1 in every coordinate, sd^2 I), both classes equally many. Who responds moves from x to
+the best response x - gamma_i theta (paper, Appendix). Loss: cross-entropy of sigmoid(theta.x) plus 0.005 |theta|^2
+(ridge 0.01).
 
-f holds the two class means. theta.x is Gaussian within a class, so the exact risk is a one-dimensional Gauss-Hermite sum.
+f holds the two class means. theta.x is Gaussian within a class, so the exact risk is a one-dimensional Gauss-Hermite
+sum.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class BestResponse(Reaction):
         moves = jnp.array([[1.0 if self.respond == "all" else 0.0], [1.0]], theta.dtype)
         return before - moves * client["gamma"] * theta
 
-    def parameters(self, theta: Array, client: Client) -> Array:  # type: ignore[override]
+    def parameters(self, theta: Array, client: Client) -> Array:
         return self.means(theta, client).ravel()
 
     def sample(self, key: Key, theta: Array, client: Client, n: int) -> Batch:
@@ -63,13 +65,13 @@ class BestResponse(Reaction):
         x = self.means(theta, client)[y] + self.sd * random.normal(noise, n, theta.shape[0])
         return {"x": x, "y": y}
 
-    def decoupled(self, deployed: Array, theta: Array, client: Client) -> Array:  # type: ignore[override]
+    def decoupled(self, deployed: Array, theta: Array, client: Client) -> Array:
         centre, width = self._scores(deployed, theta, client)
         scores = centre[:, None] + width * jnp.asarray(NODES, theta.dtype)
         losses = jax.nn.softplus(scores) - jnp.array([[0.0], [1.0]], theta.dtype) * scores
         return jnp.mean(losses @ jnp.asarray(WEIGHTS, theta.dtype)) + 0.5 * self.ridge * jnp.sum(theta**2)
 
-    def accuracy(self, deployed: Array, theta: Array, client: Client) -> Array:  # type: ignore[override]
+    def accuracy(self, deployed: Array, theta: Array, client: Client) -> Array:
         centre, width = self._scores(deployed, theta, client)
         signs = jnp.array([-1.0, 1.0], theta.dtype)
         return jnp.mean(jax.scipy.stats.norm.cdf(signs * centre / width))

@@ -3,10 +3,10 @@
 A family states (paper, Section III-B)
 
 * ``estimate(batch, weights)``: f_hat from weighted samples (the weights sum to one);
-* ``log_prob(z, f)``: log p(z; f) of one sample, up to terms that do not contain f. The score d log p / df comes from it by
-  automatic differentiation;
-* ``shift(z, delta)``: where f is a location, what becomes of the sample z when f moves by delta. A family that has it gets
-  the pathwise gradient, which needs no density and stays right when the noise is not Gaussian;
+* ``log_prob(z, f)``: log p(z; f) of one sample, up to terms that do not contain f. The score d log p / df comes from
+  it by automatic differentiation;
+* ``shift(z, delta)``: where f is a location, what becomes of the sample z when f moves by delta. A family that has it
+  gets the pathwise gradient, which needs no density and stays right when the noise is not Gaussian;
 * ``variance(batch, weights, f)``: the sampling variance of every entry of f_hat. The default is the sandwich formula of
   M-estimation; families with a cheaper closed form override it.
 
@@ -35,6 +35,11 @@ class Family:
     def log_prob(self, z: Batch, f: Array) -> Array:
         raise NotImplementedError(f"{type(self).__name__} must define log_prob(z, f) -> scalar")
 
+    def moved(self, z: Batch, delta: Array) -> Batch:
+        """``shift``, for a family that is known to have it."""
+        assert self.shift is not None
+        return self.shift(z, delta)
+
     def variance(self, batch: Batch, weights: Array, f: Array) -> Array:
         """diag(A^-1 B A^-1) * sum w^2 with A = -E[Hessian of log p], B = E[score score^T]."""
         scores = jax.vmap(jax.grad(self.log_prob, argnums=1), (0, None))(batch, f)
@@ -60,7 +65,7 @@ class GaussianMean(Family):
     def log_prob(self, z: Batch, f: Array) -> Array:
         return -0.5 * jnp.sum((z - f) ** 2) / self.sd**2
 
-    def shift(self, z: Batch, delta: Array) -> Batch:  # type: ignore[override]
+    def shift(self, z: Batch, delta: Array) -> Batch:
         return z + delta
 
     def variance(self, batch: Batch, weights: Array, f: Array) -> Array:
@@ -82,7 +87,7 @@ class ClassMeans(Family):
     def log_prob(self, z: Batch, f: Array) -> Array:
         return -0.5 * jnp.sum((z["x"] - self._mean(z, f)) ** 2) / self.sd**2
 
-    def shift(self, z: Batch, delta: Array) -> Batch:  # type: ignore[override]
+    def shift(self, z: Batch, delta: Array) -> Batch:
         return {**z, "x": z["x"] + self._mean(z, delta)}
 
     def variance(self, batch: Batch, weights: Array, f: Array) -> Array:
@@ -112,7 +117,7 @@ class LinearGaussian(Family):
     def log_prob(self, z: Batch, f: Array) -> Array:
         return -0.5 * (z["y"] - z["x"] @ f) ** 2 / self.sd**2
 
-    def shift(self, z: Batch, delta: Array) -> Batch:  # type: ignore[override]
+    def shift(self, z: Batch, delta: Array) -> Batch:
         return {**z, "y": z["y"] + z["x"] @ delta}
 
     def variance(self, batch: Batch, weights: Array, f: Array) -> Array:
@@ -126,8 +131,8 @@ class LinearGaussian(Family):
 class GroupShares(Family):
     """z has an entry "group" in 0..groups-1; f holds the share of each group (on the simplex).
 
-    The distribution inside a group is fixed, so log p(z; f) = log f[group] + const. There is nothing to shift: the share
-    changes how many samples come from a group, not where they lie, so the gradient comes from the score.
+    The distribution inside a group is fixed, so log p(z; f) = log f[group] + const. There is nothing to shift: the
+    share changes how many samples come from a group, not where they lie, so the gradient comes from the score.
     """
 
     groups: int = 2

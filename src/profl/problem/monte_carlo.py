@@ -1,11 +1,11 @@
 """The decoupled risk of a reaction that is known only through its samples, from a fixed set of draws.
 
-With the draws fixed the average is a deterministic function, so the optimum and the stable point of a user's problem can be
-found by the same solvers as those of a built-in case. It is differentiable in both arguments:
+With the draws fixed the average is a deterministic function, so the optimum and the stable point of a user's problem
+can be found by the same solvers as those of a built-in case. It is differentiable in both arguments:
 
 * where the family is a location shift, through the samples themselves (``sample`` is then a smooth function of theta);
-* elsewhere through the likelihood ratio p(z; f(theta)) / p(z; f(theta)), whose value is one and whose derivative is the score
-  (this needs ``parameters``).
+* elsewhere through the likelihood ratio p(z; f(theta)) / p(z; f(theta)), whose value is one and whose derivative is
+  the score (this needs ``parameters``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class MonteCarloReaction(Reaction):
         if self.family.shift is None and self.reaction.parameters is None:
             raise checks.InputError(
                 f"{type(self.family).__name__} is not a location shift, so a numerical optimum needs f(theta): "
-                "pass reaction=profl.SampledReaction(sample, f)"
+                "pass reaction=profl.SampledReaction(sample, parameters)"
             )
 
     @property
@@ -45,7 +45,7 @@ class MonteCarloReaction(Reaction):
     def sample(self, key: Key, theta: Theta, client: Client, n: int) -> Batch:
         return self.reaction.sample(key, theta, client, n)
 
-    def decoupled(self, deployed: Theta, theta: Theta, client: Client) -> Array:  # type: ignore[override]
+    def decoupled(self, deployed: Theta, theta: Theta, client: Client) -> Array:
         batch = self.reaction.sample(random.seed_key(0), deployed, client, self.samples)
         losses = jax.vmap(self.loss, (None, 0))(theta, batch if self.family.shift else jax.lax.stop_gradient(batch))
         if self.family.shift is None:

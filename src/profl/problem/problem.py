@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
 from profl import checks, random, trees
-from profl.problem import solvers
+from profl.problem import oracle
 from profl.problem.families import Family
 from profl.problem.monte_carlo import MonteCarloReaction
 from profl.problem.reaction import PooledReaction, Reaction, SampledReaction
@@ -127,7 +126,7 @@ class Problem:
         return replace(self, clients=clients, weights=None, reaction=PooledReaction(self.reaction))
 
     def solve(self, samples: int = 20_000) -> Problem:
-        """This problem with its risk, optimum and stable point found numerically from ``samples`` fixed draws per client."""
+        """This problem with its answers found numerically, from ``samples`` fixed draws per client."""
         if self.exact:
             return self
         checks.positive_int("samples", samples)
@@ -135,100 +134,81 @@ class Problem:
 
     # -- exact answers, in double precision ----------------------------------------------------------------------------
 
-    def risk(self, theta: Theta) -> Any:
+    def risk(self, theta: Theta) -> float:
         """L(theta), exactly."""
-        return self._evaluate(lambda point: self._average(point, point), theta)
+        return self._evaluate("risk", theta)
+
+    def risks(self, thetas: Theta) -> np.ndarray:
+        """L(theta) of a stack of models, exactly."""
+        return self._evaluate("risks", thetas, stacked=True)
 
     def client_risks(self, theta: Theta) -> np.ndarray:
         """L_i(theta) of every client, exactly."""
-        return self._evaluate(lambda point: self._each(self._decoupled, point, point), theta)
+        return self._evaluate("client_risks", theta)
 
-    def decoupled_risk(self, deployed: Theta, theta: Theta) -> Any:
+    def decoupled_risk(self, deployed: Theta, theta: Theta) -> float:
         """DPR(deployed; theta): the risk of ``theta`` on the data that ``deployed`` brings in."""
-        return self._evaluate(self._average, deployed, theta)
+        return self._evaluate("decoupled_risk", deployed, theta)
 
     def gradient(self, theta: Theta) -> Theta:
         """The performative gradient, exactly: both terms of the paper's Eq. 4."""
-        return self._evaluate(jax.grad(lambda point: self._average(point, point)), theta)
+        return self._evaluate("gradient", theta)
 
     def stable_gradient(self, theta: Theta) -> Theta:
-        """The gradient repeated gradient descent follows: the data held fixed, L1 alone."""
-        return self._evaluate(jax.grad(lambda point: self._average(jax.lax.stop_gradient(point), point)), theta)
+        """The gradient that repeated gradient descent follows: the data held fixed, L1 alone."""
+        return self._evaluate("stable_gradient", theta)
 
     def jacobian(self, theta: Theta) -> np.ndarray:
         """df_i/dtheta of every client, exactly: shape (clients, p, size of theta)."""
         if self.reaction.parameters is None:
-            raise checks.InputError(f"problem {self.name!r} does not state parameters(theta, client): no exact Jacobian")
-        return self._evaluate(lambda point: self._each(partial(told_jacobian, self.reaction), point), theta)
+            raise checks.InputError(f"problem {self.name!r} does not state f(theta) of a client: no exact Jacobian")
+        return self._evaluate("jacobian", theta)
 
-    def accuracy(self, theta: Theta) -> Any:
-        """Share of right decisions on the data theta itself brings in (classification only)."""
-        if self.reaction.accuracy is None:
-            raise checks.InputError(f"problem {self.name!r} is no classification problem: accuracy is not defined")
-        function = self.reaction.accuracy
+    def accuracy(self, theta: Theta) -> float:
+        """Share of right decisions on the data that theta itself brings in (classification only)."""
+        self._need_accuracy()
+        return self._evaluate("accuracy", theta)
 
-        def average(point: Theta) -> Array:
-            return jnp.asarray(self.weights) @ self._each(function, point, point)
-
-        return self._evaluate(average, theta)
-
-    @cached_property
-    def optimum(self) -> Theta:
-        """The performative optimum PO (float64)."""
-        with jax.enable_x64(True):
-            starts, project, unravel = self._vector_view()
-            found = solvers.minimise(
-                lambda v: self._average(unravel(v), unravel(v)), project, jnp.concatenate([starts, self._stable[None]])
-            )
-            return jax.tree.map(np.asarray, unravel(found))
-
-    @cached_property
-    def stable(self) -> Theta:
-        """A performatively stable point PS (float64); the one that attracts, where one does."""
-        with jax.enable_x64(True):
-            return jax.tree.map(np.asarray, self._vector_view()[2](self._stable))
-
-    @cached_property
-    def _stable(self) -> Array:
-        with jax.enable_x64(True):
-            starts, project, unravel = self._vector_view()
-
-            def field(v: Array) -> Array:
-                return jax.grad(lambda w: self._average(unravel(v), unravel(w)))(v)
-
-            return solvers.stable_point(field, project, starts)
-
-    # -- inside ----------------------------------------------------------------------------------------------------------
+    def accuracies(self, thetas: Theta) -> np.ndarray:
+        """The accuracy of a stack of models."""
+        self._need_accuracy()
+        return self._evaluate("accuracies", thetas, stacked=True)
 
     @property
-    def _decoupled(self) -> Callable[[Theta, Theta, Client], Array]:
-        if self.reaction.decoupled is None:
+    def optimum(self) -> Theta:
+        """The performative optimum PO (float64)."""
+        return self._known_points[0]
+
+    @property
+    def stable(self) -> Theta:
+        """A performatively stable point PS (float64); the one that attracts, where one does."""
+        return self._known_points[1]
+
+    # -- inside
+    # ----------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _known_points(self) -> tuple[Theta, Theta]:
+        self._need_risk()
+        starts = jax.vmap(lambda seed: self.initial(random.start_key(random.seed_key(seed))))(jnp.arange(5))
+        return oracle.known_points(self.reaction, self.project, self.clients, self.weights, starts)
+
+    def _evaluate(self, name: str, *models: Theta, stacked: bool = False) -> Any:
+        if "risk" in name or "gradient" in name:
+            self._need_risk()
+        for model in models:
+            checks.same_structure("theta", trees.take(model, 0) if stacked else model, self._like)
+        return oracle.evaluate(name, self.reaction, self.clients, self.weights, *models)
+
+    def _need_risk(self) -> None:
+        if not self.exact:
             raise checks.InputError(
                 f"problem {self.name!r} has no closed-form risk; call problem.solve() to find the answers numerically"
             )
-        return self.reaction.decoupled
 
-    def _each(self, function: Callable[..., Array], *models: Theta) -> Array:
-        """``function(*models, client)`` of every client, the clients in the precision of the models."""
-        dtype = jnp.result_type(*jax.tree.leaves(models))
-        return jax.vmap(lambda client: function(*models, client))(trees.cast(self.clients, dtype))
-
-    def _average(self, deployed: Theta, theta: Theta) -> Array:
-        return jnp.asarray(self.weights) @ self._each(self._decoupled, deployed, theta)
-
-    def _evaluate(self, function: Callable[..., Any], *models: Theta) -> Any:
-        for model in models:
-            checks.same_structure("theta", model, self._like)
-        with jax.enable_x64(True):
-            result = jax.jit(function)(*trees.cast(models, jnp.float64))
-            return jax.tree.map(lambda leaf: leaf.item() if leaf.ndim == 0 else np.asarray(leaf), result)
-
-    def _vector_view(self) -> tuple[Array, Callable[[Array], Array], Callable[[Array], Theta]]:
-        """Five fixed starts, the projection and the way back, all on vectors of float64."""
-        keys = [random.start_key(random.seed_key(seed)) for seed in range(5)]
-        models = [trees.cast(self.initial(key), jnp.float64) for key in keys]
-        unravel = ravel_pytree(models[0])[1]
-        return jnp.stack([trees.ravel(m) for m in models]), lambda v: trees.ravel(self.project(unravel(v))), unravel
+    def _need_accuracy(self) -> None:
+        if self.reaction.accuracy is None:
+            raise checks.InputError(f"problem {self.name!r} is no classification problem: accuracy is not defined")
 
     @cached_property
     def _like(self) -> Theta:
@@ -261,13 +241,6 @@ class Problem:
         signal = jax.eval_shape(self.signal, theta)
         if len(signal.shape) != 1:
             raise checks.InputError(f"signal(theta) must be a vector, got shape {signal.shape}")
-
-
-def told_jacobian(reaction: Reaction, theta: Theta, client: Client) -> Array:
-    """df/dtheta at one client, by differentiating the stated f(theta): shape (p, size of theta)."""
-    assert reaction.parameters is not None
-    vector, unravel = ravel_pytree(theta)
-    return jax.jacobian(lambda v: reaction.parameters(unravel(v), client))(vector)
 
 
 def _shape(tree: Any) -> Any:

@@ -3,10 +3,11 @@
 A reaction states ``sample``. One that is known exactly also states
 
 * ``parameters(theta, client)``: f_i(theta), the parameters of the family;
-* ``decoupled(deployed, theta, client)``: DPR_i(deployed; theta) = E_{z ~ D_i(deployed)} l(z; theta), the risk of the model
-  theta on the data that another model brought in (paper, Section II-A). Everything exact follows from it by
+* ``decoupled(deployed, theta, client)``: DPR_i(deployed; theta) = E_{z ~ D_i(deployed)} l(z; theta), the risk of the
+  model theta on the data that another model brought in (paper, Section II-A). Everything exact follows from it by
   differentiation: the risk is DPR_i(theta; theta), repeated gradient descent follows its gradient in the second
-  argument alone, and the performative gradient is the total derivative.
+  argument alone, and the performative gradient is the total derivative;
+* ``accuracy(deployed, theta, client)``, for classification: the share of right decisions.
 
 A reaction holds no state. (People who adapt slowly would need one: it would enter and leave ``sample``.)
 """
@@ -40,17 +41,13 @@ class Reaction:
 
 @dataclass(frozen=True)
 class SampledReaction(Reaction):
-    """A reaction given by a function ``sample(key, theta, client, n) -> batch`` and, if known, ``f(theta, client)``."""
+    """A reaction given by a function ``sample(key, theta, client, n)`` and, if known, ``parameters(theta, client)``."""
 
     function: Callable[[Key, Theta, Client, int], Batch]
-    f: Callable[[Theta, Client], Array] | None = None
+    parameters: Callable[..., Array] | None = None
 
     def sample(self, key: Key, theta: Theta, client: Client, n: int) -> Batch:
         return self.function(key, theta, client, n)
-
-    @property
-    def parameters(self) -> Callable[[Theta, Client], Array] | None:  # type: ignore[override]
-        return self.f
 
 
 @dataclass(frozen=True)
@@ -66,7 +63,7 @@ class PooledReaction(Reaction):
         count = trees.rows(client["members"])
         keys = jax.vmap(lambda m: random.data_key(key, m, 0))(jnp.arange(count))
         heap = jax.vmap(lambda k, c: self.member.sample(k, theta, c, n))(keys, client["members"])
-        return jax.tree.map(lambda leaf: leaf.reshape(count * n, *leaf.shape[2:]), heap)
+        return jax.tree.map(_one_heap, heap)
 
     def weights(self, client: Client, n: int, count: Array) -> Array:
         each = jax.vmap(lambda c, k: self.member.weights(c, n, k))(client["members"], count)
@@ -89,3 +86,9 @@ class PooledReaction(Reaction):
             return client["weights"] @ jax.vmap(lambda c: function(deployed, theta, c))(client["members"])
 
         return average
+
+
+def _one_heap(leaf: Array) -> Array:
+    """(members, n, ...) to (members * n, ...), samples innermost in memory, as ``random.normal`` draws them."""
+    inner = jnp.moveaxis(leaf, (0, 1), (-2, -1))
+    return jnp.moveaxis(inner.reshape(*inner.shape[:-2], -1), -1, 0)

@@ -4,8 +4,8 @@
 * a performatively stable point: theta = Proj(theta - g(theta)), where g is the gradient on the data theta brings in,
   holding those data fixed.
 
-Both end with a Newton iteration on the residual theta - Proj(theta - g(theta)), which vanishes at a stationary point inside the
-model space and also at one on its boundary. Each runs from several starts in one compiled program.
+Both end with a Newton iteration on the residual theta - Proj(theta - g(theta)), which vanishes at a stationary point
+inside the model space and also at one on its boundary. Each runs from several starts in one compiled program.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from profl.typing import Array
 Field = Callable[[Array], Array]
 
 
-@partial(jax.jit, static_argnums=(0, 1))
 def minimise(risk: Field, project: Field, starts: Array) -> Array:
     """The best local minimum reached from the rows of ``starts``: projected gradient descent, then Newton."""
     slope = jax.grad(risk)
@@ -32,7 +31,6 @@ def minimise(risk: Field, project: Field, starts: Array) -> Array:
     return candidates[jnp.nanargmin(values)]
 
 
-@partial(jax.jit, static_argnums=(0, 1))
 def stable_point(field: Field, project: Field, starts: Array) -> Array:
     """A fixed point of repeated gradient descent with the ``field`` g.
 

@@ -1,0 +1,31 @@
+"""Methods that follow L1 alone and so stop at the performatively stable point.
+
+* ``pfl``: performative federated learning, FedAvg on what comes in (Jin et al. 2024).
+* ``rgd``, ``rrm``: its centralised ancestors (Perdomo et al. 2020): one gradient step per deployment, or a full
+  minimisation on the data of each deployment.
+"""
+
+from __future__ import annotations
+
+import optax
+
+from profl.algorithms.base import Algorithm, Optimiser
+
+
+def pfl(learning_rate: float = 0.01, *, optimiser: Optimiser = optax.sgd) -> Algorithm:
+    """Plain federated retraining: ends at the stable point.
+
+    >>> pfl(learning_rate=0.1).second_term
+    'none'
+    """
+    return Algorithm("pfl", learning_rate, optimiser)
+
+
+def rgd(learning_rate: float = 0.01, *, optimiser: Optimiser = optax.sgd) -> Algorithm:
+    """Repeated gradient descent on everybody's data in one place."""
+    return Algorithm("rgd", learning_rate, optimiser, pooled=True)
+
+
+def rrm(learning_rate: float = 0.05, *, inner_steps: int = 100, optimiser: Optimiser = optax.sgd) -> Algorithm:
+    """Repeated risk minimisation: ``inner_steps`` gradient steps on the data of each deployment."""
+    return Algorithm("rrm", learning_rate, optimiser, pooled=True, inner_steps=inner_steps)

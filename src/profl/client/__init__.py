@@ -1,0 +1,1 @@
+"""One client's local step on one batch: filter, estimate f, Jacobian, gradient, update."""

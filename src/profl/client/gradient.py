@@ -1,0 +1,55 @@
+"""The performative gradient from one batch (paper, Eq. 4): L1 = E[grad l] and L2 = J^T u, with
+
+    pathwise   u = d/d delta E[l(shift(z, delta); theta)] at 0       where the family is a location shift
+    score      u = E[(l(z; theta) - b) d log p(z; f) / df]           elsewhere; b is the batch's mean loss
+
+u is what one unit of f is worth; the Jacobian df/dtheta turns it into a gradient of theta. The baseline b changes
+nothing in expectation and takes most of the noise away. The score at f_hat uses the batch twice: for a Gaussian mean
+that multiplies u by 1 - 1/n, for group shares by nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from profl.problem.problem import Rules
+from profl.typing import Array, Batch, Theta
+
+
+class Terms(NamedTuple):
+    loss: Array  # mean loss on the batch
+    first: Theta  # L1
+    worth: Array  # u, (p,)
+
+
+def terms(rules: Rules, second: str, theta: Theta, batch: Batch, weights: Array, f: Array) -> Terms:
+    """Mean loss, L1 and u. ``second`` is "pathwise", "score" or "none" (PFL: u = 0)."""
+    losses = jax.vmap(rules.loss, (None, 0))
+    if second == "pathwise":
+        shift = jax.vmap(rules.family.moved, (0, None))
+
+        def average(theta: Theta, delta: Array) -> Array:
+            return weights @ losses(theta, shift(batch, delta))
+
+        loss, (first, worth) = jax.value_and_grad(average, argnums=(0, 1))(theta, jnp.zeros_like(f))
+        return Terms(loss, first, worth)
+
+    loss, first = jax.value_and_grad(lambda t: weights @ losses(t, batch))(theta)
+    if second == "none":
+        return Terms(loss, first, jnp.zeros_like(f))
+    excess = weights * (losses(theta, batch) - loss)
+    log_prob = jax.vmap(rules.family.log_prob, (0, None))
+    return Terms(loss, first, jax.grad(lambda g: excess @ log_prob(batch, g))(f))
+
+
+def pull_back(rules: Rules, theta: Theta, jacobian: Array, worth: Array, told: bool) -> Theta:
+    """L2 = J^T u brought from the signal back to theta; a told Jacobian already stands in theta."""
+    signal = _flat if told else rules.signal
+    return jax.vjp(signal, theta)[1](jacobian.T @ worth)[0]
+
+
+def _flat(theta: Theta) -> Array:
+    return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(theta)])

@@ -1,0 +1,140 @@
+"""Estimators of df/dsignal from what was deployed and what came in.
+
+Each is a frozen dataclass with three pure functions over a state of fixed shape:
+
+    init(signal, f) -> state          zeros of the right shapes
+    update(state, signal, f_hat, variance) -> state      one more deployment; variance is that of f_hat's sampling noise
+    estimate(state) -> J of shape (p, size of signal)
+
+The window holds the last H deployments before the current one, and the current one: H + 1 points, newest last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax.scipy.linalg import cho_factor, cho_solve
+
+from profl.typing import Array
+
+
+class Window(NamedTuple):
+    signals: Array  # (H + 1, s)
+    estimates: Array  # (H + 1, p)
+    filled: Array  # how many rows hold data, () int32
+
+
+def empty_window(rows: int, signal: Array, f: Array) -> Window:
+    zeros = jnp.zeros((rows, signal.shape[0]), signal.dtype), jnp.zeros((rows, f.shape[0]), f.dtype)
+    return Window(*zeros, jnp.zeros((), jnp.int32))
+
+
+def push(window: Window, signal: Array, f: Array) -> Window:
+    """The window with one more row at its end and the oldest gone."""
+    return Window(
+        jnp.concatenate([window.signals[1:], signal[None]]),
+        jnp.concatenate([window.estimates[1:], f[None]]),
+        jnp.minimum(window.filled + 1, window.signals.shape[0]),
+    )
+
+
+@dataclass(frozen=True)
+class Differences:
+    """The paper's estimator (Eq. 7): Delta f (Delta theta)^+, differences taken from the newest point.
+
+    Zero until the window is full (Algorithm 1, line 6). The pseudo-inverse comes from the normal equations with a
+    ridge of 1e-5 of their trace, on whichever side is smaller: a batched SVD would cost more than the rest of the
+    step.
+    """
+
+    window: int
+
+    def init(self, signal: Array, f: Array) -> Window:
+        return empty_window(self.window + 1, signal, f)
+
+    def update(self, state: Window, signal: Array, f: Array, variance: Array) -> Window:
+        return push(state, signal, f)
+
+    def estimate(self, state: Window) -> Array:
+        moves = state.signals[:-1] - state.signals[-1]
+        changes = state.estimates[:-1] - state.estimates[-1]
+        if moves.shape[0] >= moves.shape[1]:
+            jacobian = solve_ridge(moves.T @ moves, moves.T @ changes, 0.0).T
+        else:
+            jacobian = changes.T @ solve_ridge(moves @ moves.T, moves, 0.0)
+        return jnp.where(state.filled == moves.shape[0] + 1, jacobian, 0.0)
+
+
+class Regression(NamedTuple):
+    window: Window
+    jacobian: Array  # the last estimate, (p, s)
+    noise: Array  # mean sampling variance of an entry of f_hat, ()
+
+
+@dataclass(frozen=True)
+class LeastSquares:
+    """Least squares with intercept over the window, held to the last estimate by a ridge as strong as the noise says.
+
+        minimise  |F - S J^T|^2 / v + |J - J_last|^2 / (10 tau^2)      (rows of F and S centred on the window's mean)
+
+    The intercept keeps the newest point's noise out of all other rows (with differences from the newest point they
+    share it). v is the sampling variance of f_hat, which the batch tells; tau^2 is the mean square of an entry of J,
+    from what the window shows beyond noise, or from J_last. Where the window covers a direction, the data decide;
+    where it does not (it collapses as a run converges), the last estimate stays, and a short window does not explode:
+    pricing, H = 4, eta = 0.01, n = 500 ends 0.07 above the optimum where plain least squares ends 1.1 and differences
+    end 1.3 above it.
+
+    The factor 10 lets J move: with 1, a run without noise of its own can come to rest on a wrong J that its window,
+    by then a point, never contradicts (pg on pricing: one seed of ten ends 11 above the optimum; with 10 the worst
+    ends 0.09 above it).
+    """
+
+    window: int
+
+    def init(self, signal: Array, f: Array) -> Regression:
+        jacobian = jnp.zeros((f.shape[0], signal.shape[0]), f.dtype)
+        return Regression(empty_window(self.window + 1, signal, f), jacobian, jnp.zeros((), f.dtype))
+
+    def update(self, state: Regression, signal: Array, f: Array, variance: Array) -> Regression:
+        window = push(state.window, signal, f)
+        mean_variance = jnp.mean(variance)
+        noise = jnp.where(state.window.filled == 0, mean_variance, 0.9 * state.noise + 0.1 * mean_variance)
+        return Regression(window, self._fit(window, state.jacobian, noise), noise)
+
+    def estimate(self, state: Regression) -> Array:
+        return state.jacobian
+
+    def _fit(self, window: Window, last: Array, noise: Array) -> Array:
+        rows, p = window.signals.shape[0], last.shape[0]
+        present = (jnp.arange(rows) >= rows - window.filled).astype(last.dtype)[:, None]
+        moves, changes = centre(window.signals, present), centre(window.estimates, present)
+        gram, cross = moves.T @ moves, moves.T @ changes
+        spread = jnp.trace(gram) + jnp.finfo(gram.dtype).tiny
+        beyond_noise = jnp.maximum(jnp.sum(changes**2) - (window.filled - 1) * p * noise, 0.0)
+        tau2 = jnp.maximum(beyond_noise / (p * spread), jnp.mean(last**2)) + 1e-12
+        ridge = 0.1 * noise / tau2
+        return solve_ridge(gram, cross + ridge * last.T, ridge).T
+
+
+def centre(rows: Array, present: Array) -> Array:
+    """Rows minus their mean; rows that hold no data become zero."""
+    return present * (rows - jnp.sum(present * rows, 0) / jnp.maximum(jnp.sum(present), 1.0))
+
+
+def solve_ridge(gram: Array, right: Array, ridge: Array | float) -> Array:
+    """(gram + ridge I)^-1 right for a positive semi-definite gram; always finite.
+
+    The extra ridge is relative to the trace: an absolute one is lost in single precision once the window has shrunk.
+    """
+    size = gram.shape[0]
+    floor = 1e-5 * jnp.trace(gram) + jnp.finfo(gram.dtype).tiny * 1e6
+    damped = gram + (ridge + floor) * jnp.eye(size, dtype=gram.dtype)
+    if size == 1:
+        return right / damped
+    return cho_solve(cho_factor(damped), right)
+
+
+ESTIMATORS = {"paper": Differences, "least_squares": LeastSquares}
+"""name -> class; the third choice, "exact", is told the Jacobian and needs no estimator."""

@@ -1,0 +1,150 @@
+"""What every engine does before its first round: check the request, and lay out what a run needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from profl import checks, random, trees
+from profl.algorithms.base import Algorithm
+from profl.client.step import Recipe, State, init
+from profl.problem.problem import Problem, Rules
+from profl.results.record import Layout
+from profl.server.participation import SCHEMES, slots
+from profl.typing import Array, Batch, Client, Key, Theta
+
+
+class Settings(NamedTuple):
+    """The fixed part of a run. Hashable: equal settings share compiled code."""
+
+    rules: Rules
+    recipe: Recipe
+    rounds: int
+    local_steps: int  # R
+    samples: int  # the largest n_i
+    record_every: int
+    scheme: str
+    slots: int  # how many clients a round asks
+    measured: bool  # whether the exact risk is known
+
+
+class Population(NamedTuple):
+    """The clients as arrays, one row each."""
+
+    clients: Client
+    weights: Array  # alpha_i
+    counts: Array  # n_i
+    floor: Array  # L_i(PO), or NaN where it is not known
+
+
+class Plan(NamedTuple):
+    settings: Settings
+    population: Population
+    seeds: tuple[int, ...]
+    roots: Key  # one key per seed
+    models: Theta  # one initial model per seed
+    members: int  # clients behind each row: more than one when pooled
+
+
+def make_plan(
+    problem: Problem,
+    algorithm: Algorithm,
+    *,
+    rounds: int,
+    local_steps: int,
+    samples: Any,
+    seeds: Iterable[int] | int,
+    participation: float,
+    scheme: str,
+    record_every: int,
+    initial: Theta | None,
+) -> Plan:
+    """Check everything, then lay it out; raises ``profl.InputError`` before any work is done."""
+    if not isinstance(problem, Problem):
+        raise checks.InputError(f"problem must be a profl.Problem such as profl.cases.pricing(), got {problem!r}")
+    if not isinstance(algorithm, Algorithm):
+        raise checks.InputError(f"algorithm must be one such as profl.pofl(), got {algorithm!r}")
+    counts = checks.client_counts(samples, problem.count)
+    members = problem.count if algorithm.pooled else 1
+    world = problem.pooled() if algorithm.pooled else problem
+    settings = Settings(
+        rules=world.rules,
+        recipe=algorithm.recipe(world),
+        rounds=checks.positive_int("rounds", rounds),
+        local_steps=checks.positive_int("local_steps", local_steps),
+        samples=int(counts.max()),
+        record_every=checks.positive_int("record_every", record_every),
+        scheme=checks.one_of("scheme", scheme, SCHEMES),
+        slots=slots(checks.fraction("participation", participation), world.count),
+        measured=problem.exact,
+    )
+    numbers = _seeds(seeds)
+    roots = jax.vmap(jax.random.key)(jnp.asarray(numbers, dtype=jnp.uint32))
+    models = _models(problem, roots, initial)
+    floor = world.client_risks(problem.optimum) if problem.exact else np.full(world.count, np.nan)
+    population = Population(
+        clients=trees.cast(world.clients, jnp.float32),
+        weights=jnp.asarray(world.weights, dtype=jnp.float32),
+        counts=jnp.asarray(counts[None] if algorithm.pooled else counts),
+        floor=jnp.asarray(floor, dtype=jnp.float32),
+    )
+    return Plan(settings, population, numbers, roots, models, members)
+
+
+def first_states(settings: Settings, population: Population, theta: Theta) -> State:
+    """The state of every client before its first step, stacked."""
+    state = init(settings.rules, settings.recipe, theta, batch_shape(settings, population, theta))
+    count = trees.rows(population.clients)
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *jnp.shape(leaf))), state)
+
+
+def batch_shape(settings: Settings, population: Population, theta: Theta) -> Batch:
+    """The shapes of what one client draws in one step."""
+
+    def draw(theta: Theta, clients: Client) -> Batch:
+        return settings.rules.reaction.sample(jax.random.key(0), theta, trees.take(clients, 0), settings.samples)
+
+    return jax.eval_shape(draw, theta, population.clients)
+
+
+def describe(plan: Plan) -> Layout:
+    """What a record needs to know of the plan."""
+    settings, population = plan.settings, plan.population
+    batch = batch_shape(settings, population, trees.take(plan.models, 0))
+    rows = jax.tree.leaves(batch)[0].shape[0]
+    sample_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(batch)) // rows
+    return Layout(
+        seeds=plan.seeds,
+        rounds=settings.rounds,
+        local_steps=settings.local_steps,
+        record_every=settings.record_every,
+        members=plan.members,
+        clients=population.weights.shape[0] * plan.members,
+        sample_bytes=sample_bytes,
+    )
+
+
+def _seeds(seeds: Iterable[int] | int) -> tuple[int, ...]:
+    numbers = (seeds,) if isinstance(seeds, int) else tuple(seeds)
+    if not numbers:
+        raise checks.InputError("seeds must hold at least one seed, got none; try seeds=range(10)")
+    checked = tuple(checks.positive_int("every seed", seed, least=0) for seed in numbers)
+    if max(checked) >= 2**32:
+        raise checks.InputError(f"every seed must be below 2**32, got {max(checked)}")
+    return checked
+
+
+def _models(problem: Problem, roots: Key, initial: Theta | None) -> Theta:
+    if initial is None:
+        models = jax.vmap(lambda root: problem.initial(random.start_key(root)))(roots)
+    else:
+        like = jax.eval_shape(problem.initial, jax.random.key(0))
+        checks.same_structure("initial", initial, like)
+        shape = roots.shape[0]
+        models = jax.tree.map(lambda a: jnp.broadcast_to(jnp.asarray(a, jnp.float32), (shape, *jnp.shape(a))), initial)
+    checks.finite_tree("the initial model", models)
+    return jax.vmap(problem.project)(models)

@@ -1,0 +1,1 @@
+"""Ready-made comparisons built from cases, algorithms and engines."""

@@ -1,0 +1,38 @@
+"""Several algorithms on one case, under the same budget of deployments and samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from profl.algorithms import pfl, pg, pofl
+from profl.algorithms.base import Algorithm
+from profl.cases import housing, pricing
+from profl.engines.simulate import simulate
+from profl.problem.problem import Problem
+from profl.results.record import Run
+
+
+def compare(problem: Problem, algorithms: Iterable[Algorithm], **settings: Any) -> list[Run]:
+    """One run per algorithm, all with the same ``profl.simulate`` settings and seeds.
+
+    >>> from profl.cases import housing
+    >>> from profl.algorithms import pfl, pofl
+    >>> runs = compare(housing(clients=2), [pfl(), pofl()], rounds=100, samples=50, seeds=[0], progress=False)
+    >>> bool(runs[1].excess[0, -1] < runs[0].excess[0, -1])
+    True
+    """
+    return [simulate(problem, algorithm, **settings) for algorithm in algorithms]
+
+
+def demo(*, seeds: Sequence[int] = range(10), rounds: int = 200, progress: bool = True) -> dict[str, list[Run]]:
+    """PFL, PG and PoFL on pricing and housing (eta = 0.01, R = 5, H = 20, n = 500, ten different clients)."""
+    methods = [pfl(0.01), pg(0.01, window=20), pofl(0.01, window=20)]
+    settings: dict[str, Any] = {
+        "rounds": rounds,
+        "local_steps": 5,
+        "samples": 500,
+        "seeds": seeds,
+        "progress": progress,
+    }
+    return {case.name: compare(case, methods, **settings) for case in (pricing(), housing())}

@@ -1,0 +1,119 @@
+"""Exact answers, in double precision, as compiled functions of a problem's rules, clients and models.
+
+Everything follows from the decoupled risk DPR_i(deployed; theta) by differentiation (see ``profl.problem.reaction``).
+The rules are static arguments, so two problems that differ only in their numbers share one compiled program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from profl import trees
+from profl.problem import solvers
+from profl.problem.reaction import Reaction
+from profl.typing import Array, Client, Theta
+
+World = tuple[Reaction, Client, Array]
+"""A reaction, the stacked clients, and their weights."""
+
+
+def client_risks(world: World, deployed: Theta, theta: Theta) -> Array:
+    """DPR_i(deployed; theta) of every client."""
+    reaction, clients, _ = world
+    assert reaction.decoupled is not None
+    return jax.vmap(reaction.decoupled, (None, None, 0))(deployed, theta, clients)
+
+
+def decoupled_risk(world: World, deployed: Theta, theta: Theta) -> Array:
+    return world[2] @ client_risks(world, deployed, theta)
+
+
+def risk(world: World, theta: Theta) -> Array:
+    return decoupled_risk(world, theta, theta)
+
+
+def stable_gradient(world: World, theta: Theta) -> Theta:
+    """The gradient with the data held fixed: L1 alone."""
+    return jax.grad(partial(decoupled_risk, world, theta))(theta)
+
+
+def jacobians(world: World, theta: Theta) -> Array:
+    """df_i/dtheta of every client: (clients, p, size of theta)."""
+    return jax.vmap(partial(told_jacobian, world[0], theta))(world[1])
+
+
+def accuracy(world: World, theta: Theta) -> Array:
+    """Share of right decisions on the data theta itself brings in."""
+    reaction, clients, weights = world
+    assert reaction.accuracy is not None
+    return weights @ jax.vmap(reaction.accuracy, (None, None, 0))(theta, theta, clients)
+
+
+def each_model(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` of a world and one model, for a stack of models."""
+    return lambda world, thetas: jax.lax.map(partial(function, world), thetas, batch_size=256)
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "client_risks": lambda world, theta: client_risks(world, theta, theta),
+    "decoupled_risk": decoupled_risk,
+    "risk": risk,
+    "risks": each_model(risk),
+    "gradient": lambda world, theta: jax.grad(partial(risk, world))(theta),
+    "stable_gradient": stable_gradient,
+    "jacobian": jacobians,
+    "accuracy": accuracy,
+    "accuracies": each_model(accuracy),
+}
+
+
+def evaluate(name: str, reaction: Reaction, clients: Client, weights: Any, *models: Theta) -> Any:
+    """One of ``FUNCTIONS``, in double precision; numbers come back as float, arrays as numpy arrays."""
+    with jax.enable_x64(True):
+        result = _compiled(name, reaction, *trees.cast((clients, weights, models), jnp.float64))
+        return jax.tree.map(lambda leaf: leaf.item() if leaf.ndim == 0 else np.asarray(leaf), result)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _compiled(name: str, reaction: Reaction, clients: Client, weights: Array, models: tuple[Theta, ...]) -> Any:
+    return FUNCTIONS[name]((reaction, clients, weights), *models)
+
+
+def known_points(
+    reaction: Reaction, project: Callable[[Theta], Theta], clients: Client, weights: Any, starts: Theta
+) -> tuple[Theta, Theta]:
+    """(performative optimum, performatively stable point), from a stack of starting models."""
+    with jax.enable_x64(True):
+        found = _known_points(reaction, project, *trees.cast((clients, weights, starts), jnp.float64))
+        return jax.tree.map(np.asarray, found)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _known_points(
+    reaction: Reaction, project: Callable[[Theta], Theta], clients: Client, weights: Array, starts: Theta
+) -> tuple[Theta, Theta]:
+    world = (reaction, clients, weights)
+    unravel = ravel_pytree(trees.take(starts, 0))[1]
+    vectors = jax.vmap(trees.ravel)(starts)
+
+    def onto(vector: Array) -> Array:
+        return trees.ravel(project(unravel(vector)))
+
+    stable = solvers.stable_point(lambda v: trees.ravel(stable_gradient(world, unravel(v))), onto, vectors)
+    optimum = solvers.minimise(lambda v: risk(world, unravel(v)), onto, jnp.concatenate([vectors, stable[None]]))
+    return unravel(optimum), unravel(stable)
+
+
+def told_jacobian(reaction: Reaction, theta: Theta, client: Client) -> Array:
+    """df/dtheta at one client, by differentiating the stated f(theta): shape (p, size of theta)."""
+    parameters = reaction.parameters
+    assert parameters is not None
+    vector, unravel = ravel_pytree(theta)
+    return jax.jacobian(lambda v: parameters(unravel(v), client))(vector)

@@ -1,0 +1,1 @@
+"""What a run leaves behind: the record, its figures, tables and plots."""

@@ -1,0 +1,133 @@
+"""Runs on disk: one file, written whole or not at all, refused when cut short.
+
+The file is a numpy ``.npz`` archive: every array of the run, and one JSON text with the rest and the sha256 of the
+arrays. A zip archive keeps its directory at the end, so a file that was cut off does not open.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from profl import checks
+from profl.results.record import SERIES, Run
+
+FORMAT = 1
+_ARRAYS = ("rounds", *SERIES)
+_TREES = ("theta", "optimum", "stable")
+_PLAIN = ("case", "algorithm", "settings", "seeds", "first_refused", "optimum_risk", "stable_risk", "seconds")
+
+
+def save(run: Run, path: str | os.PathLike[str]) -> None:
+    """Write ``run`` to ``path``: first to a temporary file beside it, which then takes its name."""
+    arrays = {name: np.asarray(getattr(run, name)) for name in _ARRAYS if getattr(run, name) is not None}
+    shapes: dict[str, Any] = {}
+    for name in _TREES:
+        shapes[name] = _pack(getattr(run, name), name, arrays)
+    meta = {"format": FORMAT, "trees": shapes, "sha256": _digest(arrays)}
+    meta |= {name: getattr(run, name) for name in _PLAIN}
+    target = Path(path)
+    with atomic(target) as temporary, open(temporary, "wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **arrays, meta=np.array(json.dumps(meta)))
+
+
+def load(path: str | os.PathLike[str]) -> Run:
+    """Read a run back; a file that is cut short, altered or of another format is refused.
+
+    >>> load("missing.npz")
+    Traceback (most recent call last):
+        ...
+    profl.checks.InputError: cannot read a run from missing.npz: no such file
+    """
+    problem = f"cannot read a run from {os.fspath(path)}: "
+    if not Path(path).is_file():
+        raise checks.InputError(problem + "no such file")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        meta = json.loads(str(arrays.pop("meta")))
+    except (zipfile.BadZipFile, EOFError, KeyError, OSError, ValueError) as error:
+        raise checks.InputError(problem + f"the file is cut short or no profl run ({error})") from error
+    if meta.get("format") != FORMAT:
+        raise checks.InputError(problem + f"it has format {meta.get('format')!r}, this version reads {FORMAT}")
+    if (found := _digest(arrays)) != meta["sha256"]:
+        raise checks.InputError(problem + f"its sha256 is {found}, the file says {meta['sha256']}")
+    plain: dict[str, Any] = {name: meta[name] for name in _PLAIN}
+    plain["seeds"] = tuple(plain["seeds"])
+    plain["first_refused"] = tuple(tuple(pair) if pair else None for pair in plain["first_refused"])
+    models: dict[str, Any] = {name: _unpack(meta["trees"][name], arrays) for name in _TREES}
+    series: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}
+    return Run(**plain, **models, **series)
+
+
+class atomic:
+    """``with atomic(path) as temporary``: what is written to ``temporary`` becomes ``path`` only if nothing failed."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def __enter__(self) -> Path:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{self.path.name}.", suffix=self.path.suffix, dir=self.path.parent)
+        os.close(handle)
+        self.temporary = Path(name)
+        return self.temporary
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if kind is not None:
+            self.temporary.unlink(missing_ok=True)
+            return
+        with open(self.temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.chmod(self.temporary, 0o666 & ~_umask())
+        os.replace(self.temporary, self.path)
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def _pack(tree: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
+    """The tree's structure as JSON; its leaves go into ``arrays``."""
+    if tree is None:
+        return None
+    if isinstance(tree, dict):
+        return {"dict": [[key, _pack(value, f"{name}.{key}", arrays)] for key, value in tree.items()]}
+    if isinstance(tree, (list, tuple)):
+        kind = "list" if isinstance(tree, list) else "tuple"
+        return {kind: [_pack(value, f"{name}.{i}", arrays) for i, value in enumerate(tree)]}
+    if not isinstance(tree, (np.ndarray, np.generic, jax.Array, float, int)):
+        raise checks.InputError(
+            f"models made of dicts, lists, tuples and arrays can be saved, got a {type(tree).__name__}"
+        )
+    arrays[name] = np.asarray(tree)
+    return {"array": name}
+
+
+def _unpack(shape: Any, arrays: dict[str, np.ndarray]) -> Any:
+    if shape is None:
+        return None
+    (kind, content), *_ = shape.items()
+    if kind == "array":
+        return arrays[content]
+    if kind == "dict":
+        return {key: _unpack(value, arrays) for key, value in content}
+    return (list if kind == "list" else tuple)(_unpack(value, arrays) for value in content)
+
+
+def _digest(arrays: dict[str, np.ndarray]) -> str:
+    total = hashlib.sha256()
+    for name in sorted(arrays):
+        total.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
+        total.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return total.hexdigest()

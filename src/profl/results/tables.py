@@ -1,0 +1,147 @@
+"""Runs as tables: plain text for a terminal or a notebook, plain numbers for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from profl.results.record import Run, mean_over_seeds
+
+_LAST = ("risk", "deployed_regret", "to_optimum", "to_stable", "accuracy")
+_COSTS = ("deployments", "samples", "bytes_up", "bytes_down", "refused")
+
+
+class Text(str):
+    """A string that a notebook or a prompt shows as it is, not quoted."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def figures(run: Run) -> dict[str, Any]:
+    """The main figures of a run: tail excess and end values over the seeds that did not diverge, and what it cost."""
+    result: dict[str, Any] = {
+        "case": run.case,
+        "algorithm": run.algorithm,
+        "settings": run.settings,
+        "seeds": list(run.seeds),
+        "optimum_risk": _number(run.optimum_risk),
+        "stable_risk": _number(run.stable_risk),
+        "tail_excess": _spread(run, run.tail_excess()),
+    }
+    for name in _LAST:
+        values = getattr(run, name)
+        result[name] = None if values is None else _spread(run, values[:, -1])
+    for name in _COSTS:
+        result[name] = float(getattr(run, name)[:, -1].mean())
+    result |= {"seconds": run.seconds, "diverged": int(run.diverged.sum()), "failures": run.failures()}
+    return result
+
+
+def summarise(run: Run) -> str:
+    """One run as an aligned table."""
+    facts = figures(run)
+    settings = ", ".join(f"{key} {value}" for key, value in run.settings.items())
+    head = f"{run.algorithm} on {run.case}: {settings}, {len(run.seeds)} seeds"
+    rows = [["", "mean", "sd over seeds", "min", "max"]]
+    labels = {
+        "tail_excess": "excess over PO, last 10 %",
+        "risk": "risk at the end",
+        "deployed_regret": "deployed regret",
+        "to_optimum": "distance to PO",
+        "to_stable": "distance to PS",
+        "accuracy": "accuracy",
+    }
+    for name, label in labels.items():
+        if facts[name] is not None:
+            rows.append([label, *(_short(facts[name][key]) for key in ("mean", "sd", "min", "max"))])
+    clients = run.settings["clients"]
+    costs = [["", "total", "per client"]]
+    for name in _COSTS:
+        costs.append([name.replace("_", " "), f"{facts[name]:,.0f}", f"{facts[name] / clients:,.0f}"])
+    lines = [head, f"risk at PO {_short(run.optimum_risk)}, at PS {_short(run.stable_risk)}", ""]
+    lines += [align(rows), "", align(costs), "", f"seconds {run.seconds:.2f}", *run.failures()]
+    return Text("\n".join(lines))
+
+
+def comparison(runs: Sequence[Run]) -> list[list[str]]:
+    """Several runs on one case as rows; the first row is the header. "gap closed" is against PFL where it ran."""
+    baseline = next((run for run in runs if run.algorithm == "pfl"), None)
+    header = [
+        "method",
+        "risk",
+        "excess (last 10 %)",
+        "gap closed",
+        "to PO",
+        "to PS",
+        "regret",
+        "deployments",
+        "samples",
+    ]
+    rows = [[*header, "MB up", "seconds"]]
+    for run in runs:
+        facts = figures(run)
+        tail = facts["tail_excess"]
+        cells = [
+            run.algorithm,
+            _short(facts["risk"]["mean"]),
+            f"{_short(tail['mean'])} ± {_short(tail['sd'])}",
+        ]
+        cells += [f"{gap_closed(run, baseline):.2%}" if baseline is not None else "-"]
+        cells += [_short(facts[name]["mean"]) for name in ("to_optimum", "to_stable", "deployed_regret")]
+        cells += [
+            f"{facts['deployments']:,.0f}",
+            f"{facts['samples']:,.0f}",
+            f"{facts['bytes_up'] / 1e6:,.2f}",
+        ]
+        rows.append([*cells, f"{run.seconds:.1f}"])
+    return rows
+
+
+def gap_closed(run: Run, baseline: Run) -> float:
+    """1 - excess / excess of the baseline, from the mean tail excess; NaN where a run has none."""
+    own, other = (mean_over_seeds(each, each.tail_excess()) for each in (run, baseline))
+    return float(1 - own / other)
+
+
+def align(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of text as columns: the first to the left, the others to the right.
+
+    >>> print(align([["a", "b"], ["long", "1.0"]]))
+    a       b
+    long  1.0
+    """
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def _spread(run: Run, values: np.ndarray) -> dict[str, float | None]:
+    good = values[~run.diverged]
+    if good.size == 0:
+        return dict.fromkeys(("mean", "sd", "min", "max"))
+    parts = {
+        "mean": good.mean(),
+        "sd": good.std(ddof=1) if good.size > 1 else 0.0,
+        "min": good.min(),
+        "max": good.max(),
+    }
+    return {name: _number(float(value)) for name, value in parts.items()}
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _short(value: float | None) -> str:
+    """Four significant figures, or a dash."""
+    if value is None or not np.isfinite(value):
+        return "-"
+    return f"{value:.4g}" if abs(value) < 1e5 else f"{value:.3e}"

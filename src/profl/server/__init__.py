@@ -1,0 +1,1 @@
+"""The server: who takes part in a round, and how their models become one."""

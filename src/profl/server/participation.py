@@ -1,0 +1,44 @@
+"""Who takes part in a round, and what each one's model weighs in the average.
+
+* "uniform": m clients without replacement; weights alpha_i renormalised over those who answer.
+* "weighted": m draws with replacement, client i with probability alpha_i; every draw weighs the same, so the average is
+  unbiased for sum_i alpha_i theta_i. A client drawn twice works once and counts twice.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from profl.typing import Array, Key
+
+SCHEMES = ("uniform", "weighted")
+
+
+def slots(fraction: float, clients: int) -> int:
+    """How many clients a round asks: at least one.
+
+    >>> slots(0.3, 10), slots(0.01, 10)
+    (3, 1)
+    """
+    return max(1, math.floor(fraction * clients + 0.5))
+
+
+def choose(key: Key, scheme: str, count: int, weights: Array) -> tuple[Array, Array]:
+    """(client indices, weights in the average), both of shape (count,)."""
+    clients = weights.shape[0]
+    if scheme == "weighted":
+        chosen = jax.random.choice(key, clients, (count,), replace=True, p=weights)
+        return chosen, jnp.full(count, 1.0 / count)
+    if count == clients:
+        return jnp.arange(clients), weights
+    chosen = jnp.sort(jax.random.permutation(key, clients)[:count])
+    return chosen, weights[chosen] / jnp.sum(weights[chosen])
+
+
+def first_occurrence(chosen: Array) -> Array:
+    """True where a client appears for the first time, so that one drawn twice is counted once."""
+    same = chosen[:, None] == chosen[None, :]
+    return jnp.argmax(same, axis=1) == jnp.arange(chosen.shape[0])
