@@ -63,6 +63,8 @@ def cast(tree: Any, dtype: Any) -> Any:
 
 def map_chunks(function: Callable[..., Any], chunk: int, *stacked: Any) -> Any:
     """``vmap(function)`` over rows, at most ``chunk`` of them at a time, so that memory is bounded by the chunk."""
+    if rows(stacked) == 1:  # a leading axis of length 1 makes XLA's CPU reductions five times slower
+        return jax.tree.map(lambda leaf: leaf[None], function(*take(stacked, 0)))
     if chunk >= rows(stacked):
         return jax.vmap(function)(*stacked)
     return jax.lax.map(lambda row: function(*row), stacked, batch_size=chunk if chunk > 1 else None)

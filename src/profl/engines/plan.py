@@ -83,7 +83,7 @@ def make_plan(
         measured=problem.exact,
     )
     numbers = _seeds(seeds)
-    roots = jax.vmap(jax.random.key)(jnp.asarray(numbers, dtype=jnp.uint32))
+    roots = jax.vmap(random.seed_key)(jnp.asarray(numbers, dtype=jnp.uint32))
     models = _models(problem, roots, initial)
     floor = world.client_risks(problem.optimum) if problem.exact else np.full(world.count, np.nan)
     population = Population(
@@ -106,7 +106,7 @@ def batch_shape(settings: Settings, population: Population, theta: Theta) -> Bat
     """The shapes of what one client draws in one step."""
 
     def draw(theta: Theta, clients: Client) -> Batch:
-        return settings.rules.reaction.sample(jax.random.key(0), theta, trees.take(clients, 0), settings.samples)
+        return settings.rules.reaction.sample(random.seed_key(0), theta, trees.take(clients, 0), settings.samples)
 
     return jax.eval_shape(draw, theta, population.clients)
 
@@ -142,7 +142,7 @@ def _models(problem: Problem, roots: Key, initial: Theta | None) -> Theta:
     if initial is None:
         models = jax.vmap(lambda root: problem.initial(random.start_key(root)))(roots)
     else:
-        like = jax.eval_shape(problem.initial, jax.random.key(0))
+        like = jax.eval_shape(problem.initial, random.seed_key(0))
         checks.same_structure("initial", initial, like)
         shape = roots.shape[0]
         models = jax.tree.map(lambda a: jnp.broadcast_to(jnp.asarray(a, jnp.float32), (shape, *jnp.shape(a))), initial)
