@@ -61,9 +61,11 @@ class Differences:
         moves = state.signals[:-1] - state.signals[-1]
         changes = state.estimates[:-1] - state.estimates[-1]
         if moves.shape[0] >= moves.shape[1]:
-            jacobian = solve_ridge(moves.T @ moves, moves.T @ changes, 0.0).T
+            gram = moves.T @ moves
+            jacobian = solve_ridge(gram, moves.T @ changes, relative_floor(gram)).T
         else:
-            jacobian = changes.T @ solve_ridge(moves @ moves.T, moves, 0.0)
+            gram = moves @ moves.T
+            jacobian = changes.T @ solve_ridge(gram, moves, relative_floor(gram))
         return jnp.where(state.filled == moves.shape[0] + 1, jacobian, 0.0)
 
 
@@ -114,7 +116,7 @@ class LeastSquares:
         spread = jnp.trace(gram) + jnp.finfo(gram.dtype).tiny
         beyond_noise = jnp.maximum(jnp.sum(changes**2) - (window.filled - 1) * p * noise, 0.0)
         tau2 = jnp.maximum(beyond_noise / (p * spread), jnp.mean(last**2)) + 1e-12
-        ridge = 0.1 * noise / tau2
+        ridge = 0.1 * noise / tau2 + relative_floor(gram)  # the floor, too, must pull to the last estimate, not to zero
         return solve_ridge(gram, cross + ridge * last.T, ridge).T
 
 
@@ -123,17 +125,19 @@ def centre(rows: Array, present: Array) -> Array:
     return present * (rows - jnp.sum(present * rows, 0) / jnp.maximum(jnp.sum(present), 1.0))
 
 
-def solve_ridge(gram: Array, right: Array, ridge: Array | float) -> Array:
-    """(gram + ridge I)^-1 right for a positive semi-definite gram; always finite.
+def relative_floor(gram: Array) -> Array:
+    """The least ridge with which ``gram`` can be solved in its precision.
 
-    The extra ridge is relative to the trace: an absolute one is lost in single precision once the window has shrunk.
+    It is relative to the trace: an absolute one is lost in single precision once the window has shrunk.
     """
-    size = gram.shape[0]
-    floor = 1e-5 * jnp.trace(gram) + jnp.finfo(gram.dtype).tiny * 1e6
-    damped = gram + (ridge + floor) * jnp.eye(size, dtype=gram.dtype)
-    if size == 1:
-        return right / damped
-    return cho_solve(cho_factor(damped), right)
+    return 1e-5 * jnp.trace(gram) + jnp.finfo(gram.dtype).tiny * 1e6
+
+
+def solve_ridge(gram: Array, right: Array, ridge: Array) -> Array:
+    """(gram + ridge I)^-1 right for a positive semi-definite gram; finite where ridge is at least its floor."""
+    if gram.shape[0] == 1:
+        return right / (gram + ridge)
+    return cho_solve(cho_factor(gram + ridge * jnp.eye(gram.shape[0], dtype=gram.dtype)), right)
 
 
 ESTIMATORS = {"paper": Differences, "least_squares": LeastSquares}

@@ -40,7 +40,13 @@ def stable_point(field: Field, project: Field, starts: Array) -> Array:
     eta = 0.5 / jnp.maximum(jnp.max(jnp.abs(slopes)) * starts.shape[1], 1.0)
 
     def descend(start: Array) -> Array:
-        return jax.lax.fori_loop(0, 2000, lambda _, theta: project(theta - eta * field(theta)), project(start))
+        def body(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            theta, _, count = carry
+            new = project(theta - eta * field(theta))
+            return new, jnp.max(jnp.abs(new - theta)), count + 1
+
+        first = (project(start), jnp.full((), jnp.inf), jnp.zeros((), int))
+        return jax.lax.while_loop(lambda carry: (carry[1] > 1e-5 * eta) & (carry[2] < 1000), body, first)[0]
 
     ends = jax.vmap(descend)(starts)
     candidates = jnp.concatenate([ends, jax.vmap(partial(_newton, field, project))(ends)])
@@ -76,12 +82,17 @@ def _newton(field: Field, project: Field, theta: Array, iterations: int = 20) ->
     def residual(point: Array) -> Array:
         return point - project(point - field(point))
 
-    def body(_: int, point: Array) -> Array:
+    def body(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        point, count = carry
         slope = jax.jacobian(residual)(point)
         step = jnp.linalg.solve(slope + 1e-14 * jnp.eye(point.shape[0]), residual(point))
         trials = jax.vmap(lambda size: project(point - size * step))(0.5 ** jnp.arange(6.0))
         norms = jax.vmap(lambda trial: jnp.sum(residual(trial) ** 2))(trials)
         best = jnp.argmin(jnp.where(jnp.isfinite(norms), norms, jnp.inf))
-        return jnp.where(norms[best] < jnp.sum(residual(point) ** 2), trials[best], point)
+        better = norms[best] < jnp.sum(residual(point) ** 2)
+        return jnp.where(better, trials[best], point), jnp.where(better, count + 1, iterations)
 
-    return jax.lax.fori_loop(0, iterations, body, theta)
+    def unfinished(carry: tuple[Array, Array]) -> Array:
+        return (carry[1] < iterations) & (jnp.max(jnp.abs(residual(carry[0]))) > 1e-11)
+
+    return jax.lax.while_loop(unfinished, body, (theta, jnp.zeros((), int)))[0]

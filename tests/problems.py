@@ -1,0 +1,61 @@
+"""Problems that several tests use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+
+import profl
+from profl import random
+from profl.cases.pricing import negative_revenue
+
+CASES = {
+    "pricing": profl.cases.pricing,
+    "pricing, exponential": lambda **kw: profl.cases.pricing(reaction="exponential", **kw),
+    "group_pricing": profl.cases.group_pricing,
+    "strategic": profl.cases.strategic,
+    "strategic, positive": lambda **kw: profl.cases.strategic(respond="positive", **kw),
+    "housing": profl.cases.housing,
+    "retail": profl.cases.retail,
+}
+
+ALGORITHMS = {
+    "pfl": profl.pfl(),
+    "pofl": profl.pofl(),
+    "pofl, paper": profl.pofl(jacobian="paper", window=4),
+    "pofl, exact": profl.pofl(jacobian="exact"),
+    "pofl, score": profl.pofl(second_term="score"),
+    "pg": profl.pg(),
+    "rgd": profl.rgd(),
+    "rrm": profl.rrm(inner_steps=5),
+}
+
+
+@dataclass(frozen=True)
+class CrossDemand(profl.Reaction):
+    """Demand for one good answers the price of another: mu0 - A theta with an asymmetric A."""
+
+    def parameters(self, theta, client):
+        return client["mu0"] - client["a"] @ theta
+
+    def sample(self, key, theta, client, n):
+        return self.parameters(theta, client) + random.normal(key, n, theta.shape[0])
+
+    def decoupled(self, deployed, theta, client):
+        return -jnp.sum(theta * self.parameters(deployed, client))
+
+
+def cross_pricing() -> profl.Problem:
+    """PO solves (A + A^T) theta = mu0, PS solves A theta = mu0."""
+    a = jnp.array([[2.0, 0.9, 0.0], [-0.5, 1.5, 0.4], [0.3, -0.8, 1.8]])
+    mu0 = jnp.array([3.0, 3.5, 4.0])
+    return profl.Problem(
+        "cross pricing",
+        negative_revenue,
+        profl.GaussianMean(),
+        CrossDemand(),
+        clients={"mu0": jnp.tile(mu0, (2, 1)), "a": jnp.tile(a, (2, 1, 1))},
+        initial=lambda key: jnp.array([1.0, 2.0, 1.5]),
+        project=profl.Box(-5.0, 5.0),
+    )
