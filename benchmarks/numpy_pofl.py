@@ -1,8 +1,9 @@
 """Careful vectorised NumPy version of PoFL on pricing: the speed that profl has to beat.
 
-All clients and seeds are batched, float32 throughout, the fast SFC64 generator writes into a buffer that is used again, and the
-Jacobian comes from the normal equations (batched Cholesky-free ``solve`` of d x d). It does the same work as
-``profl.pofl``: draw, f_hat, window, least squares with intercept, both gradient terms, projected update, averaging.
+All clients and seeds are batched, float32 throughout, the fast SFC64 generator writes into a buffer that is used
+again, and the Jacobian comes from the normal equations (batched Cholesky-free ``solve`` of d x d). It does the same
+work as ``profl.pofl``: draw, f_hat, window, least squares with intercept, both gradient terms, projected update,
+averaging.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 
-def run(clients: int, seeds: int, rounds: int, local_steps: int = 5, n: int = 500, d: int = 5, window: int = 20) -> np.ndarray:
+def run(
+    clients: int, seeds: int, rounds: int, local_steps: int = 5, n: int = 500, d: int = 5, window: int = 20
+) -> np.ndarray:
     """The final global models, seeds x d."""
     rng = np.random.Generator(np.random.SFC64(0))
     mu0 = rng.uniform(6, 7, d).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Every case states its risk, gradient, optimum and stable point; these tests hold them to each other and to samples."""
+"""Every case states its risk, gradient, optimum and stable point; these hold them to each other and to samples."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_heterogeneity_spreads_the_sensitivities():
 
 @pytest.mark.parametrize("name", ["pricing", "housing", "retail"])
 def test_numerical_answers_match_the_closed_form(name):
-    """A user's problem knows only how to sample (and, for shares, f): the same points come out to Monte-Carlo accuracy."""
+    """A user's problem knows only how to sample (and, for shares, f): the same points come out, to its accuracy."""
     exact = CASES[name](clients=3)
     known = exact.reaction.parameters if exact.family.shift is None else None
     sampled = profl.Problem(

@@ -43,8 +43,8 @@ def normal(key: Key, n: int, *shape: int) -> Array:
     """Standard normals of shape (n, *shape), samples first: the numbers of ``jax.random.normal(key, (*shape, n))``.
 
     Two things make them three to four times as fast on a CPU. The samples lie innermost in memory and are handed on
-    transposed, so a reduction over them runs along contiguous memory. And the 20 rounds of Threefry-2x32 are written out:
-    the stock ones run as a loop that writes its bits out before the transform; written out, XLA fuses all of it.
+    transposed, so a reduction over them runs along contiguous memory. And the 20 rounds of Threefry-2x32 are written
+    out: the stock ones run as a loop that writes its bits out before the transform; written out, XLA fuses all of it.
 
     >>> normal(seed_key(0), 4, 2).shape
     (4, 2)

@@ -51,8 +51,13 @@ def all_finite(tree: Any) -> Array:
     return jnp.all(jnp.stack(leaves))
 
 
-def cast(tree: Any, dtype: Any) -> Any:
-    """Floating leaves in another precision; integer leaves and keys as they are."""
+def norm(tree: Any) -> Array:
+    """Euclidean length of all leaves together."""
+    return jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)))
+
+
+def cast(tree: Any, dtype: Any = float) -> Any:
+    """Floating leaves in another precision (by default JAX's current one); integer leaves and keys as they are."""
 
     def convert(leaf: Any) -> Array:
         array = jnp.asarray(leaf)

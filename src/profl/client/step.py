@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from profl import trees
 from profl.client.gradient import Terms, pull_back, terms
 from profl.problem.problem import Rules
 from profl.typing import Array, Batch, Theta
@@ -68,7 +69,7 @@ def step(
     found = terms(rules, recipe.second, theta, batch, weights, f)
     gradient, second = combine(rules, recipe, theta, found, told if recipe.told else jacobian)
     theta, optimiser = descend(rules, recipe, state.optimiser, theta, gradient, batch, weights)
-    return theta, State(optimiser, memory), Info(found.loss, optax.global_norm(found.first), second)
+    return theta, State(optimiser, memory), Info(found.loss, trees.norm(found.first), second)
 
 
 def remember(
@@ -87,7 +88,7 @@ def combine(rules: Rules, recipe: Recipe, theta: Theta, found: Terms, jacobian: 
     if recipe.second == "none" or jacobian is None:
         return found.first, jnp.zeros(())
     second = pull_back(rules, theta, jacobian, found.worth, recipe.told)
-    return jax.tree.map(jnp.add, found.first, second), optax.global_norm(second)
+    return jax.tree.map(jnp.add, found.first, second), trees.norm(second)
 
 
 def descend(

@@ -87,10 +87,10 @@ def make_plan(
     models = _models(problem, roots, initial)
     floor = world.client_risks(problem.optimum) if problem.exact else np.full(world.count, np.nan)
     population = Population(
-        clients=trees.cast(world.clients, jnp.float32),
-        weights=jnp.asarray(world.weights, dtype=jnp.float32),
+        clients=trees.cast(world.clients),
+        weights=jnp.asarray(world.weights, dtype=float),
         counts=jnp.asarray(counts[None] if algorithm.pooled else counts),
-        floor=jnp.asarray(floor, dtype=jnp.float32),
+        floor=jnp.asarray(floor, dtype=float),
     )
     return Plan(settings, population, numbers, roots, models, members)
 
@@ -145,6 +145,6 @@ def _models(problem: Problem, roots: Key, initial: Theta | None) -> Theta:
         like = jax.eval_shape(problem.initial, random.seed_key(0))
         checks.same_structure("initial", initial, like)
         shape = roots.shape[0]
-        models = jax.tree.map(lambda a: jnp.broadcast_to(jnp.asarray(a, jnp.float32), (shape, *jnp.shape(a))), initial)
+        models = jax.tree.map(lambda a: jnp.broadcast_to(a, (shape, *jnp.shape(a))), initial)
     checks.finite_tree("the initial model", models)
-    return jax.vmap(problem.project)(models)
+    return jax.vmap(problem.project)(trees.cast(models))

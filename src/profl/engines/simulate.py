@@ -69,6 +69,8 @@ def simulate(
 ) -> Run:
     """Run ``algorithm`` on ``problem`` for ``rounds`` rounds and measure it against the exact answers.
 
+    It computes in JAX's current precision: single unless ``jax.enable_x64`` is on. Exact answers are always double.
+
     Args:
       local_steps: R, steps per round; each deploys and draws fresh data.
       samples: n_i per deployment: one number, or one per client.
@@ -241,9 +243,13 @@ def _count(
     is_first = (tally.bad_round < 0) & jnp.any(bad)
     return Tally(
         tally.regret + weighted_mean(regrets, weights, accepted),
-        tally.deployments + settings.local_steps * jnp.sum(distinct),
-        tally.samples + settings.local_steps * jnp.sum(jnp.where(distinct, per_step, 0)),
-        tally.refused + jnp.sum(bad),
-        jnp.where(is_first, round_, tally.bad_round),
-        jnp.where(is_first, chosen[jnp.argmax(bad)], tally.bad_client),
+        tally.deployments + settings.local_steps * _whole(distinct),
+        tally.samples + settings.local_steps * _whole(jnp.where(distinct, per_step, 0)),
+        tally.refused + _whole(bad),
+        jnp.where(is_first, jnp.int32(round_), tally.bad_round),
+        jnp.where(is_first, jnp.int32(chosen[jnp.argmax(bad)]), tally.bad_client),
     )
+
+
+def _whole(values: Array) -> Array:
+    return jnp.sum(values, dtype=jnp.int32)

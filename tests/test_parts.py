@@ -1,0 +1,105 @@
+"""Small parts: random numbers, participation, aggregation, layers."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import profl
+from profl import random
+from profl.server.aggregate import accept, weighted_mean
+from profl.server.participation import choose, first_occurrence
+
+SOURCE = Path(profl.__file__).parent
+LAYERS = [
+    {"typing", "checks", "trees", "random"},
+    {"problem"},
+    {"cases"},
+    {"client"},
+    {"server"},
+    {"algorithms"},
+    {"results"},
+    {"engines"},
+    {"experiments"},
+    {"cli"},
+]
+
+
+def test_layers_import_downwards_only():
+    rank = {name: i for i, layer in enumerate(LAYERS) for name in layer}
+    for file in SOURCE.rglob("*.py"):
+        relative = file.relative_to(SOURCE)
+        own = relative.parts[0].removesuffix(".py")
+        if own in ("__init__", "py"):
+            continue
+        assert own in rank, f"{own} has no layer: add it to LAYERS"
+        for imported in imports(file):
+            assert rank[imported] <= rank[own], f"{relative} imports {imported}, a later layer"
+
+
+def imports(file: Path) -> set[str]:
+    """The parts of profl a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "profl":
+            parts = node.module.split(".")
+            found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+    return found
+
+
+def test_the_core_imports_neither_plots_nor_tables_nor_networks():
+    import subprocess
+    import sys
+
+    heavy = "matplotlib pandas sklearn flwr typer rich"
+    code = f"import sys, profl; print([m for m in '{heavy}'.split() if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("n", "shape"), [(5, (3,)), (1000, (2, 2)), (7, ())])
+def test_normals_are_the_stock_ones(n, shape):
+    key = random.seed_key(9)
+    stock = np.moveaxis(np.asarray(jax.random.normal(key, (*shape, n))), -1, 0)
+    np.testing.assert_array_equal(random.normal(key, n, *shape), stock)
+
+
+def test_normals_are_standard_and_finite():
+    draws = np.asarray(random.normal(random.seed_key(1), 1_000_000, 4), dtype=np.float64)
+    assert np.all(np.isfinite(draws))
+    assert np.all(np.abs(draws.mean(0)) < 4 / 1000)
+    assert np.all(np.abs(draws.var(0) - 1) < 4 * np.sqrt(2) / 1000)
+    assert np.max(np.abs(np.corrcoef(draws.T) - np.eye(4))) < 5 / 1000
+
+
+@pytest.mark.parametrize(("scheme", "count"), [("uniform", 3), ("weighted", 3), ("uniform", 5)])
+def test_participation_is_unbiased(scheme, count):
+    """Clients are asked as often as the scheme says, and the shares of those who are asked sum to one."""
+    weights = jnp.array([0.1, 0.15, 0.2, 0.25, 0.3])
+    chosen, shares = jax.vmap(lambda key: choose(key, scheme, count, weights))(
+        jax.random.split(random.seed_key(0), 4000)
+    )
+    np.testing.assert_allclose(shares.sum(1), 1.0, rtol=1e-5)
+    counts = np.bincount(np.asarray(chosen).ravel(), minlength=5) / chosen.size
+    expected = np.asarray(weights) if scheme == "weighted" else np.full(5, 0.2)
+    assert np.all(np.abs(counts - expected) < 4 * np.sqrt(0.25 / chosen.size))
+    if scheme == "uniform":
+        assert all(len(set(row)) == count for row in np.asarray(chosen).tolist())
+        np.testing.assert_allclose(shares[0], weights[chosen[0]] / weights[chosen[0]].sum(), rtol=1e-5)
+
+
+def test_first_occurrence():
+    assert first_occurrence(jnp.array([2, 1, 2, 1, 4])).tolist() == [True, True, False, False, True]
+
+
+def test_averaging_renormalises_over_those_who_can_be_used():
+    models = {"a": jnp.array([1.0, 2.0, jnp.inf]), "b": jnp.array([[1.0], [4.0], [0.0]])}
+    accepted = accept(models)
+    assert accepted.tolist() == [True, True, False]
+    mean = weighted_mean(models, jnp.array([0.1, 0.3, 0.6]), accepted)
+    assert float(mean["a"]) == pytest.approx(1.75)
+    assert float(mean["b"][0]) == pytest.approx(3.25)

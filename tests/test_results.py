@@ -1,0 +1,131 @@
+"""Records, tables, plots and files."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import profl
+from profl.experiments.compare import compare
+from profl.results.plots import plot_runs
+from profl.results.tables import comparison, gap_closed
+
+
+@pytest.fixture(scope="module")
+def runs():
+    settings = {"rounds": 20, "local_steps": 2, "samples": 50, "seeds": range(3), "progress": False}
+    return compare(profl.cases.strategic(clients=3), [profl.pfl(0.1), profl.pofl(0.1)], **settings)
+
+
+def test_shapes_and_relations(runs):
+    run = runs[1]
+    assert run.theta.shape == (3, 21, 2)
+    for name in ("risk", "excess", "deployed_regret", "to_optimum", "to_stable", "accuracy", "samples", "bytes_up"):
+        assert getattr(run, name).shape == (3, 21)
+    np.testing.assert_allclose(run.excess, run.risk - run.optimum_risk)
+    np.testing.assert_allclose(run.to_optimum, np.linalg.norm(run.theta - run.optimum, axis=-1), rtol=1e-6)
+    assert run.tail_excess().shape == (3,)
+    np.testing.assert_allclose(run.tail_excess(), run.excess[:, -2:].mean(1))  # rounds 19 and 20 of 20
+    case = profl.cases.strategic(clients=3)
+    assert run.risk[1, 4] == pytest.approx(case.risk(run.theta[1, 4]), abs=1e-9)
+    assert run.accuracy[1, 4] == pytest.approx(case.accuracy(run.theta[1, 4]), abs=1e-9)
+
+
+def test_summary_aligns(runs):
+    lines = runs[1].summary().splitlines()
+    table = lines[lines.index("") + 1 :]
+    header, first = table[0], table[1]
+    assert len(header) == len(first)
+    assert {"mean", "max"} <= set(header.split())
+
+
+def test_gap_closed_and_comparison(runs):
+    rows = comparison(runs)
+    assert [row[0] for row in rows] == ["method", "pfl", "pofl"]
+    assert rows[1][3] == "0.00%"
+    assert gap_closed(runs[1], runs[0]) == pytest.approx(
+        1 - runs[1].tail_excess().mean() / runs[0].tail_excess().mean()
+    )
+
+
+def test_pandas(runs):
+    frame = runs[0].to_pandas()
+    assert len(frame) == 3 * 21
+    row = frame[(frame["seed"] == 2) & (frame["round"] == 7)].iloc[0]
+    assert row["excess"] == pytest.approx(runs[0].excess[2, 7])
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_plot(runs, tmp_path, suffix):
+    target = tmp_path / f"plot.{suffix}"
+    plot_runs({"strategic": runs}, target)
+    assert target.stat().st_size > 5000
+    assert [path.name for path in tmp_path.iterdir()] == [target.name]  # no temporary file left behind
+
+
+def test_plot_refuses_an_unknown_suffix(runs, tmp_path):
+    with pytest.raises(profl.InputError, match="plot suffix"):
+        runs[0].plot(tmp_path / "plot.jpg")
+
+
+def test_saved_runs_come_back(runs, tmp_path):
+    runs[1].save(tmp_path / "run.npz")
+    back = profl.load(tmp_path / "run.npz")
+    np.testing.assert_array_equal(back.theta, runs[1].theta)
+    np.testing.assert_array_equal(back.optimum, runs[1].optimum)
+    assert back.seeds == runs[1].seeds
+    assert back.summary() == runs[1].summary()
+
+
+def test_a_cut_off_altered_or_foreign_file_is_refused(runs, tmp_path):
+    path = tmp_path / "run.npz"
+    runs[0].save(path)
+    whole = path.read_bytes()
+    for size in (0, 10, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(profl.InputError, match="cut short"):
+            profl.load(path)
+    path.write_text("hello")
+    with pytest.raises(profl.InputError, match="no profl run"):
+        profl.load(path)
+    with pytest.raises(profl.InputError, match="no such file"):
+        profl.load(tmp_path / "other.npz")
+
+
+def test_a_file_whose_numbers_were_changed_is_refused(runs, tmp_path):
+    path = tmp_path / "run.npz"
+    runs[0].save(path)
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    arrays["risk"] = arrays["risk"] + 1
+    np.savez(path, **arrays)
+    with pytest.raises(profl.InputError, match="sha256"):
+        profl.load(path)
+
+
+def test_a_failed_save_leaves_the_old_file(runs, tmp_path, monkeypatch):
+    path = tmp_path / "run.npz"
+    runs[0].save(path)
+    before = path.read_bytes()
+
+    def broken(*args, **kwargs):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(np, "savez_compressed", broken)
+    with pytest.raises(OSError, match="disk full"):
+        runs[1].save(path)
+    assert path.read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_nested_models_are_saved(tmp_path):
+    from dataclasses import replace
+
+    case = profl.cases.housing(clients=2)
+    run = profl.simulate(case, profl.pfl(), rounds=2, samples=5, seeds=[0], progress=False)
+    nested = replace(run, theta={"a": [run.theta, (run.theta,)], "b": run.theta}, optimum=None)
+    nested.save(tmp_path / "nested.npz")
+    back = profl.load(tmp_path / "nested.npz")
+    assert isinstance(back.theta["a"][1], tuple)
+    np.testing.assert_array_equal(back.theta["a"][1][0], run.theta)
+    assert back.optimum is None
