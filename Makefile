@@ -1,0 +1,38 @@
+# Needs Python 3.11+, make and the package index; everything else goes into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+WORKERS ?= 2
+
+.PHONY: help setup demo test test-full lint bench clean
+
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(STAMP)  ## make .venv with the tested versions
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: setup  ## compare retraining with the performative gradient; writes out/demo.png
+	$(BIN)/profl demo --out out/demo.png
+
+test: setup  ## run the tests (about 10 minutes on 2 cores)
+	$(BIN)/pytest -n $(WORKERS)
+
+test-full: setup  ## run the tests, the slow ones in full
+	$(BIN)/pytest -n $(WORKERS) -m ''
+
+lint: setup  ## ruff (lint and format) and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: setup  ## client-steps per second against careful NumPy
+	$(BIN)/python benchmarks/speed.py
+
+clean:  ## remove .venv and everything made
+	rm -rf $(VENV) out dist build .pytest_cache .mypy_cache .ruff_cache
