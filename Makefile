@@ -32,7 +32,7 @@ lint: setup  ## ruff (lint and format) and mypy
 	$(BIN)/mypy
 
 bench: setup  ## client-steps per second against careful NumPy
-	$(BIN)/python benchmarks/speed.py
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python benchmarks/speed.py
 
 clean:  ## remove .venv and everything made
 	rm -rf $(VENV) out dist build .pytest_cache .mypy_cache .ruff_cache

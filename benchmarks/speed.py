@@ -1,6 +1,7 @@
-"""Client-steps per second of profl and of careful NumPy, on the same work in one run (machines are noisy: read the ratio).
+"""Client-steps per second of profl and of careful NumPy, on the same work in one run (machines are noisy: read the
+ratio).
 
-    python benchmarks/speed.py            pricing, PoFL, d = 5, n = 500, H = 20, R = 5; NumPy held to one thread
+    python benchmarks/speed.py            pricing, PoFL, d = 5, n = 500, H = 20, R = 5; call it through make bench, which holds NumPy to one thread
     python benchmarks/speed.py --memory   memory against rounds: what is kept is what is recorded, and nothing else
 
 One client-step is one client drawing 2,500 normals and doing one PoFL step with them.
@@ -8,12 +9,8 @@ One client-step is one client drawing 2,500 normals and doing one PoFL step with
 
 from __future__ import annotations
 
-import os
-
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[_name] = "1"  # NumPy's; XLA has its own pool
-
 import argparse
+import os
 import platform
 import resource
 import statistics
@@ -21,8 +18,8 @@ import time
 
 import jax
 import numpy as np
-import numpy_pofl
 
+import numpy_pofl
 import profl
 from profl.results.tables import align
 
