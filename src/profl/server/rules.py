@@ -1,0 +1,256 @@
+"""Robust aggregation: many clients' vectors become one, although some of the clients may be hostile.
+
+    rule(vectors (k, m), weights (k,), accepted (k,) bool, centre (m,)) -> (m,)
+
+Rows x_i are models (or Jacobians), raveled; the weights w_i are renormalised over the n rows that are accepted and
+weigh something. The others have no say and may hold NaN or Inf; where none is left, the result is NaN. ``centre`` is
+the previous global value. Where a rule assumes a share ``hostile`` of the rows, f = ceil(hostile n).
+
+* mean: sum_i w_i x_i. Best where nobody is hostile; one row can move it anywhere (breakdown point 0).
+* median: Q(1/2) of every coordinate, Q the weighted quantile function. Nothing to tune; breakdown 1/2 of the weight.
+* trimmed_mean: mean of Q(u) over share < u < 1 - share, per coordinate. Costs little where all are honest; ``share``.
+* geometric_median: argmin_v sum_i w_i |x_i - v|. Does not depend on the axes, good for large m; 1/2 of the weight.
+* krum: the x_i with the least sum of |x_i - x_j|^2 over its n - f - 2 nearest others. The result is a model that some
+  client really has, so more clients hardly make it better; ``hostile`` of the rows, and it wants n > 2 f + 2.
+* multi_krum: the weighted mean of the n - f rows with the least such sums. For few, far outliers; as krum.
+* centred_clipping: v <- v + sum_i w_i (x_i - v) min(1, radius / |x_i - v|), from ``centre``. Cheap, for many rounds.
+  radius None takes the weighted median of |x_i - v|: 1/2 of the weight, and a hostile share e leaves (2e)^iterations
+  of the distance from ``centre`` to honest rows that agree. A given radius walks at most iterations * radius.
+* nnm+RULE: x_i <- the weighted mean of the n - f rows nearest to x_i, then RULE. For honest clients that differ much;
+  the lesser of ``hostile`` and RULE's own. Not before the mean: hostile rows stay far from the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from profl import checks
+from profl.typing import Array
+
+Rule = Callable[[Array, Array, Array, Array], Array]
+MIX = "nnm+"
+
+
+def _below_half(name: str, value: Any) -> None:
+    if not 0 <= checks.real(name, value) < 0.5:
+        raise checks.InputError(f"{name} must lie in [0, 0.5), got {value!r}; no rule survives a hostile half")
+
+
+def _slack(rows: Array) -> float:
+    """Sums of shares, and scores relative to each other, that are closer than this are equal but for rounding."""
+    return 64 * float(jnp.finfo(rows.dtype).eps)
+
+
+def _mean(rows: Array, share: Array) -> Array:
+    return jnp.matmul(share, rows, precision="highest")
+
+
+def _ordered(rows: Array, share: Array, usable: Array) -> tuple[Array, Array]:
+    """Every column sorted (unusable rows last, as Inf), and the share up to and including each entry."""
+    values = jnp.where(usable[:, None], rows, jnp.inf)
+    ordered, shares = jax.lax.sort((values, jnp.broadcast_to(share[:, None], rows.shape)), dimension=0, num_keys=1)
+    return ordered, jnp.cumsum(shares, axis=0)
+
+
+def _median(rows: Array, share: Array, usable: Array) -> Array:
+    """Per column, the middle of the lower and the upper weighted median."""
+    ordered, upto = _ordered(rows, share, usable)
+    at = jnp.stack([jnp.argmax(upto >= 0.5 - _slack(rows), axis=0), jnp.argmax(upto > 0.5 + _slack(rows), axis=0)])
+    low, high = jnp.take_along_axis(ordered, at, axis=0)
+    return low / 2 + high / 2
+
+
+def _median_length(offsets: Array, share: Array, usable: Array) -> Array:
+    return _median(jnp.linalg.norm(offsets, axis=1, keepdims=True), share, usable)[0]
+
+
+def _trusted(hostile: float, usable: Array) -> Array:
+    """n - f, at least 1: from a table in double precision, less a trifle, since 0.14 * 50 is above 7."""
+    n = np.arange(len(usable) + 1)
+    return jnp.asarray(np.maximum(n - np.ceil(hostile * n - 1e-9), 1).astype(np.int32))[jnp.sum(usable)]
+
+
+def _square_distances(rows: Array, share: Array, usable: Array) -> Array:
+    """|x_i - x_j|^2 = |x_i|^2 + |x_j|^2 - 2 x_i.x_j around the median, (k, k); Inf towards unusable rows."""
+    offsets = jnp.where(usable[:, None], rows - _median(rows, share, usable), 0.0)
+    gram = jnp.matmul(offsets, offsets.T, precision="highest")
+    length = jnp.diagonal(gram)
+    squares = length[:, None] + length[None, :] - (gram + gram.T)
+    squares = jnp.where(jnp.isnan(squares), jnp.inf, jnp.maximum(squares, 0.0))  # Inf - Inf where rows are huge
+    return jnp.where(jnp.eye(len(rows), dtype=bool), 0.0, jnp.where(usable, squares, jnp.inf))
+
+
+def _smallest(scores: Array, count: Array | int) -> Array:
+    """Which of the last axis are among the ``count`` smallest, with all that tie with the last of them."""
+    last = jnp.take(jnp.sort(scores, axis=-1), jnp.asarray(count) - 1, axis=-1)[..., None]
+    return scores <= last * (1 + _slack(scores))
+
+
+class MaskedRule:
+    """What the rules share: unusable rows become 0 with share 0, the shares sum to one, nobody left gives NaN."""
+
+    def __call__(self, vectors: Array, weights: Array, accepted: Array, centre: Array) -> Array:
+        usable = accepted & (weights > 0)
+        share = jnp.where(usable, weights, 0.0).astype(vectors.dtype)
+        share = share / jnp.where(jnp.any(usable), jnp.sum(share), 1.0)
+        rows = jnp.where(usable[:, None], vectors, 0.0)
+        return jnp.where(jnp.any(usable), self.combine(rows, share, usable, centre), jnp.nan)
+
+    def combine(self, rows: Array, share: Array, usable: Array, centre: Array) -> Array:
+        """The rule itself."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class WeightedMean(MaskedRule):
+    """sum_i w_i x_i.
+
+    >>> rows, weights = jnp.array([[1.0], [5.0], [jnp.nan]]), jnp.array([3.0, 1.0, 1.0])
+    >>> WeightedMean()(rows, weights, jnp.array([True, True, False]), jnp.zeros(1))
+    Array([2.], dtype=float32)
+    """
+
+    def combine(self, rows: Array, share: Array, usable: Array, centre: Array) -> Array:
+        return _mean(rows, share)
+
+
+@dataclass(frozen=True)
+class Median(MaskedRule):
+    """The weighted median of every coordinate; the middle of the lower and the upper one where they differ."""
+
+    def combine(self, rows: Array, share: Array, usable: Array, centre: Array) -> Array:
+        return _median(rows, share, usable)
+
+
+@dataclass(frozen=True)
+class TrimmedMean(MaskedRule):
+    """The mean of every coordinate without the ``share`` of weight at each end; a row at the edge is cut in part."""
+
+    share: float = 0.2
+
+    def __post_init__(self) -> None:
+        _below_half("share", self.share)
+
+    def combine(self, rows: Array, share: Array, usable: Array, centre: Array) -> Array:
+        ordered, upper = _ordered(rows, share, usable)
+        lower = jnp.concatenate([jnp.zeros_like(upper[:1]), upper[:-1]])
+        trim = min(self.share, 0.499)  # beyond that, what is left is lost in rounding
+        left = jnp.minimum(upper, 1 - trim) - jnp.maximum(lower, trim)
+        left = jnp.where(left > _slack(rows), left, 0.0)  # a rounding error times a row at 1e30 is not small
+        return jnp.sum(left * jnp.where(left > 0, ordered, 0.0), axis=0) / jnp.sum(left, axis=0)
+
+
+@dataclass(frozen=True)
+class GeometricMedian(MaskedRule):
+    """argmin_v sum_i w_i |x_i - v| by Weiszfeld's steps, |.| smoothed below a thousandth of the median distance."""
+
+    iterations: int = 32
+
+    def __post_init__(self) -> None:
+        checks.positive_int("iterations", self.iterations)
+
+    def combine(self, rows: Array, share: Array, usable: Array, centre: Array) -> Array:
+        start = _median(rows, share, usable)
+        offsets = rows - start  # around 0, so that what all rows have in common costs no digits
+        least = float(np.sqrt(jnp.finfo(rows.dtype).tiny))
+        smooth = jnp.maximum(1e-3 * _median_length(offsets, share, usable), least)
+
+        def step(_: Any, v: Array) -> Array:
+            pull = share * smooth / jnp.sqrt(jnp.sum((offsets - v) ** 2, axis=1) + smooth**2)
+            return _mean(offsets, pull / jnp.sum(pull))
+
+        return start + jax.lax.fori_loop(0, self.iterations, step, jnp.zeros_like(start))
+
+
+@dataclass(frozen=True)
+class Krum(MaskedRule):
+    """The row nearest to its n - f - 2 nearest others; ``keep="multi"`` averages the n - f best, as it does ties."""
+
+    hostile: float = 0.2
+    keep: int | str = 1
+
+    def __post_init__(self) -> None:
+        _below_half("hostile", self.hostile)
+        if self.keep not in (1, "multi"):
+            raise checks.InputError(f"keep must be 1 (Krum) or 'multi' (multi-Krum), got {self.keep!r}")
+
+    def combine(self, rows: Array, share: Array, usable: Array, centre: Array) -> Array:
+        trusted = _trusted(self.hostile, usable)
+        others = jnp.minimum(jnp.maximum(trusted - 2, 1), jnp.sum(usable) - 1)
+        near = jnp.sort(_square_distances(rows, share, usable), axis=1)  # first in each line: the row itself, at 0
+        score = jnp.sum(jnp.where(jnp.arange(len(rows)) <= others, near, 0.0), axis=1)
+        best = _smallest(jnp.where(usable, score, jnp.inf), trusted if self.keep == "multi" else 1)
+        kept = jnp.where(best, share, 0.0)
+        return _mean(rows, kept / jnp.sum(kept))
+
+
+@dataclass(frozen=True)
+class CentredClipping(MaskedRule):
+    """Steps from ``centre`` towards the rows, each of them pulling by at most ``radius`` (None: median distance)."""
+
+    radius: float | None = None
+    iterations: int = 5
+
+    def __post_init__(self) -> None:
+        checks.positive_int("iterations", self.iterations)
+        if self.radius is not None:
+            checks.positive("radius", self.radius)
+
+    def combine(self, rows: Array, share: Array, usable: Array, centre: Array) -> Array:
+        def step(_: Any, v: Array) -> Array:
+            offsets = rows - v
+            radius = _median_length(offsets, share, usable) if self.radius is None else self.radius
+            length = jnp.maximum(jnp.linalg.norm(offsets, axis=1), jnp.finfo(rows.dtype).tiny)
+            return v + _mean(offsets, share * jnp.minimum(1.0, radius / length))
+
+        return jax.lax.fori_loop(0, self.iterations, step, centre.astype(rows.dtype))
+
+
+@dataclass(frozen=True)
+class NearestNeighbourMixing(MaskedRule):
+    """Each row becomes the weighted mean of the n - f rows nearest to it, itself among them; then ``rule``."""
+
+    rule: Rule
+    hostile: float = 0.2
+
+    def __post_init__(self) -> None:
+        _below_half("hostile", self.hostile)
+        object.__setattr__(self, "rule", get(self.rule))
+
+    def combine(self, rows: Array, share: Array, usable: Array, centre: Array) -> Array:
+        near = _smallest(_square_distances(rows, share, usable), _trusted(self.hostile, usable))
+        mix = jnp.where(near, share, 0.0)
+        mix = mix / jnp.sum(mix, axis=1, keepdims=True)
+        return self.rule(jnp.matmul(mix, rows, precision="highest"), share, usable, centre)
+
+
+RULES: dict[str, Rule] = {
+    "mean": WeightedMean(),
+    "median": Median(),
+    "trimmed_mean": TrimmedMean(),
+    "geometric_median": GeometricMedian(),
+    "krum": Krum(),
+    "multi_krum": Krum(keep="multi"),
+    "centred_clipping": CentredClipping(),
+}
+
+
+def get(spec: str | Rule) -> Rule:
+    """A rule by its name, with ``nnm+`` before it for mixing; a callable is taken as it is.
+
+    >>> get("nnm+median")
+    NearestNeighbourMixing(rule=Median(), hostile=0.2)
+    """
+    if isinstance(spec, type):
+        raise checks.InputError(f"an aggregation rule must be an object, got the class; try {spec.__name__}()")
+    if callable(spec):
+        return spec
+    name = checks.one_of("aggregation rule", spec, [*RULES, *(MIX + name for name in RULES)])
+    rule = RULES[name.removeprefix(MIX)]
+    return NearestNeighbourMixing(rule) if name.startswith(MIX) else rule
