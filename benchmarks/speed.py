@@ -1,7 +1,7 @@
 """Client-steps per second of profl and of careful NumPy, on the same work in one run (machines are noisy: read the
 ratio).
 
-    python benchmarks/speed.py            pricing, PoFL, d = 5, n = 500, H = 20, R = 5; call it through make bench, which holds NumPy to one thread
+    make bench                            pricing, PoFL, d = 5, n = 500, H = 20, R = 5; NumPy held to one thread
     python benchmarks/speed.py --memory   memory against rounds: what is kept is what is recorded, and nothing else
 
 One client-step is one client drawing 2,500 normals and doing one PoFL step with them.
