@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import jax.numpy as jnp
 
@@ -26,8 +26,6 @@ ALGORITHMS = {
     "pofl, paper": profl.pofl(jacobian="paper", window=4),
     "pofl, exact": profl.pofl(jacobian="exact"),
     "pofl, score": profl.pofl(second_term="score"),
-    "filtered": replace(profl.pofl(), filter="robust"),
-    "filtered, paper": replace(profl.pofl(), filter="paper", aggregate="median"),
     "pg": profl.pg(),
     "rgd": profl.rgd(),
     "rrm": profl.rrm(inner_steps=5),

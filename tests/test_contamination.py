@@ -27,6 +27,8 @@ from profl.problem.contamination import (
 )
 from tests.problems import CASES
 
+pytestmark = pytest.mark.slow  # every source on every case compiles its own program
+
 N, D = 40_000, 8.0
 KEY = random.seed_key(11)
 SMALL = {"rounds": 2, "samples": 20, "seeds": [0], "progress": False}

@@ -14,7 +14,6 @@ from profl import cases
 from profl.algorithms import Algorithm, pfl, pg, pofl, rgd, rrm
 from profl.checks import DivergedError, InputError
 from profl.engines.simulate import simulate
-from profl.problem.contamination import contaminate
 from profl.problem.families import ClassMeans, Family, GaussianMean, GroupShares, LinearGaussian
 from profl.problem.problem import Box, Problem
 from profl.problem.reaction import Reaction, SampledReaction
@@ -38,7 +37,6 @@ __all__ = [
     "Run",
     "SampledReaction",
     "cases",
-    "contaminate",
     "load",
     "pfl",
     "pg",

@@ -13,11 +13,9 @@ from typing import Any, TypeAlias
 import optax
 
 from profl import checks
-from profl.client import filters
 from profl.client.jacobian import ESTIMATORS
 from profl.client.step import Recipe
 from profl.problem.problem import Problem
-from profl.server import rules
 
 JACOBIANS = (*ESTIMATORS, "exact")
 SECOND_TERMS = ("auto", "pathwise", "score", "none")
@@ -40,9 +38,6 @@ class Algorithm:
       window: H, how many earlier deployments the Jacobian is estimated from.
       pooled: one centralised learner on everybody's data instead of a federation.
       inner_steps: gradient steps on one batch.
-      filter: which samples to believe: "none", "robust", "paper", or a function ``(gradients, weights) -> weights``.
-      aggregate: how the server combines models: "mean", "median", "trimmed_mean", "geometric_median", "krum",
-        "multi_krum", "centred_clipping", each also with "nnm+" before it, or a rule of one's own.
     """
 
     name: str
@@ -53,8 +48,6 @@ class Algorithm:
     window: int = 20
     pooled: bool = False
     inner_steps: int = 1
-    filter: Any = "none"
-    aggregate: Any = "mean"
 
     def __post_init__(self) -> None:
         checks.positive("learning_rate", self.learning_rate)
@@ -62,8 +55,6 @@ class Algorithm:
         checks.one_of("jacobian", self.jacobian, JACOBIANS)
         checks.positive_int("window", self.window)
         checks.positive_int("inner_steps", self.inner_steps)
-        filters.check(filters.get(self.filter))
-        rules.get(self.aggregate)
         if not callable(self.optimiser) and not hasattr(self.optimiser, "update"):
             raise checks.InputError(
                 f"optimiser must be an optax factory (optax.sgd, ...) or transformation, got {self.optimiser!r}"
@@ -72,9 +63,8 @@ class Algorithm:
     def recipe(self, problem: Problem) -> Recipe:
         """The parts this algorithm uses on ``problem``; refuses what the problem cannot give."""
         optimiser = _optimiser(self.optimiser, self.learning_rate)
-        sieve = None if self.filter == "none" else filters.get(self.filter)
         if self.second_term == "none":
-            return Recipe(optimiser, inner_steps=self.inner_steps, filter=sieve)
+            return Recipe(optimiser, inner_steps=self.inner_steps)
         shifts = problem.family.shift is not None
         if self.second_term == "pathwise" and not shifts:
             raise checks.InputError(
@@ -88,10 +78,8 @@ class Algorithm:
                     f"jacobian='exact' needs a problem that states f(theta) of one client; {problem.name!r}"
                     f"{' pooled over clients' if self.pooled else ''} does not: use 'least_squares'"
                 )
-            return Recipe(optimiser, second, told=True, inner_steps=self.inner_steps, filter=sieve)
-        return Recipe(
-            optimiser, second, ESTIMATORS[self.jacobian](self.window), inner_steps=self.inner_steps, filter=sieve
-        )
+            return Recipe(optimiser, second, told=True, inner_steps=self.inner_steps)
+        return Recipe(optimiser, second, ESTIMATORS[self.jacobian](self.window), inner_steps=self.inner_steps)
 
 
 @lru_cache(maxsize=256)

@@ -1,6 +1,5 @@
 """One local step (paper, Algorithm 1, lines 6-16): from a batch that came in to the next model. It never samples.
 
-w      <- filter(gradients, w)             line 7/11
 f_hat  <- estimate(batch, w)               line 8/12
 J      <- window of the last H deployments line 13
 g      <- L1 + J^T u                       line 14
@@ -16,7 +15,6 @@ import jax.numpy as jnp
 import optax
 
 from profl import trees
-from profl.client.filters import Filter
 from profl.client.gradient import Terms, pull_back, terms
 from profl.problem.problem import Rules
 from profl.typing import Array, Batch, Theta
@@ -30,7 +28,6 @@ class Recipe(NamedTuple):
     estimator: Any = None  # of the Jacobian; None where L2 is not used or J is told
     told: bool = False  # use the exact Jacobian
     inner_steps: int = 1  # gradient steps on the same batch (repeated risk minimisation)
-    filter: Filter | None = None  # which samples to believe; None keeps all
 
 
 class State(NamedTuple):
@@ -46,7 +43,6 @@ class Info(NamedTuple):
     loss: Array
     first: Array  # |L1|
     second: Array  # |L2|
-    kept: Array  # share of the batch's weight that passed the filter
 
 
 def init(rules: Rules, recipe: Recipe, theta: Theta, batch: Batch) -> State:
@@ -68,23 +64,12 @@ def step(
     told: Array | None = None,
 ) -> tuple[Theta, State, Info]:
     """The model after one step, the new state, and what happened. ``weights`` sum to one; ``told`` is the exact J."""
-    weights, kept = believe(rules, recipe, theta, batch, weights)
     f = rules.family.estimate(batch, weights)
     memory, jacobian = remember(rules, recipe, state.jacobian, theta, batch, weights, f)
     found = terms(rules, recipe.second, theta, batch, weights, f)
     gradient, second = combine(rules, recipe, theta, found, told if recipe.told else jacobian)
     theta, optimiser = descend(rules, recipe, state.optimiser, theta, gradient, batch, weights)
-    return theta, State(optimiser, memory), Info(found.loss, trees.norm(found.first), second, kept)
-
-
-def believe(rules: Rules, recipe: Recipe, theta: Theta, batch: Batch, weights: Array) -> tuple[Array, Array]:
-    """The weights after the filter, summing to one again, and the share that was kept."""
-    if recipe.filter is None:
-        return weights, jnp.ones(())
-    gradients = jax.vmap(lambda z: trees.ravel(jax.grad(rules.loss)(theta, z)))(batch)
-    kept = recipe.filter(gradients, weights)
-    total = jnp.sum(kept)
-    return kept / total, total
+    return theta, State(optimiser, memory), Info(found.loss, trees.norm(found.first), second)
 
 
 def remember(

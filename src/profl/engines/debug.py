@@ -22,7 +22,6 @@ from profl.client.gradient import terms
 from profl.engines.plan import Plan, first_states
 from profl.problem.oracle import told_jacobian
 from profl.results.record import Trace
-from profl.server.aggregate import combine
 from profl.server.participation import choose
 from profl.typing import Array, Key, Theta
 
@@ -54,11 +53,10 @@ def _one_seed(plan: Plan, seed: int, index: int) -> Trace:
             deployments += settings.local_steps
             samples += settings.local_steps * int(np.sum(population.counts[client]))
         # line 21: the server averages what comes back
-        asked = np.asarray(chosen).tolist()
-        with _stage(f"seed {seed}, round {round_ + 1}", "aggregate") as check:
-            reports = trees.stack([models[client] for client in asked])
-            theta = check(combine(settings.rule, reports, weights, jnp.ones(len(asked), bool), theta))
-        regret += sum(float(weight * regrets[client]) for client, weight in zip(asked, weights, strict=True))
+        theta = jax.tree.map(jnp.zeros_like, theta)
+        for client, weight in zip(np.asarray(chosen).tolist(), weights, strict=True):
+            theta = jax.tree.map(lambda total, own, w=weight: total + w * own, theta, models[client])
+            regret += float(weight * regrets[client])
         if (round_ + 1) % settings.record_every == 0 or round_ + 1 == settings.rounds:
             records.append(theta)
             tallies.append((regret, deployments, samples, 0, -1, -1))
@@ -84,19 +82,17 @@ def _local(
         with _stage(where, "sample") as check:  # line 5: deploy theta, the environment changes, draw n_i samples
             key = random.data_key(root, client, round_ * settings.local_steps + r)
             batch = check(_sample(reaction, settings.samples, key, theta, row.clients))
-        with _stage(where, "filter") as check:  # lines 7 and 11: which samples to believe
-            believed, _ = check(_believe(rules, recipe, theta, batch, weights))
         with _stage(where, "estimate f") as check:  # lines 8 and 12
-            f = check(_estimate(rules, batch, believed))
+            f = check(_estimate(rules, batch, weights))
         with _stage(where, "Jacobian") as check:  # line 13, from the window of the last H deployments
-            memory, jacobian = check(_remember(rules, recipe, state.jacobian, theta, batch, believed, f))
+            memory, jacobian = check(_remember(rules, recipe, state.jacobian, theta, batch, weights, f))
             if recipe.told:
                 jacobian = check(told_jacobian(reaction, theta, row.clients))
         with _stage(where, "gradient") as check:  # lines 11 and 14: L1, and what f is worth
-            found = check(_terms(rules, recipe.second, theta, batch, believed, f))
+            found = check(_terms(rules, recipe.second, theta, batch, weights, f))
             gradient, _ = check(_combine(rules, recipe, theta, found, jacobian))
         with _stage(where, "update") as check:  # lines 9 and 14: project(theta - eta (L1 + L2))
-            theta, optimiser = check(_descend(rules, recipe, state.optimiser, theta, gradient, batch, believed))
+            theta, optimiser = check(_descend(rules, recipe, state.optimiser, theta, gradient, batch, weights))
             state = parts.State(optimiser, memory)
     return theta, state, regret
 
@@ -123,7 +119,6 @@ _sample = partial(jax.jit, static_argnums=(0, 1))(
     lambda reaction, n, key, theta, row: reaction.sample(key, theta, row, n)
 )
 _estimate = partial(jax.jit, static_argnums=0)(lambda rules, batch, weights: rules.family.estimate(batch, weights))
-_believe = partial(jax.jit, static_argnums=(0, 1))(parts.believe)
 _remember = partial(jax.jit, static_argnums=(0, 1))(parts.remember)
 _terms = partial(jax.jit, static_argnums=(0, 1))(terms)
 _combine = partial(jax.jit, static_argnums=(0, 1))(parts.combine)

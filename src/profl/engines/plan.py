@@ -15,8 +15,6 @@ from profl.client.step import Recipe, State, init
 from profl.problem.problem import Problem, Rules
 from profl.results.record import Layout
 from profl.server.participation import SCHEMES, slots
-from profl.server.rules import Rule
-from profl.server.rules import get as get_rule
 from profl.typing import Array, Batch, Client, Key, Theta
 
 
@@ -31,7 +29,6 @@ class Settings(NamedTuple):
     record_every: int
     scheme: str
     slots: int  # how many clients a round asks
-    rule: Rule  # how the server combines models
     measured: bool  # whether the exact risk is known
 
 
@@ -83,7 +80,6 @@ def make_plan(
         record_every=checks.positive_int("record_every", record_every),
         scheme=checks.one_of("scheme", scheme, SCHEMES),
         slots=slots(checks.fraction("participation", participation), world.count),
-        rule=get_rule(algorithm.aggregate),
         measured=problem.exact,
     )
     numbers = _seeds(seeds)

@@ -26,7 +26,7 @@ from profl.engines.progress import progress_bar
 from profl.problem.oracle import told_jacobian
 from profl.problem.problem import Problem
 from profl.results.record import Run, Trace, make_run
-from profl.server.aggregate import accept, combine, weighted_mean
+from profl.server.aggregate import accept, weighted_mean
 from profl.server.participation import choose, first_occurrence
 from profl.typing import Array, Client, Key, Theta
 
@@ -192,7 +192,7 @@ def _round(
 
     models, new_states, losses, regrets = trees.map_chunks(local, chunk, chosen, asked, states)
     accepted = accept((models, losses, new_states.jacobian))
-    theta = combine(settings.rule, models, weights, accepted, carry.theta)
+    theta = weighted_mean(models, weights, accepted)
     new_states = trees.where(accepted, new_states, states)
     if not everyone:
         new_states = jax.tree.map(lambda all_, new: all_.at[chosen].set(new), carry.states, new_states)

@@ -225,8 +225,6 @@ def _settings(algorithm: Algorithm, layout: Layout) -> dict[str, Any]:
         "window": algorithm.window,
         "jacobian": algorithm.jacobian if algorithm.second_term != "none" else "none",
         "second_term": algorithm.second_term,
-        "filter": str(algorithm.filter),
-        "aggregate": str(algorithm.aggregate),
     }
 
 

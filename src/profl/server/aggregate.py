@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 
 from profl import trees
-from profl.server.rules import Rule, WeightedMean
 from profl.typing import Array, Theta
 
 
 def accept(models: Theta) -> Array:
     """Which reports may be used: all of their numbers are finite. (k,) bool."""
     return jax.vmap(trees.all_finite)(models)
-
-
-def combine(rule: Rule, models: Theta, weights: Array, accepted: Array, centre: Theta) -> Theta:
-    """The accepted models under an aggregation rule; ``centre`` is the model they started from."""
-    if isinstance(rule, WeightedMean):
-        return weighted_mean(models, weights, accepted)
-    flat, unravel = ravel_pytree(centre)
-    return unravel(rule(jax.vmap(trees.ravel)(models), weights, accepted, flat))
 
 
 def weighted_mean(models: Theta, weights: Array, accepted: Array) -> Theta:
