@@ -26,6 +26,13 @@ ALGORITHMS = {
     "pofl, paper": profl.pofl(jacobian="paper", window=4),
     "pofl, exact": profl.pofl(jacobian="exact"),
     "pofl, score": profl.pofl(second_term="score"),
+    "profl": profl.profl(),
+    "profl, paper": profl.profl(filter="paper", aggregate="median"),
+    "profl, shared": profl.profl(filter="none", share=2, aggregate="nnm+trimmed_mean"),
+    "profl, adaptive": profl.profl(filter="none", samples=profl.AdaptiveSamples(0.2, 20, 80)),
+    "profl, adaptive paper": profl.profl(
+        filter="none", samples=profl.AdaptiveSamples(1e3, 20, 80, rule="paper"), second_term="score"
+    ),
     "pg": profl.pg(),
     "rgd": profl.rgd(),
     "rrm": profl.rrm(inner_steps=5),

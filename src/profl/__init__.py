@@ -11,36 +11,50 @@ rather than the stable point that retraining settles at.
 """
 
 from profl import cases
-from profl.algorithms import Algorithm, pfl, pg, pofl, rgd, rrm
-from profl.checks import DivergedError, InputError
+from profl.algorithms import Algorithm, pfl, pg, pofl, profl, rgd, rrm
+from profl.checks import DivergedError, InputError, TooFewReports
+from profl.client.filters import PaperFilter, RobustFilter
+from profl.client.sample_size import AdaptiveSamples
 from profl.engines.simulate import simulate
+from profl.problem.contamination import contaminate
 from profl.problem.families import ClassMeans, Family, GaussianMean, GroupShares, LinearGaussian
 from profl.problem.problem import Box, Problem
 from profl.problem.reaction import Reaction, SampledReaction
 from profl.results.files import load
 from profl.results.record import Run
+from profl.server.attacks import ATTACKS, Attack
+from profl.server.clusters import Clusters
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ATTACKS",
+    "AdaptiveSamples",
     "Algorithm",
+    "Attack",
     "Box",
     "ClassMeans",
+    "Clusters",
     "DivergedError",
     "Family",
     "GaussianMean",
     "GroupShares",
     "InputError",
     "LinearGaussian",
+    "PaperFilter",
     "Problem",
     "Reaction",
+    "RobustFilter",
     "Run",
     "SampledReaction",
+    "TooFewReports",
     "cases",
+    "contaminate",
     "load",
     "pfl",
     "pg",
     "pofl",
+    "profl",
     "rgd",
     "rrm",
     "simulate",

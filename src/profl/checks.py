@@ -26,6 +26,14 @@ class DivergedError(RuntimeError):
     """A run produced values that are not finite; the message names the round, the client and the stage."""
 
 
+class TooFewReports(RuntimeError):
+    """Too few clients sent something that could be used; ``run`` holds what was done until then."""
+
+    def __init__(self, message: str, run: Any) -> None:
+        super().__init__(message)
+        self.run = run
+
+
 def positive_int(name: str, value: Any, least: int = 1) -> int:
     """``value`` as an int of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:

@@ -14,7 +14,7 @@ import numpy as np
 
 from profl.typing import Array, Key
 
-_START, _DATA, _PARTICIPATION = 0, 1, 2
+_START, _DATA, _PARTICIPATION, _SERVER = 0, 1, 2, 3
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 
@@ -37,6 +37,11 @@ def data_key(root: Key, client: int | Array, step: int | Array) -> Key:
 def participation_key(root: Key, round_: int | Array) -> Key:
     """The key that chooses who takes part in a round."""
     return jax.random.fold_in(jax.random.fold_in(root, _PARTICIPATION), round_)
+
+
+def server_key(root: Key, round_: int | Array) -> Key:
+    """The key of what the server draws itself in a round (the seeds of its clusters)."""
+    return jax.random.fold_in(jax.random.fold_in(root, _SERVER), round_)
 
 
 def normal(key: Key, n: int, *shape: int) -> Array:

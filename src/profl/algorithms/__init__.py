@@ -8,9 +8,10 @@ from profl import checks
 from profl.algorithms.base import Algorithm
 from profl.algorithms.pfl import pfl, rgd, rrm
 from profl.algorithms.pofl import pg, pofl
+from profl.algorithms.profl import profl
 
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
-    function.__name__: function for function in (pfl, pofl, pg, rgd, rrm)
+    function.__name__: function for function in (pfl, pofl, profl, pg, rgd, rrm)
 }
 
 
@@ -19,4 +20,4 @@ def get(name: str) -> Callable[..., Algorithm]:
     return ALGORITHMS[checks.one_of("algorithm", name, ALGORITHMS)]
 
 
-__all__ = ["ALGORITHMS", "Algorithm", "get", "pfl", "pg", "pofl", "rgd", "rrm"]
+__all__ = ["ALGORITHMS", "Algorithm", "get", "pfl", "pg", "pofl", "profl", "rgd", "rrm"]

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from profl import trees
 from profl.problem.problem import Rules
 from profl.typing import Array, Batch, Theta
 
@@ -43,6 +44,21 @@ def terms(rules: Rules, second: str, theta: Theta, batch: Batch, weights: Array,
     excess = weights * (losses(theta, batch) - loss)
     log_prob = jax.vmap(rules.family.log_prob, (0, None))
     return Terms(loss, first, jax.grad(lambda g: excess @ log_prob(batch, g))(f))
+
+
+def sample_terms(
+    rules: Rules, second: str, theta: Theta, batch: Batch, weights: Array, f: Array
+) -> tuple[Array, Array]:
+    """grad l (n, d) and u (n, p) of every sample by itself; their weighted means are L1 and u."""
+    firsts = jax.vmap(lambda z: trees.ravel(jax.grad(rules.loss)(theta, z)))(batch)
+    if second == "pathwise":
+        zero = jnp.zeros_like(f)
+        return firsts, jax.vmap(lambda z: jax.grad(lambda g: rules.loss(theta, rules.family.moved(z, g)))(zero))(batch)
+    if second == "none":
+        return firsts, jnp.zeros((firsts.shape[0], f.shape[0]), f.dtype)
+    losses = jax.vmap(rules.loss, (None, 0))(theta, batch)
+    scores = jax.vmap(jax.grad(rules.family.log_prob, argnums=1), (0, None))(batch, f)
+    return firsts, (losses - weights @ losses)[:, None] * scores
 
 
 def pull_back(rules: Rules, theta: Theta, jacobian: Array, worth: Array, told: bool) -> Theta:

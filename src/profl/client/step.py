@@ -1,13 +1,16 @@
 """One local step (paper, Algorithm 1, lines 6-16): from a batch that came in to the next model. It never samples.
 
+w      <- filter(gradients, w)             line 7/11
 f_hat  <- estimate(batch, w)               line 8/12
 J      <- window of the last H deployments line 13
 g      <- L1 + J^T u                       line 14
 theta  <- Proj(theta - optimiser(g))       line 9/14
+n      <- what the noise of g asks for     line 15
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -15,9 +18,15 @@ import jax.numpy as jnp
 import optax
 
 from profl import trees
+from profl.client.believe import believe
+from profl.client.filters import Filter
 from profl.client.gradient import Terms, pull_back, terms
+from profl.client.sample_size import AdaptiveSamples, paper_size, variance_size
 from profl.problem.problem import Rules
 from profl.typing import Array, Batch, Theta
+
+Poison = Callable[[Array], Array]
+"""What a hostile client makes of f_hat."""
 
 
 class Recipe(NamedTuple):
@@ -28,6 +37,19 @@ class Recipe(NamedTuple):
     estimator: Any = None  # of the Jacobian; None where L2 is not used or J is told
     told: bool = False  # use the exact Jacobian
     inner_steps: int = 1  # gradient steps on the same batch (repeated risk minimisation)
+    filter: Filter | None = None  # which samples to believe; None keeps all
+    share: bool = False  # L2 uses the Jacobian that the server sent back, once there is one
+    size: AdaptiveSamples | None = None  # how many samples to draw next; None: always the same
+    window: int = 1  # H and eta, for the published bound of the sample size
+    learning_rate: float = 0.01
+
+
+class Shared(NamedTuple):
+    """The Jacobian that the server sent to a client."""
+
+    jacobian: Array  # (p, s)
+    ready: Array  # () bool: whether there is one yet
+    group: Array  # () int32: the cluster it comes from, -1 for none
 
 
 class State(NamedTuple):
@@ -35,6 +57,8 @@ class State(NamedTuple):
 
     optimiser: Any
     jacobian: Any
+    shared: Any = ()  # Shared, where the recipe shares
+    samples: Any = ()  # () int32: how many samples to draw next, where the recipe adapts it
 
 
 class Info(NamedTuple):
@@ -43,15 +67,22 @@ class Info(NamedTuple):
     loss: Array
     first: Array  # |L1|
     second: Array  # |L2|
+    kept: Array  # share of the batch's weight that passed the filter
 
 
-def init(rules: Rules, recipe: Recipe, theta: Theta, batch: Batch) -> State:
+def init(rules: Rules, recipe: Recipe, theta: Theta, batch: Batch, samples: int | Array = 0) -> State:
     """The state before the first step; only the shapes of ``batch`` matter."""
     n = jax.tree.leaves(batch)[0].shape[0]
     f = jax.eval_shape(rules.family.estimate, batch, jax.ShapeDtypeStruct((n,), jnp.float32))
     signal = jax.eval_shape(rules.signal, theta)
     jacobian = () if recipe.estimator is None else recipe.estimator.init(signal, f)
-    return State(recipe.optimiser.init(theta), jacobian)
+    nothing = Shared(jnp.zeros((f.shape[0], signal.shape[0]), f.dtype), jnp.asarray(False), jnp.int32(-1))
+    return State(
+        recipe.optimiser.init(theta),
+        jacobian,
+        nothing if recipe.share else (),
+        () if recipe.size is None else recipe.size.clip(jnp.asarray(samples, float)),
+    )
 
 
 def step(
@@ -62,25 +93,59 @@ def step(
     batch: Batch,
     weights: Array,
     told: Array | None = None,
+    poison: Poison | None = None,
 ) -> tuple[Theta, State, Info]:
     """The model after one step, the new state, and what happened. ``weights`` sum to one; ``told`` is the exact J."""
-    f = rules.family.estimate(batch, weights)
-    memory, jacobian = remember(rules, recipe, state.jacobian, theta, batch, weights, f)
+    weights, kept = believe(rules, recipe.filter, theta, batch, weights)
+    f = estimate(rules, batch, weights, poison)
+    memory, jacobian = remember(rules, recipe, state, theta, batch, weights, f)
     found = terms(rules, recipe.second, theta, batch, weights, f)
-    gradient, second = combine(rules, recipe, theta, found, told if recipe.told else jacobian)
+    jacobian = told if recipe.told else jacobian
+    gradient, second = combine(rules, recipe, theta, found, jacobian)
+    samples = next_size(rules, recipe, theta, batch, weights, f, jacobian, gradient)
     theta, optimiser = descend(rules, recipe, state.optimiser, theta, gradient, batch, weights)
-    return theta, State(optimiser, memory), Info(found.loss, trees.norm(found.first), second)
+    state = State(optimiser, memory, state.shared, samples)
+    return theta, state, Info(found.loss, trees.norm(found.first), second, kept)
+
+
+def estimate(rules: Rules, batch: Batch, weights: Array, poison: Poison | None = None) -> Array:
+    """f_hat; a hostile client may take it for something else."""
+    f = rules.family.estimate(batch, weights)
+    return f if poison is None else poison(f)
 
 
 def remember(
-    rules: Rules, recipe: Recipe, memory: Any, theta: Theta, batch: Batch, weights: Array, f: Array
+    rules: Rules, recipe: Recipe, state: State, theta: Theta, batch: Batch, weights: Array, f: Array
 ) -> tuple[Any, Array | None]:
-    """The estimator's memory with this deployment in it, and its Jacobian (None where none is estimated)."""
+    """The estimator's memory with this deployment in it, and the Jacobian to use (None where none is estimated)."""
     if recipe.estimator is None:
-        return memory, None
+        return state.jacobian, None
     variance = rules.family.variance(batch, weights, f)
-    memory = recipe.estimator.update(memory, rules.signal(theta), f, variance)
-    return memory, recipe.estimator.estimate(memory)
+    memory = recipe.estimator.update(state.jacobian, rules.signal(theta), f, variance)
+    own = recipe.estimator.estimate(memory)
+    return memory, jnp.where(state.shared.ready, state.shared.jacobian, own) if recipe.share else own
+
+
+def next_size(
+    rules: Rules,
+    recipe: Recipe,
+    theta: Theta,
+    batch: Batch,
+    weights: Array,
+    f: Array,
+    jacobian: Array | None,
+    gradient: Theta,
+) -> Any:
+    """How many samples to draw next; () where that is fixed."""
+    size = recipe.size
+    if size is None:
+        return ()
+    if size.rule == "variance":
+        return variance_size(size, rules, recipe.second, theta, batch, weights, f, jacobian, recipe.told)
+    losses = jnp.where(weights > 0, jax.vmap(rules.loss, (None, 0))(theta, batch), 0.0)
+    one = jnp.mean(rules.family.variance(batch, weights, f)) / jnp.sum(weights**2)  # of a single sample
+    slope = jnp.zeros((1, 1)) if jacobian is None else jacobian
+    return paper_size(size, recipe.window, recipe.learning_rate, losses, gradient, slope, one)
 
 
 def combine(rules: Rules, recipe: Recipe, theta: Theta, found: Terms, jacobian: Array | None) -> tuple[Theta, Array]:

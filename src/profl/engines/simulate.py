@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,12 +21,25 @@ from profl import checks, random, trees
 from profl.algorithms.base import Algorithm
 from profl.client.step import State, step
 from profl.engines.debug import run_debug
-from profl.engines.plan import Plan, Population, Settings, batch_shape, describe, first_states, make_plan
+from profl.engines.plan import (
+    Plan,
+    Population,
+    Settings,
+    batch_shape,
+    describe,
+    draw,
+    first_states,
+    hand_out,
+    make_plan,
+    own_jacobians,
+    poison,
+)
 from profl.engines.progress import progress_bar
 from profl.problem.oracle import told_jacobian
 from profl.problem.problem import Problem
-from profl.results.record import Run, Trace, make_run
-from profl.server.aggregate import accept, weighted_mean
+from profl.results.record import Jacobians, Run, Trace, make_run
+from profl.server.aggregate import receive, weighted_mean
+from profl.server.attacks import Report, apply
 from profl.server.participation import choose, first_occurrence
 from profl.typing import Array, Client, Key, Theta
 
@@ -39,6 +52,8 @@ class Carry(NamedTuple):
 
     theta: Theta
     states: State  # one row per client
+    first: Theta  # the model that the run began with
+    stopped: Array  # the round in which too few reports could be used, -1 where there was none
 
 
 class Tally(NamedTuple):
@@ -50,6 +65,7 @@ class Tally(NamedTuple):
     refused: Array
     bad_round: Array  # of the first refused report, -1 where there was none
     bad_client: Array
+    kept: Array  # sum over rounds of the share of the samples' weight that passed the filter
 
 
 def simulate(
@@ -64,6 +80,9 @@ def simulate(
     scheme: str = "uniform",
     record_every: int = 1,
     initial: Theta | None = None,
+    attack: Any = None,
+    hostile: Any = 0.2,
+    min_reports: int = 0,
     progress: bool = True,
     engine: str = "fast",
 ) -> Run:
@@ -73,12 +92,15 @@ def simulate(
 
     Args:
       local_steps: R, steps per round; each deploys and draws fresh data.
-      samples: n_i per deployment: one number, or one per client.
+      samples: n_i per deployment: one number, or one per client; the first one where the algorithm adapts it.
       seeds: one run each; a seed fixes the start and every draw.
       participation: share of clients asked per round, in (0, 1].
       scheme: "uniform" (without replacement) or "weighted" (by alpha_i, with replacement).
       record_every: rounds between two records; the start and the last round are always recorded.
       initial: the model to start from, instead of the problem's own start.
+      attack: what hostile clients do: a name of ``profl.ATTACKS`` or a ``profl.Attack``.
+      hostile: which clients do it: a share of them, spread evenly, or their numbers.
+      min_reports: stop with ``profl.TooFewReports``, which holds what was done, when fewer can be used in a round.
       progress: show a progress bar on a terminal.
       engine: "fast", or "debug": a plain loop that names client, round and stage in its errors.
 
@@ -100,13 +122,29 @@ def simulate(
         scheme=scheme,
         record_every=record_every,
         initial=initial,
+        attack=attack,
+        hostile=hostile,
+        min_reports=min_reports,
     )
     started = time.perf_counter()
-    trace = run_debug(plan) if engine == "debug" else _run(plan, f"{algorithm.name} on {problem.name}", progress)
-    return make_run(problem, algorithm, trace, describe(plan), time.perf_counter() - started)
+    title = f"{algorithm.name} on {problem.name}"
+    trace, stopped = run_debug(plan) if engine == "debug" else _run(plan, title, progress)
+    run = make_run(problem, algorithm, trace, describe(plan), time.perf_counter() - started)
+    if np.any(stopped >= 0):
+        raise checks.TooFewReports(_why_stopped(plan, stopped), run)
+    return run
 
 
-def _run(plan: Plan, title: str, progress: bool) -> Trace:
+def _why_stopped(plan: Plan, stopped: np.ndarray) -> str:
+    seed = int(np.argmax(stopped >= 0))
+    return (
+        f"seed {plan.seeds[seed]}, round {int(stopped[seed]) + 1}: fewer than min_reports={plan.settings.min_reports} "
+        f"of the {plan.settings.slots} reports could be used; what was done until then is in the error's .run"
+    )
+
+
+def _run(plan: Plan, title: str, progress: bool) -> tuple[Trace, np.ndarray]:
+    """The trace, and the round in which each seed was stopped (-1: it was not)."""
     settings, population = plan.settings, plan.population
     records = math.ceil(settings.rounds / settings.record_every)
     per_segment = math.ceil(records / min(records, _SEGMENTS))
@@ -119,9 +157,17 @@ def _run(plan: Plan, title: str, progress: bool) -> Trace:
             done = min(per_segment, records - first)
             pieces.append(jax.tree.map(lambda leaf, k=done: np.asarray(leaf)[:, :k], out))
             advance(done)
+            if np.any(np.asarray(carry.stopped) >= 0):
+                break
     models = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *[models for models, _ in pieces])
     tallies = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *[tally for _, tally in pieces[1:]])
-    return Trace(theta=models, **tallies._asdict())
+    final = None if not settings.recipe.share else _final(settings, carry.states)
+    return Trace(theta=models, **tallies._asdict(), final=final), np.asarray(carry.stopped)
+
+
+def _final(settings: Settings, states: State) -> Jacobians:
+    own = jax.vmap(partial(own_jacobians, settings))(states)
+    return Jacobians(np.asarray(own), np.asarray(states.shared.jacobian), np.asarray(states.shared.group))
 
 
 def _chunks(settings: Settings, population: Population, models: Theta) -> tuple[int, int]:
@@ -129,12 +175,17 @@ def _chunks(settings: Settings, population: Population, models: Theta) -> tuple[
     batch = batch_shape(settings, population, trees.take(models, 0))
     numbers = sum(leaf.size for leaf in jax.tree.leaves(batch))
     clients = min(settings.slots, max(1, _BLOCK // numbers))
+    if settings.recipe.size is not None:  # one seed after the other: seeds side by side would all draw the largest size
+        return 1, clients
     return min(trees.rows(models), max(1, _BLOCK // (numbers * clients))), clients
 
 
 @partial(jax.jit, static_argnums=0)
 def _start(settings: Settings, population: Population, models: Theta) -> Carry:
-    return jax.vmap(lambda theta: Carry(theta, first_states(settings, population, theta)))(models)
+    def start(theta: Theta) -> Carry:
+        return Carry(theta, first_states(settings, population, theta), theta, jnp.int32(-1))
+
+    return jax.vmap(start)(models)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2), donate_argnums=3)
@@ -168,7 +219,7 @@ def _segment(
 
 def _empty_tally() -> Tally:
     zero = jnp.zeros((), jnp.int32)
-    return Tally(jnp.zeros(()), zero, zero, zero, zero - 1, zero - 1)
+    return Tally(jnp.zeros(()), zero, zero, zero, zero - 1, zero - 1, jnp.zeros(()))
 
 
 def _round(
@@ -187,37 +238,64 @@ def _round(
     )
     asked, states = (population, carry.states) if everyone else trees.take((population, carry.states), chosen)
 
-    def local(client: Array, row: Population, state: State) -> tuple[Theta, State, Array, Array]:
-        return _local_steps(settings, root, round_, carry.theta, client, row, state)
+    def work(n: int) -> tuple[Theta, State, Array, Array, Array]:
+        def local(client: Array, row: Population, state: State) -> tuple[Theta, State, Array, Array, Array]:
+            return _local_steps(settings, n, root, round_, carry.theta, client, row, state)
 
-    models, new_states, losses, regrets = trees.map_chunks(local, chunk, chosen, asked, states)
-    accepted = accept((models, losses, new_states.jacobian))
-    theta = weighted_mean(models, weights, accepted)
-    new_states = trees.where(accepted, new_states, states)
+        return trees.map_chunks(local, chunk, chosen, asked, states)
+
+    models, new_states, losses, regrets, kept = _at_size(settings, states, work)
+    reports = Report(models, losses, own_jacobians(settings, new_states))
+    if settings.attack is not None:
+        reports = apply(settings.attack, reports, carry.theta, carry.first, asked.hostile)
+    sound = jax.vmap(trees.all_finite)(new_states.jacobian) if jax.tree.leaves(new_states.jacobian) else True
+    answer = receive(
+        settings.rule, settings.clusters, random.server_key(root, round_), reports, weights, sound, carry.theta
+    )
+    new_states = trees.where(answer.accepted, hand_out(new_states, answer), states)
     if not everyone:
         new_states = jax.tree.map(lambda all_, new: all_.at[chosen].set(new), carry.states, new_states)
-    return Carry(theta, new_states), _count(settings, tally, round_, chosen, asked, weights, accepted, regrets)
+    drawn = asked.counts if settings.recipe.size is None else states.samples
+    after = Carry(answer.theta, new_states, carry.first, carry.stopped)
+    tally_after = _count(settings, tally, round_, chosen, drawn, weights, answer.accepted, regrets, kept)
+    if settings.min_reports == 0:
+        return after, tally_after
+    few = (jnp.sum(answer.accepted) < settings.min_reports) | (carry.stopped >= 0)
+    halted = carry._replace(stopped=jnp.where(carry.stopped >= 0, carry.stopped, jnp.int32(round_)))
+    return trees.where(few, (halted, tally), (after, tally_after))
+
+
+def _at_size(settings: Settings, states: State, work: Callable[[int], Any]) -> Any:
+    """``work`` with the least of the compiled batch sizes that holds what every client wants to draw."""
+    sizes = settings.sizes
+    if len(sizes) == 1:
+        return work(sizes[0])
+    index = jnp.searchsorted(jnp.asarray(sizes), jnp.max(states.samples))
+    return jax.lax.switch(index, [partial(work, size) for size in sizes])
 
 
 def _local_steps(
-    settings: Settings, root: Key, round_: Array, theta: Theta, client: Array, row: Population, state: State
-) -> tuple[Theta, State, Array, Array]:
-    """R local steps of one client: its model, its state, its last loss, and the risk it deployed above L_i(PO)."""
+    settings: Settings, n: int, root: Key, round_: Array, theta: Theta, client: Array, row: Population, state: State
+) -> tuple[Theta, State, Array, Array, Array]:
+    """R local steps of one client: model, state, last loss, the risk it deployed above L_i(PO), and the share kept."""
     rules, reaction = settings.rules, settings.rules.reaction
-    weights = reaction.weights(row.clients, settings.samples, row.counts)
+    weights = reaction.weights(row.clients, n, row.counts if settings.recipe.size is None else state.samples)
 
-    def body(carry: tuple[Theta, State, Array], r: Array) -> tuple[tuple[Theta, State, Array], Array]:
+    def body(carry: tuple[Theta, State, Array], r: Array) -> tuple[tuple[Theta, State, Array], tuple[Array, Array]]:
         theta, state, regret = carry
         key = random.data_key(root, client, round_ * settings.local_steps + r)
-        batch = reaction.sample(key, theta, row.clients, settings.samples)
+        batch = draw(settings, key, theta, row.clients, n)
         told = told_jacobian(reaction, theta, row.clients) if settings.recipe.told else None
         if settings.measured:
             regret = regret + deployed_risk(settings, theta, row.clients) - row.floor
-        theta, state, info = step(rules, settings.recipe, state, theta, batch, weights, told)
-        return (theta, state, regret), info.loss
+        theta, state, info = step(
+            rules, settings.recipe, state, theta, batch, weights, told, poison(settings, row.hostile)
+        )
+        return (theta, state, regret), (info.loss, info.kept)
 
-    (theta, state, regret), losses = jax.lax.scan(body, (theta, state, jnp.zeros(())), jnp.arange(settings.local_steps))
-    return theta, state, losses[-1], regret
+    start = (theta, state, jnp.zeros(()))
+    (theta, state, regret), (losses, kept) = jax.lax.scan(body, start, jnp.arange(settings.local_steps))
+    return theta, state, losses[-1], regret, jnp.mean(kept)
 
 
 def deployed_risk(settings: Settings, theta: Theta, client: Client) -> Array:
@@ -232,13 +310,14 @@ def _count(
     tally: Tally,
     round_: Array,
     chosen: Array,
-    asked: Population,
+    drawn: Array,
     weights: Array,
     accepted: Array,
     regrets: Array,
+    kept: Array,
 ) -> Tally:
     distinct = first_occurrence(chosen) if settings.scheme == "weighted" else jnp.ones_like(accepted)
-    per_step = asked.counts.reshape(asked.counts.shape[0], -1).sum(1)
+    per_step = drawn.reshape(drawn.shape[0], -1).sum(1)
     bad = ~accepted & distinct
     is_first = (tally.bad_round < 0) & jnp.any(bad)
     return Tally(
@@ -248,6 +327,7 @@ def _count(
         tally.refused + _whole(bad),
         jnp.where(is_first, jnp.int32(round_), tally.bad_round),
         jnp.where(is_first, jnp.int32(chosen[jnp.argmax(bad)]), tally.bad_client),
+        tally.kept + jnp.mean(kept),
     )
 
 

@@ -207,9 +207,9 @@ def contaminate(problem: Problem, fraction: Any, source: Any = "blob", *, distan
     >>> import profl
     >>> clean = profl.cases.pricing(clients=4)
     >>> case = contaminate(clean, 0.2, "blob", distance=10)
-    >>> case.name, bool(np.allclose(case.optimum, clean.optimum))
+    >>> case.name, bool(np.isclose(case.risk(np.ones(5)), clean.risk(np.ones(5))))
     ('pricing with 20% blob', True)
-    >>> batch, is_junk = case.reaction.marked(random.seed_key(0), clean.optimum, trees.take(case.clients, 0), 1000)
+    >>> batch, is_junk = case.reaction.marked(random.seed_key(0), np.ones(5), trees.take(case.clients, 0), 1000)
     >>> batch.shape, round(float(is_junk.mean()), 1)
     ((1000, 5), 0.2)
     """

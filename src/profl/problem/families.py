@@ -8,7 +8,9 @@ A family states (paper, Section III-B)
 * ``shift(z, delta)``: where f is a location, what becomes of the sample z when f moves by delta. A family that has it
   gets the pathwise gradient, which needs no density and stays right when the noise is not Gaussian;
 * ``variance(batch, weights, f)``: the sampling variance of every entry of f_hat. The default is the sandwich formula of
-  M-estimation; families with a cheaper closed form override it.
+  M-estimation; families with a cheaper closed form override it;
+* ``kinds`` and ``kind(z)``: where clean samples come in kinds (classes, groups) that differ from one another, how many
+  there are and which one z is. A filter compares a sample with its own kind only.
 
 f is always a vector of shape (p,).
 """
@@ -28,6 +30,14 @@ class Family:
     """Base class; subclasses are frozen dataclasses, so that equal families share compiled code."""
 
     shift: Callable[..., Batch] | None = None
+
+    @property
+    def kinds(self) -> int:
+        return 1
+
+    def kind(self, z: Batch) -> Array:
+        """Which of the ``kinds`` a sample is: 0, 1, ..."""
+        return jnp.zeros((), jnp.int32)
 
     def estimate(self, batch: Batch, weights: Array) -> Array:
         raise NotImplementedError(f"{type(self).__name__} must define estimate(batch, weights) -> f of shape (p,)")
@@ -79,6 +89,13 @@ class ClassMeans(Family):
     classes: int = 2
     sd: float = 1.0
 
+    @property
+    def kinds(self) -> int:
+        return self.classes
+
+    def kind(self, z: Batch) -> Array:
+        return z["y"]
+
     def estimate(self, batch: Batch, weights: Array) -> Array:
         member = weights[:, None] * jax.nn.one_hot(batch["y"], self.classes)
         share = jnp.maximum(member.sum(0), jnp.finfo(weights.dtype).tiny)
@@ -92,8 +109,11 @@ class ClassMeans(Family):
 
     def variance(self, batch: Batch, weights: Array, f: Array) -> Array:
         member = jax.nn.one_hot(batch["y"], self.classes)
-        share = jnp.maximum(weights @ member, jnp.finfo(weights.dtype).tiny)
-        per_class = self.sd**2 * ((weights**2) @ member) / share**2
+        share = weights @ member
+        # a class that nobody is in has no estimate: its variance is that of one sample, not 0 / 0
+        per_class = self.sd**2 * jnp.where(
+            share > 0, ((weights**2) @ member) / jnp.where(share > 0, share, 1.0) ** 2, 1.0
+        )
         return jnp.repeat(per_class, f.shape[0] // self.classes)
 
     def _mean(self, z: Batch, f: Array) -> Array:
@@ -136,6 +156,13 @@ class GroupShares(Family):
     """
 
     groups: int = 2
+
+    @property
+    def kinds(self) -> int:
+        return self.groups
+
+    def kind(self, z: Batch) -> Array:
+        return z["group"]
 
     def estimate(self, batch: Batch, weights: Array) -> Array:
         return weights @ jax.nn.one_hot(batch["group"], self.groups)

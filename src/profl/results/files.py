@@ -18,11 +18,11 @@ import jax
 import numpy as np
 
 from profl import checks
-from profl.results.record import SERIES, Run
+from profl.results.record import SERIES, Jacobians, Run
 
-FORMAT = 1
+FORMAT = 2
 _ARRAYS = ("rounds", *SERIES)
-_TREES = ("theta", "optimum", "stable")
+_TREES = ("theta", "optimum", "stable", "jacobians")
 _PLAIN = ("case", "algorithm", "settings", "seeds", "first_refused", "optimum_risk", "stable_risk", "seconds")
 
 
@@ -64,6 +64,7 @@ def load(path: str | os.PathLike[str]) -> Run:
     plain["seeds"] = tuple(plain["seeds"])
     plain["first_refused"] = tuple(tuple(pair) if pair else None for pair in plain["first_refused"])
     models: dict[str, Any] = {name: _unpack(meta["trees"][name], arrays) for name in _TREES}
+    models["jacobians"] = None if models["jacobians"] is None else Jacobians(*models["jacobians"])
     series: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}
     return Run(**plain, **models, **series)
 

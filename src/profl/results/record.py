@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 REPORT_EXTRA_BYTES = 8  # beside theta a report carries its sample count and its loss
 
 
+class Jacobians(NamedTuple):
+    """Where Jacobians are shared: what each client had at the end (seeds x clients x p x s)."""
+
+    own: np.ndarray  # its own estimate
+    shared: np.ndarray  # what the server sent it
+    groups: np.ndarray  # seeds x clients: the cluster it was in, -1 for none
+
+
 class Trace(NamedTuple):
     """What an engine hands over: models per record, and what was counted between two records (seeds x records)."""
 
@@ -34,6 +42,8 @@ class Trace(NamedTuple):
     refused: np.ndarray
     bad_round: np.ndarray
     bad_client: np.ndarray
+    kept: np.ndarray
+    final: Jacobians | None = None
 
 
 class Layout(NamedTuple):
@@ -46,6 +56,7 @@ class Layout(NamedTuple):
     members: int  # clients behind each row of the engine; more than one when pooled
     clients: int
     sample_bytes: int
+    jacobian_numbers: int = 0  # of a shared Jacobian
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +71,9 @@ class Run:
       to_optimum, to_stable: Euclidean distances of theta to PO and PS.
       accuracy: on the data theta itself brings in; None unless the problem is a classification.
       deployments, samples, bytes_up, bytes_down, refused: totals so far over all clients.
-      first_refused: per seed, (round, client) of the first report that was not finite, or None.
+      kept: share of the samples' weight that passed the filter since the last record.
+      first_refused: per seed, (round, client) of the first report that was refused (NaN, Inf, or absurdly far), or None.
+      jacobians: where they are shared, what each client had at the end; else None.
       seconds: wall time of the whole run, compilation included.
     """
 
@@ -81,12 +94,14 @@ class Run:
     bytes_up: np.ndarray
     bytes_down: np.ndarray
     refused: np.ndarray
+    kept: np.ndarray
     first_refused: tuple[tuple[int, int] | None, ...]
     optimum: Theta | None
     stable: Theta | None
     optimum_risk: float
     stable_risk: float
     seconds: float
+    jacobians: Jacobians | None = None
 
     @property
     def diverged(self) -> np.ndarray:
@@ -102,7 +117,7 @@ class Run:
         for seed, gone, where in zip(self.seeds, self.diverged, self.first_refused, strict=True):
             if where is not None:
                 what = "diverged and is left out of the averages" if gone else "refused reports and went on"
-                lines.append(f"seed {seed} {what}: first NaN or Inf at round {where[0]}, client {where[1]}")
+                lines.append(f"seed {seed} {what}: first one at round {where[0]}, client {where[1]}")
         return lines
 
     def tail(self, name: str = "excess", share: float = 0.1) -> np.ndarray:
@@ -170,13 +185,16 @@ SERIES = (
     "bytes_up",
     "bytes_down",
     "refused",
+    "kept",
 )
 """The figures that have one number per seed and record."""
 
 
 def make_run(problem: Problem, algorithm: Algorithm, trace: Trace, layout: Layout, seconds: float) -> Run:
     """Measure what an engine handed over."""
-    records = np.minimum(np.arange(trace.deployments.shape[1] + 1) * layout.record_every, layout.rounds)
+    records = np.minimum(
+        np.arange(trace.deployments.shape[1] + 1) * layout.record_every, layout.rounds
+    )  # may stop early
     shape = (len(layout.seeds), records.size)
     exact = problem.exact
     risk = _measure(problem.risks, trace.theta, shape) if exact else np.full(shape, np.nan)
@@ -185,7 +203,8 @@ def make_run(problem: Problem, algorithm: Algorithm, trace: Trace, layout: Layou
     model_bytes = 4 * sum(math.prod(leaf.shape[2:]) for leaf in _leaves(trace.theta))
     samples = _total(trace.samples)
     # A centralised learner gets the raw data; a client of a federation sends its model and a few numbers.
-    up = samples * layout.sample_bytes if algorithm.pooled else visits * (model_bytes + REPORT_EXTRA_BYTES)
+    extra = 4 * layout.jacobian_numbers
+    up = samples * layout.sample_bytes if algorithm.pooled else visits * (model_bytes + REPORT_EXTRA_BYTES + extra)
     with np.errstate(invalid="ignore", divide="ignore"):
         regret = _total(trace.regret) / (records * layout.local_steps)
     classifies = exact and problem.reaction.accuracy is not None
@@ -205,15 +224,22 @@ def make_run(problem: Problem, algorithm: Algorithm, trace: Trace, layout: Layou
         deployments=_total(trace.deployments) * layout.members,
         samples=samples,
         bytes_up=up,
-        bytes_down=visits * layout.members * model_bytes,
+        bytes_down=visits * layout.members * (model_bytes + extra),
         refused=_total(trace.refused),
+        kept=_kept(trace.kept, np.diff(records)),
         first_refused=_first_refused(trace),
         optimum=problem.optimum if exact else None,
         stable=problem.stable if exact else None,
         optimum_risk=low,
         stable_risk=high,
         seconds=seconds,
+        jacobians=trace.final,
     )
+
+
+def _kept(total: np.ndarray, rounds: np.ndarray) -> np.ndarray:
+    """Mean share kept per record; nothing has been filtered before the first."""
+    return np.concatenate([np.ones_like(total[:, :1]), total / rounds], axis=1)
 
 
 def _settings(algorithm: Algorithm, layout: Layout) -> dict[str, Any]:
@@ -225,6 +251,10 @@ def _settings(algorithm: Algorithm, layout: Layout) -> dict[str, Any]:
         "window": algorithm.window,
         "jacobian": algorithm.jacobian if algorithm.second_term != "none" else "none",
         "second_term": algorithm.second_term,
+        "filter": str(algorithm.filter),
+        "aggregate": str(algorithm.aggregate),
+        "share": "none" if algorithm.share is None else str(algorithm.share),
+        "samples": "fixed" if algorithm.samples is None else str(algorithm.samples),
     }
 
 

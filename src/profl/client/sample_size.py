@@ -1,0 +1,112 @@
+"""How many samples the next deployment should draw (paper, Section V, "Balancing sampling error and cost").
+
+The default asks for what the batch itself says is needed. With per-sample performative gradients
+
+    g_j = grad l(z_j; theta) + J^T u_j,        v = sum_j w_j |g_j - g|^2   (the trace of their covariance),
+
+a batch of n has E|g_hat - g|^2 = v / n, so n = v / tolerance, within ``min_samples`` and ``max_samples``.
+
+``rule="paper"`` is the published bound,
+
+    n >= 2 (2 l^2 H / D + F^2) s^2 log(2 / phi) / (2 Phi - M^2 eta^2 G^4 H^6 D l^2),
+
+with l the largest loss, F = |J|, G = |g|, s^2 the variance of one sample's f, Phi the tolerance, phi = 0.05 and
+D = |Delta theta|^2, for which the window's own length eta^2 G^2 (1 + 4 + ... + H^2) is taken. Its denominator is negative
+for ordinary H as soon as the reaction is curved (M > 0); ``max_samples`` is drawn then.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from profl import checks, trees
+from profl.client.gradient import pull_back, sample_terms
+from profl.problem.problem import Rules
+from profl.typing import Array, Batch, Theta
+
+RULES = ("variance", "paper")
+_PHI = 0.05
+_BUCKETS = 6
+
+
+@dataclass(frozen=True)
+class AdaptiveSamples:
+    """The sample size that follows the noise; give it to ``profl.profl(samples=...)``.
+
+    Args:
+      tolerance: the mean squared error that the performative gradient may have at each client.
+      min_samples, max_samples: the size always lies between them.
+      rule: "variance", or "paper" for the published bound.
+      curvature: M, a bound on the second derivative of f; used by the published bound alone.
+
+    >>> AdaptiveSamples(0.05, min_samples=60, max_samples=1000).sizes
+    (60, 120, 240, 480, 960, 1020)
+    """
+
+    tolerance: float = 0.05
+    min_samples: int = 50
+    max_samples: int = 1000
+    rule: str = "variance"
+    curvature: float = 0.0
+
+    def __post_init__(self) -> None:
+        checks.positive("tolerance", self.tolerance)
+        least = checks.positive_int("min_samples", self.min_samples, least=2)
+        if checks.positive_int("max_samples", self.max_samples, least=2) < least:
+            raise checks.InputError(f"min_samples must be at most max_samples, got {least} > {self.max_samples}")
+        checks.one_of("rule", self.rule, RULES)
+        if checks.real("curvature", self.curvature) < 0:
+            raise checks.InputError(f"curvature must be 0 or more, got {self.curvature}")
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The batch sizes for which code is compiled: multiples of ``min_samples``, about six."""
+        most = math.ceil(self.max_samples / self.min_samples)
+        factor = max(2.0, most ** (1 / (_BUCKETS - 1)))
+        blocks, count = [1], 1.0
+        while blocks[-1] < most:
+            count *= factor
+            blocks.append(min(most, math.ceil(count - 1e-9)))
+        return tuple(self.min_samples * b for b in blocks)
+
+    def clip(self, n: Array) -> Array:
+        """n as a whole number within the limits; the largest where n is not a number."""
+        n = jnp.where(jnp.isnan(n), jnp.inf, n)
+        return jnp.ceil(jnp.clip(n, self.min_samples, self.max_samples)).astype(jnp.int32)
+
+
+def variance_size(
+    size: AdaptiveSamples,
+    rules: Rules,
+    second: str,
+    theta: Theta,
+    batch: Batch,
+    weights: Array,
+    f: Array,
+    jacobian: Array | None,
+    told: bool,
+) -> Array:
+    """n = v / tolerance."""
+    first, worth = sample_terms(rules, second, theta, batch, weights, f)
+    if jacobian is not None and second != "none":
+        first = first + jax.vmap(lambda u: trees.ravel(pull_back(rules, theta, jacobian, u, told)))(worth)
+    spread = jnp.sum(weights[:, None] * (first - weights @ first) ** 2)
+    return size.clip(spread / size.tolerance)
+
+
+def paper_size(
+    size: AdaptiveSamples, window: int, learning_rate: float, losses: Array, gradient: Theta, jacobian: Array, s2: Array
+) -> Array:
+    """The published bound, ``max_samples`` where its denominator is not positive."""
+    steps = window * (window + 1) * (2 * window + 1) / 6
+    slope2 = trees.norm(gradient) ** 2
+    length2 = learning_rate**2 * slope2 * steps + jnp.finfo(losses.dtype).tiny
+    loss2 = jnp.max(jnp.abs(losses)) ** 2
+    above = 2 * (2 * loss2 * window / length2 + jnp.sum(jacobian**2)) * s2 * math.log(2 / _PHI)
+    curved = size.curvature**2 * learning_rate**2 * slope2**2 * float(window) ** 6 * length2 * loss2
+    below = 2 * size.tolerance - curved
+    return size.clip(jnp.where(below > 0, above / jnp.where(below > 0, below, 1.0), jnp.inf))
