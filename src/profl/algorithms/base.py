@@ -100,7 +100,7 @@ class Algorithm:
             return
         if self.share is not None:
             raise checks.InputError(
-                "share cannot be combined with secure_aggregation: clustering compares the Jacobians of single clients, "
+                "share cannot be combined with secure_aggregation: clustering compares Jacobians of single clients, "
                 "and under secure aggregation the server sees nothing but their sum; drop one of the two"
             )
         if not isinstance(rules.get(self.aggregate), rules.WeightedMean):

@@ -97,9 +97,9 @@ class RobustFilter:
        Coordinates are measured in standard deviations of the half (at first, in median deviations).
     2. Distances r from there. The lower quantiles of r^(2/3), which is close to Gaussian for clean data of any
        effective dimension (Wilson and Hilferty), give its mean m and deviation s without looking at the half that may
-       be junk; drop r^(2/3) > m + ``reach`` s. Twice, because the first look is blurred by the junk itself. But if
-       the samples thin out steadily there (the stretch of 1.5 s before holds about three times as many as lie beyond), it is the tail of clean
-       data that are not Gaussian, and only what lies past 3 ``reach`` goes.
+       be junk; drop r^(2/3) > m + ``reach`` s. Twice, because the first look is blurred by the junk itself. But if the
+       samples thin out steadily there (the stretch of 1.5 s before holds about three times as many as lie beyond), it
+       is the tail of clean data that are not Gaussian, and only what lies past 3 ``reach`` goes.
     3. Before and after that: a group that lies nearer shows as a hump along the top direction: drop what is past the
        valley before it, on both sides alike (so that cutting does not shift the mean), if there are clearly more
        samples than a normal tail has and their density rises again. Smooth tails do not rise and stay.

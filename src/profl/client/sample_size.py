@@ -11,8 +11,8 @@ a batch of n has E|g_hat - g|^2 = v / n, so n = v / tolerance, within ``min_samp
     n >= 2 (2 l^2 H / D + F^2) s^2 log(2 / phi) / (2 Phi - M^2 eta^2 G^4 H^6 D l^2),
 
 with l the largest loss, F = |J|, G = |g|, s^2 the variance of one sample's f, Phi the tolerance, phi = 0.05 and
-D = |Delta theta|^2, for which the window's own length eta^2 G^2 (1 + 4 + ... + H^2) is taken. Its denominator is negative
-for ordinary H as soon as the reaction is curved (M > 0); ``max_samples`` is drawn then.
+D = |Delta theta|^2, for which the window's own length eta^2 G^2 (1 + 4 + ... + H^2) is taken. Its denominator is
+negative for ordinary H as soon as the reaction is curved (M > 0); ``max_samples`` is drawn then.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def _one_seed(plan: Plan, seed: int, index: int) -> tuple[Trace, int]:
         end = trees.stack(states)
         own = np.asarray(own_jacobians(settings, end))
         final = Jacobians(own, np.asarray(end.shared.jacobian), np.asarray(end.shared.group))
-    return Trace(models, *columns, final=final), stopped
+    return Trace(models, *columns)._replace(final=final), stopped
 
 
 def _count(settings: Settings, population: Population, states: list[parts.State], client: int) -> int:

@@ -248,7 +248,7 @@ def _round(
     reports = Report(models, losses, own_jacobians(settings, new_states))
     if settings.attack is not None:
         reports = apply(settings.attack, reports, carry.theta, carry.first, asked.hostile)
-    sound = jax.vmap(trees.all_finite)(new_states.jacobian) if jax.tree.leaves(new_states.jacobian) else True
+    sound = jax.vmap(lambda loss, memory: trees.all_finite((loss, memory)))(losses, new_states.jacobian)
     answer = receive(
         settings.rule, settings.clusters, random.server_key(root, round_), reports, weights, sound, carry.theta
     )

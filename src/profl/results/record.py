@@ -72,7 +72,7 @@ class Run:
       accuracy: on the data theta itself brings in; None unless the problem is a classification.
       deployments, samples, bytes_up, bytes_down, refused: totals so far over all clients.
       kept: share of the samples' weight that passed the filter since the last record.
-      first_refused: per seed, (round, client) of the first report that was refused (NaN, Inf, or absurdly far), or None.
+      first_refused: per seed, (round, client) of the first report that was refused (NaN, Inf, absurdly far), or None.
       jacobians: where they are shared, what each client had at the end; else None.
       seconds: wall time of the whole run, compilation included.
     """
@@ -192,9 +192,7 @@ SERIES = (
 
 def make_run(problem: Problem, algorithm: Algorithm, trace: Trace, layout: Layout, seconds: float) -> Run:
     """Measure what an engine handed over."""
-    records = np.minimum(
-        np.arange(trace.deployments.shape[1] + 1) * layout.record_every, layout.rounds
-    )  # may stop early
+    records = np.minimum(np.arange(trace.deployments.shape[1] + 1) * layout.record_every, layout.rounds)
     shape = (len(layout.seeds), records.size)
     exact = problem.exact
     risk = _measure(problem.risks, trace.theta, shape) if exact else np.full(shape, np.nan)

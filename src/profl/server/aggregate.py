@@ -29,7 +29,7 @@ class Answer(NamedTuple):
 def receive(
     rule: Rule, clusters: Clusters | None, key: Key, reports: Report, weights: Array, accepted: Array, sent: Theta
 ) -> Answer:
-    """Refuse what cannot be used, combine the rest, and share Jacobians; ``accepted`` says who may be believed at all."""
+    """Refuse what cannot be used, combine the rest, and share Jacobians; ``accepted`` says who was sound at all."""
     accepted = accepted & accept(reports, sent)
     theta = combine(rule, reports.theta, weights, accepted, sent)
     if clusters is None or reports.jacobian is None:

@@ -13,8 +13,8 @@ Aggregation").
                 distance to the own centre, b_i: to the next), and divides at all only where log(variance / inertia)
                 exceeds that of NULLS Gaussian clouds of the same covariance, divided likewise, by SIGMAS of their
                 standard deviations. The silhouette alone cannot tell: 0.67 to 0.73 for one group, 0.62 up for three.
-    5. share    the cluster's weighted coordinate median, or another rule. One hostile client moves the paper's plain mean
-                at will; the median stays among the others' values while it holds under half of the cluster's weight.
+    5. share    the cluster's weighted coordinate median, or another rule. One hostile client moves the paper's plain
+                mean at will; the median stays among the others' values while it holds under half of the weight.
 
 A cluster of fewer than MEMBERS clients, or under SHARE of the weight, is small: its clients get the aggregate of the
 nearest large cluster. A lone client has nobody to share with, and a lone poisoner must not serve itself. Hostile rows
