@@ -1,4 +1,4 @@
-"""The command line: ``profl demo``, ``profl run``, ``profl compare``, ``profl cases``."""
+"""The command line: ``profl demo``, ``profl run``, ``profl compare``, ``profl cases``, ``profl bench``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from profl.algorithms import get as get_algorithm
 from profl.algorithms.base import Algorithm
 from profl.cases import CASES
 from profl.cases import get as get_case
+from profl.engines.progress import progress_bar
 from profl.engines.simulate import simulate
+from profl.experiments import robust
 from profl.experiments.compare import compare as compare_algorithms
 from profl.experiments.compare import demo as run_demo
 from profl.problem.problem import Problem
@@ -27,6 +29,8 @@ from profl.results.files import atomic
 from profl.results.plots import plot_runs
 from profl.results.record import Run
 from profl.results.tables import comparison, figures
+
+BENCHMARKS = {"robust": (robust.bench, robust.PARTS)}
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -205,6 +209,52 @@ def cases(json_path: JsonPath = None, quiet: Quiet = False) -> None:
 
 # -- shared by the commands
 # ------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def bench(
+    name: Annotated[str, typer.Argument(help=f"Which benchmark: {', '.join(BENCHMARKS)}.")],
+    seeds: Annotated[int, typer.Option(help="How many seeds, from 0 on.")] = 10,
+    quick: Annotated[bool, typer.Option("--quick", help="Short runs that show the form and prove nothing.")] = False,
+    json_path: JsonPath = None,
+    quiet: Quiet = False,
+) -> None:
+    """Measure what profl promises, as tables and claims; exits 1 where a claim does not hold."""
+    run, parts = BENCHMARKS[checks.one_of("benchmark", name, BENCHMARKS)]
+    with progress_bar(f"bench {name}", parts, not quiet) as advance:
+        found = run(seeds=checks.positive_int("seeds", seeds), quick=quick, advance=advance)
+    if json_path is not None:
+        write_text(json_path, json.dumps({"items": [found]}, indent=2))
+    if not quiet:
+        print_item(Console(), found)
+    if not all(claim["holds"] for claim in found["claims"]):
+        raise typer.Exit(1)
+
+
+def print_item(console: Console, found: dict[str, Any]) -> None:
+    """The rows of an item, one table per part, and its claims."""
+    for part in dict.fromkeys(row["part"] for row in found["rows"]):
+        rows = [row for row in found["rows"] if row["part"] == part]
+        columns = list(dict.fromkeys(key for row in rows for key in row if key != "part"))
+        table = Table(title=part, title_justify="left")
+        for column in columns:
+            table.add_column(
+                column, justify="right" if any(not isinstance(row.get(column, 0), str) for row in rows) else "left"
+            )
+        for row in rows:
+            table.add_row(*[_cell(row.get(column, "")) for column in columns])
+        console.print(table)
+    table = Table(title="claims", title_justify="left")
+    for column in ("claim", "expected", "measured", "holds"):
+        table.add_column(column, justify="right" if column == "measured" else "left")
+    for claim in found["claims"]:
+        table.add_row(claim["claim"], claim["expected"], _cell(claim["measured"]), "yes" if claim["holds"] else "NO")
+    console.print(table)
+    console.print(f"{found['seeds']} seeds, {found['seconds']:.0f} s")
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def make_case(name: str, clients: int, heterogeneity: float | None) -> Problem:

@@ -11,6 +11,7 @@ n      <- what the noise of g asks for     line 15
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -94,15 +95,22 @@ def step(
     weights: Array,
     told: Array | None = None,
     poison: Poison | None = None,
+    resize: Array | bool = True,
 ) -> tuple[Theta, State, Info]:
-    """The model after one step, the new state, and what happened. ``weights`` sum to one; ``told`` is the exact J."""
+    """The model after one step, the new state, and what happened.
+
+    ``weights`` sum to one; ``told`` is the exact J; ``resize`` says whether to look at the sample size (once a round).
+    """
     weights, kept = believe(rules, recipe.filter, theta, batch, weights)
     f = estimate(rules, batch, weights, poison)
     memory, jacobian = remember(rules, recipe, state, theta, batch, weights, f)
     found = terms(rules, recipe.second, theta, batch, weights, f)
     jacobian = told if recipe.told else jacobian
     gradient, second = combine(rules, recipe, theta, found, jacobian)
-    samples = next_size(rules, recipe, theta, batch, weights, f, jacobian, gradient)
+    samples = state.samples
+    if recipe.size is not None:
+        want = partial(next_size, rules, recipe, theta, batch, weights, f, jacobian, gradient)
+        samples = jax.lax.cond(resize, want, lambda: state.samples)
     theta, optimiser = descend(rules, recipe, state.optimiser, theta, gradient, batch, weights)
     state = State(optimiser, memory, state.shared, samples)
     return theta, state, Info(found.loss, trees.norm(found.first), second, kept)
@@ -135,11 +143,10 @@ def next_size(
     f: Array,
     jacobian: Array | None,
     gradient: Theta,
-) -> Any:
-    """How many samples to draw next; () where that is fixed."""
+) -> Array:
+    """How many samples to draw next."""
     size = recipe.size
-    if size is None:
-        return ()
+    assert size is not None
     if size.rule == "variance":
         return variance_size(size, rules, recipe.second, theta, batch, weights, f, jacobian, recipe.told)
     losses = jnp.where(weights > 0, jax.vmap(rules.loss, (None, 0))(theta, batch), 0.0)

@@ -92,7 +92,7 @@ def _one_seed(plan: Plan, seed: int, index: int) -> tuple[Trace, int]:
         end = trees.stack(states)
         own = np.asarray(own_jacobians(settings, end))
         final = Jacobians(own, np.asarray(end.shared.jacobian), np.asarray(end.shared.group))
-    return Trace(models, *columns)._replace(final=final), stopped
+    return Trace(models, *columns, final=final), stopped  # type: ignore[misc, arg-type]
 
 
 def _count(settings: Settings, population: Population, states: list[parts.State], client: int) -> int:
@@ -132,7 +132,9 @@ def _local(
             found = check(_terms(rules, recipe.second, theta, batch, believed, f))
             gradient, _ = check(_combine(rules, recipe, theta, found, jacobian))
         with _stage(where, "sample size") as check:  # line 15
-            samples = check(_next_size(rules, recipe, theta, batch, believed, f, jacobian, gradient))
+            samples = state.samples
+            if recipe.size is not None and r == settings.local_steps - 1:
+                samples = check(_next_size(rules, recipe, theta, batch, believed, f, jacobian, gradient))
         with _stage(where, "update") as check:  # lines 9 and 14: project(theta - eta (L1 + L2))
             theta, optimiser = check(_descend(rules, recipe, state.optimiser, theta, gradient, batch, believed))
             state = parts.State(optimiser, memory, state.shared, samples)

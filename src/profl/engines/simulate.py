@@ -175,9 +175,9 @@ def _chunks(settings: Settings, population: Population, models: Theta) -> tuple[
     batch = batch_shape(settings, population, trees.take(models, 0))
     numbers = sum(leaf.size for leaf in jax.tree.leaves(batch))
     clients = min(settings.slots, max(1, _BLOCK // numbers))
-    if settings.recipe.size is not None:  # one seed after the other: seeds side by side would all draw the largest size
-        return 1, clients
-    return min(trees.rows(models), max(1, _BLOCK // (numbers * clients))), clients
+    seeds = trees.rows(models)
+    fitting = max(1, _BLOCK // (numbers * clients))
+    return max(c for c in range(1, seeds + 1) if seeds % c == 0 and (c <= fitting or c == 1)), clients
 
 
 @partial(jax.jit, static_argnums=0)
@@ -201,20 +201,41 @@ def _segment(
     """``records`` record intervals of every seed; intervals past the last round change nothing."""
     seed_chunk, client_chunk = chunks
 
-    def one_seed(carry: Carry, root: Key) -> tuple[Carry, tuple[Theta, Tally]]:
+    def some_seeds(group: tuple[Carry, Key]) -> tuple[Carry, tuple[Theta, Tally]]:
+        carry, roots = group
+
         def interval(carry: Carry, record: Array) -> tuple[Carry, tuple[Theta, Tally]]:
             start = record * settings.record_every
             stop = jnp.minimum(start + settings.record_every, settings.rounds)
 
             def body(round_: Array, state: tuple[Carry, Tally]) -> tuple[Carry, Tally]:
-                return _round(settings, client_chunk, population, root, round_, *state)
+                def at(n: int) -> tuple[Carry, Tally]:
+                    def one(root: Key, carry: Carry, tally: Tally) -> tuple[Carry, Tally]:
+                        return _round(settings, n, client_chunk, population, root, round_, carry, tally)
 
-            carry, tally = jax.lax.fori_loop(start, stop, body, (carry, _empty_tally()))
+                    return trees.map_chunks(one, seed_chunk, roots, *state)
+
+                return _at_size(settings, state[0].states, at)
+
+            tally = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (seed_chunk,)), _empty_tally())
+            carry, tally = jax.lax.fori_loop(start, stop, body, (carry, tally))
             return carry, (carry.theta, tally)
 
-        return jax.lax.scan(interval, carry, first + jnp.arange(records))
+        carry, records_ = jax.lax.scan(interval, carry, first + jnp.arange(records))
+        return carry, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), records_)
 
-    return trees.map_chunks(one_seed, seed_chunk, carry, roots)
+    groups = jax.tree.map(lambda leaf: leaf.reshape(-1, seed_chunk, *leaf.shape[1:]), (carry, roots))
+    done = trees.map_chunks(lambda *group: some_seeds(group), 1, *groups)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), done)
+
+
+def _at_size(settings: Settings, states: State, work: Callable[[int], Any]) -> Any:
+    """``work`` with the least of the compiled batch sizes that holds what every client wants to draw."""
+    sizes = settings.sizes
+    if len(sizes) == 1:
+        return work(sizes[0])
+    index = jnp.searchsorted(jnp.asarray(sizes), jnp.max(states.samples))
+    return jax.lax.switch(index, [partial(work, size) for size in sizes])
 
 
 def _empty_tally() -> Tally:
@@ -224,6 +245,7 @@ def _empty_tally() -> Tally:
 
 def _round(
     settings: Settings,
+    n: int,
     chunk: int,
     population: Population,
     root: Key,
@@ -231,20 +253,17 @@ def _round(
     carry: Carry,
     tally: Tally,
 ) -> tuple[Carry, Tally]:
-    """One round of one seed (Algorithm 1, lines 3-21)."""
+    """One round of one seed (Algorithm 1, lines 3-21), in batches of n."""
     everyone = settings.scheme == "uniform" and settings.slots == population.weights.shape[0]
     chosen, weights = choose(
         random.participation_key(root, round_), settings.scheme, settings.slots, population.weights
     )
     asked, states = (population, carry.states) if everyone else trees.take((population, carry.states), chosen)
 
-    def work(n: int) -> tuple[Theta, State, Array, Array, Array]:
-        def local(client: Array, row: Population, state: State) -> tuple[Theta, State, Array, Array, Array]:
-            return _local_steps(settings, n, root, round_, carry.theta, client, row, state)
+    def local(client: Array, row: Population, state: State) -> tuple[Theta, State, Array, Array, Array]:
+        return _local_steps(settings, n, root, round_, carry.theta, client, row, state)
 
-        return trees.map_chunks(local, chunk, chosen, asked, states)
-
-    models, new_states, losses, regrets, kept = _at_size(settings, states, work)
+    models, new_states, losses, regrets, kept = trees.map_chunks(local, chunk, chosen, asked, states)
     reports = Report(models, losses, own_jacobians(settings, new_states))
     if settings.attack is not None:
         reports = apply(settings.attack, reports, carry.theta, carry.first, asked.hostile)
@@ -265,15 +284,6 @@ def _round(
     return trees.where(few, (halted, tally), (after, tally_after))
 
 
-def _at_size(settings: Settings, states: State, work: Callable[[int], Any]) -> Any:
-    """``work`` with the least of the compiled batch sizes that holds what every client wants to draw."""
-    sizes = settings.sizes
-    if len(sizes) == 1:
-        return work(sizes[0])
-    index = jnp.searchsorted(jnp.asarray(sizes), jnp.max(states.samples))
-    return jax.lax.switch(index, [partial(work, size) for size in sizes])
-
-
 def _local_steps(
     settings: Settings, n: int, root: Key, round_: Array, theta: Theta, client: Array, row: Population, state: State
 ) -> tuple[Theta, State, Array, Array, Array]:
@@ -289,7 +299,15 @@ def _local_steps(
         if settings.measured:
             regret = regret + deployed_risk(settings, theta, row.clients) - row.floor
         theta, state, info = step(
-            rules, settings.recipe, state, theta, batch, weights, told, poison(settings, row.hostile)
+            rules,
+            settings.recipe,
+            state,
+            theta,
+            batch,
+            weights,
+            told,
+            poison(settings, row.hostile),
+            r == settings.local_steps - 1,
         )
         return (theta, state, regret), (info.loss, info.kept)
 
