@@ -10,7 +10,7 @@ rather than the stable point that retraining settles at.
 (2, 11)
 """
 
-from profl import cases
+from profl import cases, data
 from profl.algorithms import Algorithm, pfl, pg, pofl, rgd, rrm
 from profl.checks import DivergedError, InputError
 from profl.engines.simulate import simulate
@@ -37,6 +37,7 @@ __all__ = [
     "Run",
     "SampledReaction",
     "cases",
+    "data",
     "load",
     "pfl",
     "pg",
