@@ -516,10 +516,12 @@ def test_retraining_ends_at_the_stable_point_and_pofl_near_the_optimum():
     ],
     ids=["adult", "adult, positive", "credit"],
 )
-def test_every_seed_ends_within_half_a_point_of_the_known_accuracies(make):
+def test_runs_end_within_half_a_point_of_the_known_accuracies(make):
     case = make()
     settings = {"rounds": 200, "samples": 2000, "seeds": range(10), "progress": False}
     for algorithm, point in ((profl.pfl(0.3), case.stable), (profl.pofl(0.3, window=100), case.optimum)):
         run = profl.simulate(case, algorithm, **settings)
         ends = run.accuracy[:, -20:].mean(axis=1)
-        np.testing.assert_allclose(ends, case.accuracy(point), atol=0.005)
+        assert ends.mean() == pytest.approx(case.accuracy(point), abs=0.005)
+        # One seed of PoFL has a standard deviation of up to 0.0023 (credit): four of them.
+        np.testing.assert_allclose(ends, case.accuracy(point), atol=0.01)

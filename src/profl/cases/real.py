@@ -3,6 +3,17 @@
 The paper gives no constants. With these the stable point is clearly worse than the optimum: on Adult, with
 equal clients, accuracy 0.549 against 0.578 when everyone responds with gamma 6, and 0.549 against 0.624 when only
 class 1 does with gamma 3. ``profl.cases.responding`` has the reaction, ``profl.data.prepare`` what is done to the rows.
+
+Accuracy in percent over the last 20 of 200 rounds, mean and standard deviation over seeds 0-9 (PFL) and 10-19 (PoFL),
+with eta = 0.3, H = 100, n = 2000, R = 5 (chosen on seeds 0-4) and otherwise the defaults:
+
+    case                             PS     PFL            PO     PoFL
+    adult                            54.91  54.89 (0.02)   57.79  57.87 (0.13)
+    adult, positive, sensitivity 3   54.96  54.82 (0.02)   62.32  62.33 (0.15)
+    credit                           53.52  53.59 (0.04)   55.72  55.86 (0.22)
+
+What keeps PoFL from the optimum is noise in its Jacobian. It is largest on credit: with eta = 0.1, n = 500 and H = 20
+the excess risk there is 8e-4, two thirds of the stable point's, and 2e-5 when told the Jacobian (seeds 0-4).
 """
 
 from __future__ import annotations
