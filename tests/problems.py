@@ -9,6 +9,10 @@ import jax.numpy as jnp
 import profl
 from profl import random
 from profl.cases.pricing import negative_revenue
+from profl.data import adult
+from tests.made import made_adult
+
+MADE_ADULT = adult.table(made_adult())
 
 CASES = {
     "pricing": profl.cases.pricing,
@@ -18,6 +22,7 @@ CASES = {
     "strategic, positive": lambda **kw: profl.cases.strategic(respond="positive", **kw),
     "housing": profl.cases.housing,
     "retail": profl.cases.retail,
+    "adult, made": lambda **kw: profl.cases.adult(**{"data": MADE_ADULT, "sensitivity": 3.0, **kw}),
 }
 
 ALGORITHMS = {

@@ -17,8 +17,9 @@ from profl.server.participation import choose, first_occurrence
 
 SOURCE = Path(profl.__file__).parent
 LAYERS = [
-    {"typing", "checks", "trees", "random"},
+    {"typing", "checks", "trees", "random", "disk"},
     {"problem"},
+    {"data"},
     {"cases"},
     {"client"},
     {"server"},

@@ -10,7 +10,7 @@ rather than the stable point that retraining settles at.
 (2, 11)
 """
 
-from profl import cases
+from profl import cases, data
 from profl.algorithms import Algorithm, pfl, pg, pofl, profl, rgd, rrm
 from profl.checks import DivergedError, InputError, TooFewReports
 from profl.client.filters import PaperFilter, RobustFilter
@@ -50,6 +50,7 @@ __all__ = [
     "TooFewReports",
     "cases",
     "contaminate",
+    "data",
     "load",
     "pfl",
     "pg",

@@ -1,11 +1,11 @@
-"""The command line: ``profl demo``, ``profl run``, ``profl compare``, ``profl cases``, ``profl bench``."""
+"""The command line: ``profl demo``, ``run``, ``compare``, ``cases``, ``data`` and ``bench``."""
 
 from __future__ import annotations
 
 import inspect
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +19,8 @@ from profl.algorithms import get as get_algorithm
 from profl.algorithms.base import Algorithm
 from profl.cases import CASES
 from profl.cases import get as get_case
+from profl.data import MissingDataError
+from profl.data.commands import app as data_app
 from profl.engines.progress import progress_bar
 from profl.engines.simulate import simulate
 from profl.experiments import robust
@@ -40,6 +42,8 @@ app = typer.Typer(
     "Start with `profl demo`, then `profl cases`, then `profl compare pricing`.",
 )
 
+app.add_typer(data_app, name="data")
+
 CaseName = Annotated[str, typer.Argument(help=f"Case study: {', '.join(CASES)}.")]
 Rounds = Annotated[int, typer.Option(help="Rounds of the federation.")]
 LocalSteps = Annotated[int, typer.Option("--local-steps", "-R", help="Local steps per round; each deploys once.")]
@@ -48,7 +52,7 @@ Seeds = Annotated[str, typer.Option("--seeds", "--seed", help="One seed (3), a l
 Clients = Annotated[int, typer.Option(help="Number of clients.")]
 Heterogeneity = Annotated[
     float | None,
-    typer.Option(help="Half-width of the clients' sensitivities; the case's own value if not given."),
+    typer.Option(help="Half-width of the clients' sensitivities (adult, credit: relative); the case's own by default."),
 ]
 Participation = Annotated[float, typer.Option(help="Share of clients asked per round, in (0, 1].")]
 Rate = Annotated[
@@ -174,19 +178,7 @@ def compare(
 @app.command()
 def cases(json_path: JsonPath = None, quiet: Quiet = False) -> None:
     """The case studies with their optimum, their stable point and the risk at each."""
-    rows = []
-    for name, function in CASES.items():
-        problem = function()
-        rows.append(
-            {
-                "case": name,
-                "what": (inspect.getdoc(function) or "").splitlines()[0],
-                "optimum": problem.optimum.tolist(),
-                "optimum_risk": problem.risk(problem.optimum),
-                "stable": problem.stable.tolist(),
-                "stable_risk": problem.risk(problem.stable),
-            }
-        )
+    rows = [describe_case(name, function) for name, function in CASES.items()]
     if json_path:
         write_text(json_path, json.dumps({"cases": rows}, indent=2))
     if quiet:
@@ -195,15 +187,9 @@ def cases(json_path: JsonPath = None, quiet: Quiet = False) -> None:
     for column in ("case", "what", "optimum PO", "risk at PO", "stable point PS", "risk at PS"):
         table.add_column(column, justify="right" if "risk" in column else "left", overflow="fold")
     for row in rows:
-        points = [" ".join(f"{x:.3g}" for x in row[key]) for key in ("optimum", "stable")]
-        table.add_row(
-            row["case"],
-            row["what"],
-            points[0],
-            f"{row['optimum_risk']:.4f}",
-            points[1],
-            f"{row['stable_risk']:.4f}",
-        )
+        points = [" ".join(f"{x:.3g}" for x in row[key] or ()) for key in ("optimum", "stable")]
+        risks = ["" if row[key] is None else f"{row[key]:.4f}" for key in ("optimum_risk", "stable_risk")]
+        table.add_row(row["case"], row["what"], points[0], risks[0], points[1], risks[1])
     Console().print(table)
 
 
@@ -255,6 +241,19 @@ def print_item(console: Console, found: dict[str, Any]) -> None:
 
 def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def describe_case(name: str, function: Callable[..., Problem]) -> dict[str, Any]:
+    """What a case is and its known answers; None where its data are not on this machine."""
+    what = (inspect.getdoc(function) or "").splitlines()[0]
+    keys = ("optimum", "optimum_risk", "stable", "stable_risk")
+    try:
+        problem = function()
+    except MissingDataError:
+        return {"case": name, "what": f"{what} (needs: profl data get {name})", **dict.fromkeys(keys)}
+    points = (problem.optimum, problem.stable)
+    answers = [value for point in points for value in (point.tolist(), problem.risk(point))]
+    return {"case": name, "what": what, **dict(zip(keys, answers, strict=True))}
 
 
 def make_case(name: str, clients: int, heterogeneity: float | None) -> Problem:

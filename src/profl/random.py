@@ -78,3 +78,13 @@ def _bits(key: Key, shape: tuple[int, ...]) -> Array:
             b = a ^ ((b << turn) | (b >> (32 - turn)))
         a, b = a + words[(i + 1) % 3], b + words[(i + 2) % 3] + jnp.uint32(i + 1)
     return a ^ b
+
+
+def indices(key: Key, n: int, count: int | Array) -> Array:
+    """n whole numbers drawn uniformly from 0 .. count - 1, with replacement; ``count`` may be traced, up to 2**20.
+
+    >>> sorted(set(indices(seed_key(0), 100, 3).tolist()))
+    [0, 1, 2]
+    """
+    unit = (_bits(key, (n,)) >> 8).astype(jnp.float32) * np.float32(2**-24)
+    return jnp.minimum((unit * jnp.asarray(count, jnp.float32)).astype(jnp.int32), jnp.asarray(count, jnp.int32) - 1)

@@ -8,12 +8,13 @@ from profl import checks
 from profl.cases.group_pricing import group_pricing
 from profl.cases.housing import housing
 from profl.cases.pricing import pricing
+from profl.cases.real import adult, credit
 from profl.cases.retail import retail
 from profl.cases.strategic import strategic
 from profl.problem.problem import Problem
 
 CASES: dict[str, Callable[..., Problem]] = {
-    function.__name__: function for function in (pricing, group_pricing, strategic, housing, retail)
+    function.__name__: function for function in (pricing, group_pricing, strategic, housing, retail, adult, credit)
 }
 
 
@@ -22,4 +23,4 @@ def get(name: str) -> Callable[..., Problem]:
     return CASES[checks.one_of("case", name, CASES)]
 
 
-__all__ = ["CASES", "get", "group_pricing", "housing", "pricing", "retail", "strategic"]
+__all__ = ["CASES", "adult", "credit", "get", "group_pricing", "housing", "pricing", "retail", "strategic"]

@@ -20,6 +20,8 @@ from profl.problem import solvers
 from profl.problem.reaction import Reaction
 from profl.typing import Array, Client, Theta
 
+_BLOCK = 2**21  # models x numbers of the clients alive at once: some megabytes
+
 World = tuple[Reaction, Client, Array]
 """A reaction, the stacked clients, and their weights."""
 
@@ -57,8 +59,13 @@ def accuracy(world: World, theta: Theta) -> Array:
 
 
 def each_model(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function`` of a world and one model, for a stack of models."""
-    return lambda world, thetas: jax.lax.map(partial(function, world), thetas, batch_size=256)
+    """``function`` of a world and one model, for a stack of models; fewer at once where clients hold many numbers."""
+
+    def apply(world: World, thetas: Theta) -> Any:
+        numbers = sum(leaf.size for leaf in jax.tree.leaves(world[1]))
+        return jax.lax.map(partial(function, world), thetas, batch_size=max(1, min(256, _BLOCK // numbers)))
+
+    return apply
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {

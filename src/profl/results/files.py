@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,10 @@ import jax
 import numpy as np
 
 from profl import checks
+from profl.disk import atomic
 from profl.results.record import SERIES, Jacobians, Run
+
+__all__ = ["FORMAT", "atomic", "load", "save"]
 
 FORMAT = 2
 _ARRAYS = ("rounds", *SERIES)
@@ -67,35 +69,6 @@ def load(path: str | os.PathLike[str]) -> Run:
     models["jacobians"] = None if models["jacobians"] is None else Jacobians(*models["jacobians"])
     series: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}
     return Run(**plain, **models, **series)
-
-
-class atomic:
-    """``with atomic(path) as temporary``: what is written to ``temporary`` becomes ``path`` only if nothing failed."""
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-
-    def __enter__(self) -> Path:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{self.path.name}.", suffix=self.path.suffix, dir=self.path.parent)
-        os.close(handle)
-        self.temporary = Path(name)
-        return self.temporary
-
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        if kind is not None:
-            self.temporary.unlink(missing_ok=True)
-            return
-        with open(self.temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.chmod(self.temporary, 0o666 & ~_umask())
-        os.replace(self.temporary, self.path)
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
 
 
 def _pack(tree: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:

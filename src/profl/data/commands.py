@@ -1,0 +1,92 @@
+"""``profl data list | get | path``: the real data sets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from profl import checks
+from profl.data.fetch import WAIT, get
+from profl.data.registry import DATASETS, dataset, find, locate
+from profl.disk import atomic
+
+app = typer.Typer(no_args_is_help=True, help="Real data sets: what there is, how to get it, where it lies.")
+
+Name = Annotated[str, typer.Argument(help=f"Data set: {', '.join(DATASETS)}.")]
+Given = Annotated[Path | None, typer.Option("--from", help="A file or directory that holds the data.")]
+
+
+@app.command("list")
+def list_(
+    json_path: Annotated[Path | None, typer.Option("--json", help="Also write the list to this file as JSON.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing.")] = False,
+) -> None:
+    """The data sets profl knows and whether they are on this machine."""
+    rows: list[dict[str, Any]] = [
+        {
+            "name": known.name,
+            "what": known.title,
+            "rows": known.rows,
+            "licence": known.licence,
+            "here": here(known.name),
+        }
+        for known in DATASETS.values()
+    ]
+    if json_path:
+        with atomic(json_path) as temporary:
+            temporary.write_text(json.dumps({"data": rows}, indent=2) + "\n", encoding="utf-8")
+    if quiet:
+        return
+    table = Table(title="Data sets", title_justify="left")
+    for column in rows[0]:
+        table.add_column(column, justify="right" if column == "rows" else "left")
+    for row in rows:
+        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else cell for cell in row.values()))
+    Console().print(table)
+    for row in rows:
+        if row["here"] != "yes":
+            typer.echo(f"profl data get {row['name']}" + (" --force" if row["here"] == "damaged" else ""))
+
+
+@app.command("get")
+def get_(
+    names: Annotated[list[str], typer.Argument(help=f"Data sets: {', '.join(DATASETS)}, or all.")],
+    given: Given = None,
+    force: Annotated[bool, typer.Option("--force", help="Fetch it again, whatever is here.")] = False,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for each source.")] = WAIT,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the path only.")] = False,
+) -> None:
+    """Fetch data sets into the cache, check them, and print where they are.
+
+    Example: profl data get adult credit
+    """
+    console = Console(stderr=True)
+    for name in DATASETS if names == ["all"] else [dataset(name).name for name in names]:
+
+        def say(line: str, name: str = name) -> None:
+            if not quiet:
+                console.print(f"{name}: {line}", markup=False, highlight=False, soft_wrap=True)
+
+        typer.echo(get(name, given, force=force, wait=wait, say=say))
+
+
+@app.command("path")
+def path_(name: Name, given: Given = None) -> None:
+    """Print the file that holds a data set, checked; exit status 2 where it is not on this machine."""
+    typer.echo(find(name, given))
+
+
+def here(name: str) -> str:
+    """Whether the data set is on this machine: yes, no, or damaged."""
+    if locate(name) is None:
+        return "no"
+    try:
+        find(name)
+    except checks.InputError:
+        return "damaged"
+    return "yes"

@@ -1,0 +1,37 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+
+class atomic:
+    """``with atomic(path) as temporary``: what is written to ``temporary`` becomes ``path`` only if nothing failed."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def __enter__(self) -> Path:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{self.path.name}.", suffix=self.path.suffix, dir=self.path.parent)
+        os.close(handle)
+        self.temporary = Path(name)
+        return self.temporary
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if kind is not None:
+            self.temporary.unlink(missing_ok=True)
+            return
+        with open(self.temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.chmod(self.temporary, 0o666 & ~_umask())
+        os.replace(self.temporary, self.path)
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
