@@ -13,6 +13,7 @@ rather than the stable point that retraining settles at.
 from profl import cases, data
 from profl.algorithms import Algorithm, pfl, pg, pofl, profl, rgd, rrm
 from profl.checks import DivergedError, InputError, TooFewReports
+from profl.client.explore import Exploration
 from profl.client.filters import PaperFilter, RobustFilter
 from profl.client.sample_size import AdaptiveSamples
 from profl.engines.simulate import simulate
@@ -36,6 +37,7 @@ __all__ = [
     "ClassMeans",
     "Clusters",
     "DivergedError",
+    "Exploration",
     "Family",
     "GaussianMean",
     "GroupShares",

@@ -60,7 +60,7 @@ Rate = Annotated[
     typer.Option("--learning-rate", "--eta", help="Learning rate; the algorithm's own if not given."),
 ]
 Window = Annotated[int, typer.Option("--window", "-H", help="Earlier deployments the Jacobian is estimated from.")]
-Jacobian = Annotated[str, typer.Option(help="least_squares, paper, or exact (told).")]
+Jacobian = Annotated[str, typer.Option(help="kalman, least_squares, paper, or exact (told).")]
 JsonPath = Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file as JSON.")]
 PlotPath = Annotated[Path | None, typer.Option("--plot", help="Also draw risk against deployments (.png, .svg, .pdf).")]
 SavePath = Annotated[Path | None, typer.Option("--save", help="Also save the whole run; read it back with profl.load.")]
@@ -105,7 +105,7 @@ def run(
     participation: Participation = 1.0,
     learning_rate: Rate = None,
     window: Window = 20,
-    jacobian: Jacobian = "least_squares",
+    jacobian: Jacobian = "kalman",
     json_path: JsonPath = None,
     plot: PlotPath = None,
     save: SavePath = None,
@@ -147,7 +147,7 @@ def compare(
     participation: Participation = 1.0,
     learning_rate: Rate = None,
     window: Window = 20,
-    jacobian: Jacobian = "least_squares",
+    jacobian: Jacobian = "kalman",
     json_path: JsonPath = None,
     plot: PlotPath = None,
     quiet: Quiet = False,

@@ -15,6 +15,7 @@ import numpy as np
 from profl.typing import Array, Key
 
 _START, _DATA, _PARTICIPATION, _SERVER = 0, 1, 2, 3
+_EXPLORE = 2**31 - 1  # far from the small numbers that splitting a key uses
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 
@@ -42,6 +43,20 @@ def participation_key(root: Key, round_: int | Array) -> Key:
 def server_key(root: Key, round_: int | Array) -> Key:
     """The key of what the server draws itself in a round (the seeds of its clusters)."""
     return jax.random.fold_in(jax.random.fold_in(root, _SERVER), round_)
+
+
+def explore_key(key: Key) -> Key:
+    """The key of the perturbation of what is deployed, from the key of the data that the deployment brings in."""
+    return jax.random.fold_in(key, _EXPLORE)
+
+
+def signs(key: Key, n: int) -> Array:
+    """n numbers, each 1 or -1 with equal chance.
+
+    >>> sorted(set(signs(seed_key(0), 100).tolist()))
+    [-1, 1]
+    """
+    return 1 - 2 * (_bits(key, (n,)) >> 31).astype(jnp.int32)
 
 
 def normal(key: Key, n: int, *shape: int) -> Array:

@@ -14,6 +14,7 @@ import optax
 
 from profl import checks
 from profl.client import filters
+from profl.client.explore import Exploration
 from profl.client.jacobian import ESTIMATORS
 from profl.client.sample_size import AdaptiveSamples
 from profl.client.step import Recipe
@@ -38,8 +39,9 @@ class Algorithm:
         carries its own learning rate).
       second_term: how L2 is computed: "auto" (pathwise where the family is a location shift, else the score),
         "pathwise", "score", or "none".
-      jacobian: "least_squares", "paper" or "exact".
-      window: H, how many earlier deployments the Jacobian is estimated from.
+      jacobian: "kalman", "least_squares", "paper" or "exact".
+      window: H, how many earlier deployments the Jacobian is estimated from; "kalman" finds its own memory.
+      explore: perturb what is deployed, so that the Jacobian stays visible; None for no perturbation.
       pooled: one centralised learner on everybody's data instead of a federation.
       inner_steps: gradient steps on one batch.
       filter: which samples to believe: "none", "robust", "paper", or a function ``(gradients, weights) -> weights``.
@@ -55,10 +57,11 @@ class Algorithm:
     learning_rate: float = 0.01
     optimiser: Optimiser = optax.sgd
     second_term: str = "none"
-    jacobian: str = "least_squares"
+    jacobian: str = "kalman"
     window: int = 20
     pooled: bool = False
     inner_steps: int = 1
+    explore: Exploration | None = None
     filter: Any = "none"
     aggregate: Any = "mean"
     share: Any = None
@@ -71,6 +74,8 @@ class Algorithm:
         checks.one_of("jacobian", self.jacobian, JACOBIANS)
         checks.positive_int("window", self.window)
         checks.positive_int("inner_steps", self.inner_steps)
+        if self.explore is not None and (self.jacobian == "exact" or self.second_term == "none"):
+            raise checks.InputError("explore is for a Jacobian that is estimated: this method estimates none")
         filters.check(filters.get(self.filter))
         rules.get(self.aggregate)
         if self.share is not None and (self.second_term == "none" or self.jacobian == "exact"):
@@ -133,10 +138,10 @@ class Algorithm:
             if problem.reaction.parameters is None:
                 raise checks.InputError(
                     f"jacobian='exact' needs a problem that states f(theta) of one client; {problem.name!r}"
-                    f"{' pooled over clients' if self.pooled else ''} does not: use 'least_squares'"
+                    f"{' pooled over clients' if self.pooled else ''} does not: use 'kalman'"
                 )
             return base._replace(second=second, told=True)
-        return base._replace(second=second, estimator=ESTIMATORS[self.jacobian](self.window))
+        return base._replace(second=second, estimator=ESTIMATORS[self.jacobian](self.window), explore=self.explore)
 
 
 @lru_cache(maxsize=256)

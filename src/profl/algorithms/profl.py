@@ -11,6 +11,8 @@ from typing import Any
 import optax
 
 from profl.algorithms.base import Algorithm, Optimiser
+from profl.algorithms.pofl import auto_explore
+from profl.client.explore import Exploration
 from profl.client.sample_size import AdaptiveSamples
 
 
@@ -23,7 +25,8 @@ def profl(
     share: Any = None,
     samples: AdaptiveSamples | None = None,
     secure_aggregation: bool = False,
-    jacobian: str = "least_squares",
+    jacobian: str = "kalman",
+    explore: Exploration | str | None = "auto",
     second_term: str = "auto",
     optimiser: Optimiser = optax.sgd,
 ) -> Algorithm:
@@ -41,6 +44,7 @@ def profl(
         second_term,
         jacobian,
         window,
+        explore=auto_explore(explore, jacobian),
         filter=filter,
         aggregate=aggregate,
         share=share,

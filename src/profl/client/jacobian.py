@@ -1,12 +1,14 @@
 """Estimators of df/dsignal from what was deployed and what came in.
 
-Each is a frozen dataclass with three pure functions over a state of fixed shape:
+Each is a frozen dataclass with four pure functions over a state of fixed shape:
 
     init(signal, f) -> state          zeros of the right shapes
     update(state, signal, f_hat, variance) -> state      one more deployment; variance is that of f_hat's sampling noise
     estimate(state) -> J of shape (p, size of signal)
+    error(state) -> estimated squared error of every entry of J, same shape
 
-The window holds the last H deployments before the current one, and the current one: H + 1 points, newest last.
+Here are the paper's and a ridge over a window; ``profl.client.kalman`` has the default, which needs no window. The
+window holds the last H deployments before the current one, and the current one: H + 1 points, newest last.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax.scipy.linalg import cho_factor, cho_solve
 
+from profl.client.kalman import Kalman
 from profl.typing import Array
 
 
@@ -68,11 +71,20 @@ class Differences:
             jacobian = changes.T @ solve_ridge(gram, moves, relative_floor(gram))
         return jnp.where(state.filled == moves.shape[0] + 1, jacobian, 0.0)
 
+    def error(self, state: Window) -> Array:
+        """As least squares would state it, from what the fit leaves over; the newest point's noise is not in it."""
+        moves = state.signals[:-1] - state.signals[-1]
+        left = state.estimates[:-1] - state.estimates[-1] - moves @ self.estimate(state).T
+        noise = jnp.sum(left**2, 0) / max(moves.shape[0] - moves.shape[1], 1)
+        gram = moves.T @ moves
+        return noise[:, None] * inverse_diagonal(gram, relative_floor(gram))
+
 
 class Regression(NamedTuple):
     window: Window
     jacobian: Array  # the last estimate, (p, s)
     noise: Array  # mean sampling variance of an entry of f_hat, ()
+    ridge: Array  # of the last fit, ()
 
 
 @dataclass(frozen=True)
@@ -97,18 +109,28 @@ class LeastSquares:
 
     def init(self, signal: Array, f: Array) -> Regression:
         jacobian = jnp.zeros((f.shape[0], signal.shape[0]), f.dtype)
-        return Regression(empty_window(self.window + 1, signal, f), jacobian, jnp.zeros((), f.dtype))
+        return Regression(empty_window(self.window + 1, signal, f), jacobian, *jnp.zeros((2,), f.dtype))
 
     def update(self, state: Regression, signal: Array, f: Array, variance: Array) -> Regression:
         window = push(state.window, signal, f)
         mean_variance = jnp.mean(variance)
         noise = jnp.where(state.window.filled == 0, mean_variance, 0.9 * state.noise + 0.1 * mean_variance)
-        return Regression(window, self._fit(window, state.jacobian, noise), noise)
+        jacobian, ridge = self._fit(window, state.jacobian, noise)
+        return Regression(window, jacobian, noise, ridge)
 
     def estimate(self, state: Regression) -> Array:
         return state.jacobian
 
-    def _fit(self, window: Window, last: Array, noise: Array) -> Array:
+    def error(self, state: Regression) -> Array:
+        """The sampling noise's part of it: v / (window's spread + ridge); what the ridge holds back is not in it."""
+        rows = state.window.signals.shape[0]
+        present = (jnp.arange(rows) >= rows - state.window.filled).astype(state.jacobian.dtype)[:, None]
+        moves = centre(state.window.signals, present)
+        gram = moves.T @ moves
+        spread = inverse_diagonal(gram, jnp.maximum(state.ridge, relative_floor(gram)))
+        return jnp.broadcast_to(state.noise * spread, state.jacobian.shape)
+
+    def _fit(self, window: Window, last: Array, noise: Array) -> tuple[Array, Array]:
         rows, p = window.signals.shape[0], last.shape[0]
         present = (jnp.arange(rows) >= rows - window.filled).astype(last.dtype)[:, None]
         moves, changes = centre(window.signals, present), centre(window.estimates, present)
@@ -117,7 +139,7 @@ class LeastSquares:
         beyond_noise = jnp.maximum(jnp.sum(changes**2) - (window.filled - 1) * p * noise, 0.0)
         tau2 = jnp.maximum(beyond_noise / (p * spread), jnp.mean(last**2)) + 1e-12
         ridge = 0.1 * noise / tau2 + relative_floor(gram)  # the floor, too, must pull to the last estimate, not to zero
-        return solve_ridge(gram, cross + ridge * last.T, ridge).T
+        return solve_ridge(gram, cross + ridge * last.T, ridge).T, ridge
 
 
 def centre(rows: Array, present: Array) -> Array:
@@ -133,6 +155,11 @@ def relative_floor(gram: Array) -> Array:
     return 1e-5 * jnp.trace(gram) + jnp.finfo(gram.dtype).tiny * 1e6
 
 
+def inverse_diagonal(gram: Array, ridge: Array) -> Array:
+    """The diagonal of (gram + ridge I)^-1."""
+    return jnp.diagonal(solve_ridge(gram, jnp.eye(gram.shape[0], dtype=gram.dtype), ridge))
+
+
 def solve_ridge(gram: Array, right: Array, ridge: Array) -> Array:
     """(gram + ridge I)^-1 right for a positive semi-definite gram; finite where ridge is at least its floor."""
     if gram.shape[0] == 1:
@@ -140,5 +167,5 @@ def solve_ridge(gram: Array, right: Array, ridge: Array) -> Array:
     return cho_solve(cho_factor(gram + ridge * jnp.eye(gram.shape[0], dtype=gram.dtype)), right)
 
 
-ESTIMATORS = {"paper": Differences, "least_squares": LeastSquares}
-"""name -> class; the third choice, "exact", is told the Jacobian and needs no estimator."""
+ESTIMATORS = {"kalman": Kalman, "least_squares": LeastSquares, "paper": Differences}
+"""name -> class; a further choice, "exact", is told the Jacobian and needs no estimator."""

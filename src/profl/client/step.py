@@ -6,6 +6,9 @@ J      <- window of the last H deployments line 13
 g      <- L1 + J^T u                       line 14
 theta  <- Proj(theta - optimiser(g))       line 9/14
 n      <- what the noise of g asks for     line 15
+
+What is deployed may be theta plus a small perturbation (``deploy``); the batch's terms are then those at what was
+deployed, and the step goes on from theta.
 """
 
 from __future__ import annotations
@@ -20,11 +23,12 @@ import optax
 
 from profl import trees
 from profl.client.believe import believe
+from profl.client.explore import Exploration
 from profl.client.filters import Filter
 from profl.client.gradient import Terms, pull_back, terms
 from profl.client.sample_size import AdaptiveSamples, paper_size, variance_size
 from profl.problem.problem import Rules
-from profl.typing import Array, Batch, Theta
+from profl.typing import Array, Batch, Key, Theta
 
 Poison = Callable[[Array], Array]
 """What a hostile client makes of f_hat."""
@@ -37,6 +41,7 @@ class Recipe(NamedTuple):
     second: str = "none"  # how u is computed: "none", "score" or "pathwise"
     estimator: Any = None  # of the Jacobian; None where L2 is not used or J is told
     told: bool = False  # use the exact Jacobian
+    explore: Exploration | None = None  # how what is deployed differs from theta
     inner_steps: int = 1  # gradient steps on the same batch (repeated risk minimisation)
     filter: Filter | None = None  # which samples to believe; None keeps all
     share: bool = False  # L2 uses the Jacobian that the server sent back, once there is one
@@ -59,6 +64,7 @@ class State(NamedTuple):
     optimiser: Any
     jacobian: Any
     shared: Any = ()  # Shared, where the recipe shares
+    explored: Any = ()  # the last perturbation, where the recipe explores
     samples: Any = ()  # () int32: how many samples to draw next, where the recipe adapts it
 
 
@@ -69,6 +75,7 @@ class Info(NamedTuple):
     first: Array  # |L1|
     second: Array  # |L2|
     kept: Array  # share of the batch's weight that passed the filter
+    jacobian_error: Array  # estimated mean squared error of an entry of J, NaN where none is estimated
 
 
 def init(rules: Rules, recipe: Recipe, theta: Theta, batch: Batch, samples: int | Array = 0) -> State:
@@ -82,8 +89,18 @@ def init(rules: Rules, recipe: Recipe, theta: Theta, batch: Batch, samples: int 
         recipe.optimiser.init(theta),
         jacobian,
         nothing if recipe.share else (),
+        () if recipe.explore is None else recipe.explore.init(theta),
         () if recipe.size is None else recipe.size.clip(jnp.asarray(samples, float)),
     )
+
+
+def deploy(rules: Rules, recipe: Recipe, state: State, key: Key, theta: Theta) -> tuple[Theta, State]:
+    """What is deployed in place of ``theta``, and the state that remembers it. ``key`` is that of the step's data."""
+    if recipe.explore is None:
+        return theta, state
+    jacobian, error = recipe.estimator.estimate(state.jacobian), recipe.estimator.error(state.jacobian)
+    deployed, explored = recipe.explore.explore(rules, key, state.explored, theta, jacobian, error)
+    return deployed, state._replace(explored=explored)
 
 
 def step(
@@ -94,26 +111,30 @@ def step(
     batch: Batch,
     weights: Array,
     told: Array | None = None,
+    deployed: Theta | None = None,
     poison: Poison | None = None,
     resize: Array | bool = True,
 ) -> tuple[Theta, State, Info]:
     """The model after one step, the new state, and what happened.
 
-    ``weights`` sum to one; ``told`` is the exact J; ``resize`` says whether to look at the sample size (once a round).
+    ``weights`` sum to one; ``told`` is the exact J; ``deployed`` is what brought the batch in, where that was not
+    theta; ``resize`` says whether to look at the sample size (once a round).
     """
-    weights, kept = believe(rules, recipe.filter, theta, batch, weights)
+    deployed = theta if deployed is None else deployed
+    weights, kept = believe(rules, recipe.filter, deployed, batch, weights)
     f = estimate(rules, batch, weights, poison)
-    memory, jacobian = remember(rules, recipe, state, theta, batch, weights, f)
-    found = terms(rules, recipe.second, theta, batch, weights, f)
+    memory, jacobian = remember(rules, recipe, state, deployed, batch, weights, f)
+    found = terms(rules, recipe.second, deployed, batch, weights, f)
     jacobian = told if recipe.told else jacobian
-    gradient, second = combine(rules, recipe, theta, found, jacobian)
+    gradient, second = combine(rules, recipe, deployed, found, jacobian)
     samples = state.samples
     if recipe.size is not None:
-        want = partial(next_size, rules, recipe, theta, batch, weights, f, jacobian, gradient)
+        want = partial(next_size, rules, recipe, deployed, batch, weights, f, jacobian, gradient)
         samples = jax.lax.cond(resize, want, lambda: state.samples)
     theta, optimiser = descend(rules, recipe, state.optimiser, theta, gradient, batch, weights)
-    state = State(optimiser, memory, state.shared, samples)
-    return theta, state, Info(found.loss, trees.norm(found.first), second, kept)
+    state = State(optimiser, memory, state.shared, state.explored, samples)
+    error = jnp.full((), jnp.nan) if recipe.estimator is None else jnp.mean(recipe.estimator.error(memory))
+    return theta, state, Info(found.loss, trees.norm(found.first), second, kept, error)
 
 
 def estimate(rules: Rules, batch: Batch, weights: Array, poison: Poison | None = None) -> Array:

@@ -112,32 +112,34 @@ def _local(
     weights = reaction.weights(row.clients, n, wanted)
     regret, shares = jnp.zeros(()), []
     for r in range(settings.local_steps):
+        key = random.data_key(root, client, round_ * settings.local_steps + r)
+        with _stage(where, "explore") as check:  # what goes out in place of theta, where the recipe explores
+            deployed, state = check(_deploy(rules, recipe, state, key, theta))
         if settings.measured:
             with _stage(where, "risk") as check:
                 assert reaction.decoupled is not None
-                regret = check(regret + reaction.decoupled(theta, theta, row.clients) - row.floor)
-        with _stage(where, "sample") as check:  # line 5: deploy theta, the environment changes, draw n_i samples
-            key = random.data_key(root, client, round_ * settings.local_steps + r)
-            batch = check(_draw(settings, key, theta, row.clients, n))
+                regret = check(regret + reaction.decoupled(deployed, deployed, row.clients) - row.floor)
+        with _stage(where, "sample") as check:  # line 5: deploy, the environment changes, draw n_i samples
+            batch = check(_draw(settings, key, deployed, row.clients, n))
         with _stage(where, "filter") as check:  # lines 7 and 11: which samples to believe
-            believed, kept = check(_believe(rules, recipe.filter, theta, batch, weights))
+            believed, kept = check(_believe(rules, recipe.filter, deployed, batch, weights))
         with _stage(where, "estimate f") as check:  # lines 8 and 12
             f = check(_estimate(rules, batch, believed))
             f = f if settings.attack is None else check(jnp.where(row.hostile, settings.attack.f_hat(f), f))
         with _stage(where, "Jacobian") as check:  # line 13, from the window of the last H deployments
-            memory, jacobian = check(_remember(rules, recipe, state, theta, batch, believed, f))
+            memory, jacobian = check(_remember(rules, recipe, state, deployed, batch, believed, f))
             if recipe.told:
-                jacobian = check(told_jacobian(reaction, theta, row.clients))
+                jacobian = check(told_jacobian(reaction, deployed, row.clients))
         with _stage(where, "gradient") as check:  # lines 11 and 14: L1, and what f is worth
-            found = check(_terms(rules, recipe.second, theta, batch, believed, f))
-            gradient, _ = check(_combine(rules, recipe, theta, found, jacobian))
+            found = check(_terms(rules, recipe.second, deployed, batch, believed, f))
+            gradient, _ = check(_combine(rules, recipe, deployed, found, jacobian))
         with _stage(where, "sample size") as check:  # line 15
             samples = state.samples
             if recipe.size is not None and r == settings.local_steps - 1:
-                samples = check(_next_size(rules, recipe, theta, batch, believed, f, jacobian, gradient))
+                samples = check(_next_size(rules, recipe, deployed, batch, believed, f, jacobian, gradient))
         with _stage(where, "update") as check:  # lines 9 and 14: project(theta - eta (L1 + L2))
             theta, optimiser = check(_descend(rules, recipe, state.optimiser, theta, gradient, batch, believed))
-            state = parts.State(optimiser, memory, state.shared, samples)
+            state = parts.State(optimiser, memory, state.shared, state.explored, samples)
             shares.append(kept)
     return theta, state, found.loss, regret, jnp.mean(jnp.stack(shares))
 
@@ -160,6 +162,7 @@ def _stage(where: str, name: str) -> Iterator[Any]:
         raise RuntimeError(f"{where}, stage {name!r}: {type(error).__name__}: {error}") from error
 
 
+_deploy = partial(jax.jit, static_argnums=(0, 1))(parts.deploy)
 _draw = partial(jax.jit, static_argnums=(0, 4))(draw)
 _receive = partial(jax.jit, static_argnums=(0, 1))(receive)
 _next_size = partial(jax.jit, static_argnums=(0, 1))(parts.next_size)

@@ -19,7 +19,7 @@ import numpy as np
 
 from profl import checks, random, trees
 from profl.algorithms.base import Algorithm
-from profl.client.step import State, step
+from profl.client.step import State, deploy, step
 from profl.engines.debug import run_debug
 from profl.engines.plan import (
     Plan,
@@ -294,21 +294,14 @@ def _local_steps(
     def body(carry: tuple[Theta, State, Array], r: Array) -> tuple[tuple[Theta, State, Array], tuple[Array, Array]]:
         theta, state, regret = carry
         key = random.data_key(root, client, round_ * settings.local_steps + r)
-        batch = draw(settings, key, theta, row.clients, n)
-        told = told_jacobian(reaction, theta, row.clients) if settings.recipe.told else None
+        deployed, state = deploy(rules, settings.recipe, state, key, theta)
+        batch = draw(settings, key, deployed, row.clients, n)
+        told = told_jacobian(reaction, deployed, row.clients) if settings.recipe.told else None
         if settings.measured:
-            regret = regret + deployed_risk(settings, theta, row.clients) - row.floor
-        theta, state, info = step(
-            rules,
-            settings.recipe,
-            state,
-            theta,
-            batch,
-            weights,
-            told,
-            poison(settings, row.hostile),
-            r == settings.local_steps - 1,
-        )
+            regret = regret + deployed_risk(settings, deployed, row.clients) - row.floor
+        last = r == settings.local_steps - 1
+        poisoned = poison(settings, row.hostile)
+        theta, state, info = step(rules, settings.recipe, state, theta, batch, weights, told, deployed, poisoned, last)
         return (theta, state, regret), (info.loss, info.kept)
 
     start = (theta, state, jnp.zeros(()))

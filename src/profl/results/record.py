@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -249,6 +249,7 @@ def _settings(algorithm: Algorithm, layout: Layout) -> dict[str, Any]:
         "window": algorithm.window,
         "jacobian": algorithm.jacobian if algorithm.second_term != "none" else "none",
         "second_term": algorithm.second_term,
+        "explore": None if algorithm.explore is None else asdict(algorithm.explore),
         "filter": str(algorithm.filter),
         "aggregate": str(algorithm.aggregate),
         "share": "none" if algorithm.share is None else str(algorithm.share),

@@ -1,0 +1,96 @@
+"""Exploration: what is deployed is the model plus a small perturbation, so that J stays visible when a run rests.
+
+    deployed = Proj(theta + delta),    delta = scale * rms(signal) * ignorance^power * signs     (a move of the signal)
+    ignorance = error / (|J|^2 + error), from the estimator's own error: 1 where J is all noise, 0 where it is known
+
+* Antithetic: a client deploys theta + delta, and at its next step theta' - delta. The batch's gradient is taken at what
+  was deployed; over a pair the first-order effect of delta on the model cancels.
+* It fades by itself: evidence shrinks the ignorance, and that shrinks delta. There is no clock, so a client that was
+  left out for a while loses nothing.
+* At the edge of the model space a coordinate has room on one side only, and moving inwards costs in the first order.
+  That is done only while J is largely unknown; later such a coordinate is left where it is.
+
+Where data react to a few numbers made from theta, delta is the direction of theta that moves those numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from profl import checks, random
+from profl.problem.problem import Rules
+from profl.typing import Array, Key, Theta
+
+DIRECTIONS = ("isotropic", "uncovered")
+
+
+class Explored(NamedTuple):
+    """What the next step needs: the last perturbation, and whether its opposite is due."""
+
+    delta: Theta
+    due: Array  # () bool
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """How what is deployed differs from the model.
+
+    Args:
+      scale: size of a perturbation where J is unknown, relative to the root mean square of the signal.
+      power: how fast it fades as J becomes known; 0 never fades.
+      directions: "isotropic" (random signs), or "uncovered" (larger where J's estimated error is larger).
+      inward: least ignorance at which a coordinate at the edge of the model space is moved inwards.
+
+    >>> Exploration(scale=-1.0)
+    Traceback (most recent call last):
+        ...
+    profl.checks.InputError: scale must be greater than 0, got -1.0
+    """
+
+    scale: float = 0.1
+    power: float = 0.5
+    directions: str = "isotropic"
+    inward: float = 0.3
+
+    def __post_init__(self) -> None:
+        checks.positive("scale", self.scale)
+        checks.one_of("directions", self.directions, DIRECTIONS)
+        if checks.real("power", self.power) < 0:
+            raise checks.InputError(f"power must be 0 or more, got {self.power!r}")
+        checks.real("inward", self.inward)
+
+    def init(self, theta: Theta) -> Explored:
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), theta)
+        return Explored(zeros, jnp.zeros((), bool))
+
+    def explore(
+        self, rules: Rules, key: Key, state: Explored, theta: Theta, jacobian: Array, error: Array
+    ) -> tuple[Theta, Explored]:
+        """What to deploy in place of ``theta``; ``jacobian`` and its squared ``error`` are (p, size of signal)."""
+        fresh = self._fresh(rules, key, theta, jacobian, error)
+        delta = jax.tree.map(lambda new, old: jnp.where(state.due, -old, new), fresh, state.delta)
+        return rules.project(jax.tree.map(jnp.add, theta, delta)), Explored(delta, ~state.due)
+
+    def _fresh(self, rules: Rules, key: Key, theta: Theta, jacobian: Array, error: Array) -> Theta:
+        signal, to_theta = jax.vjp(rules.signal, theta)
+        ignorance = jnp.sum(error) / (jnp.sum(jacobian**2 + error) + jnp.finfo(error.dtype).tiny)
+        size = self.scale * jnp.sqrt(jnp.mean(signal**2)) * ignorance**self.power
+        signs = random.signs(random.explore_key(key), signal.shape[0]).astype(signal.dtype)
+        if self.directions == "uncovered":
+            share = jnp.mean(error, 0)
+            signs = signs * jnp.sqrt(share / (jnp.mean(share) + jnp.finfo(error.dtype).tiny))
+        (delta,) = to_theta(size * signs)
+        return jax.tree.map(
+            lambda a, b: jnp.where(ignorance > self.inward, a, b), delta, with_room(rules, theta, delta)
+        )
+
+
+def with_room(rules: Rules, theta: Theta, delta: Theta) -> Theta:
+    """``delta``, in every coordinate no larger than the model space allows in both directions."""
+    up = jax.tree.map(jnp.subtract, rules.project(jax.tree.map(jnp.add, theta, delta)), theta)
+    down = jax.tree.map(jnp.subtract, theta, rules.project(jax.tree.map(jnp.subtract, theta, delta)))
+    return jax.tree.map(lambda a, b: jnp.where(jnp.abs(a) < jnp.abs(b), a, b), up, down)
