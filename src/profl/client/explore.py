@@ -1,14 +1,16 @@
 """Exploration: what is deployed is the model plus a small perturbation, so that J stays visible when a run rests.
 
-    deployed = Proj(theta + delta),    delta = scale * rms(signal) * ignorance^power * signs     (a move of the signal)
-    ignorance = error / (|J|^2 + error), from the estimator's own error: 1 where J is all noise, 0 where it is known
+    deployed = Proj(theta + delta),   delta = scale * rms(signal) * (settle / (settle + t))^fade * signs
+
+(a move of the signal, after t deployments of this client). Its cost and its use both grow with the sum of delta^2:
+deployed regret is half the risk's curvature times the mean of it, the error of J is the sampling noise over its root.
 
 * Antithetic: a client deploys theta + delta, and at its next step theta' - delta. The batch's gradient is taken at what
   was deployed; over a pair the first-order effect of delta on the model cancels.
-* It fades by itself: evidence shrinks the ignorance, and that shrinks delta. There is no clock, so a client that was
-  left out for a while loses nothing.
+* t counts the client's own deployments, so one that was left out for a while loses nothing.
 * At the edge of the model space a coordinate has room on one side only, and moving inwards costs in the first order.
-  That is done only while J is largely unknown; later such a coordinate is left where it is.
+  That is done only while J is largely unknown (its stated error against its size); later such a coordinate is left
+  where it is.
 
 Where data react to a few numbers made from theta, delta is the direction of theta that moves those numbers.
 """
@@ -33,6 +35,7 @@ class Explored(NamedTuple):
 
     delta: Theta
     due: Array  # () bool
+    count: Array  # () deployments so far
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,9 @@ class Exploration:
     """How what is deployed differs from the model.
 
     Args:
-      scale: size of a perturbation where J is unknown, relative to the root mean square of the signal.
-      power: how fast it fades as J becomes known; 0 never fades.
+      scale: size of the first perturbations, relative to the root mean square of the signal.
+      fade: they shrink with this power of the number of deployments; 0 never fades.
+      settle: after how many deployments the fading sets in.
       directions: "isotropic" (random signs), or "uncovered" (larger where J's estimated error is larger).
       inward: least ignorance at which a coordinate at the edge of the model space is moved inwards.
 
@@ -52,33 +56,36 @@ class Exploration:
     """
 
     scale: float = 0.1
-    power: float = 0.5
+    fade: float = 0.4
+    settle: float = 20.0
     directions: str = "isotropic"
     inward: float = 0.3
 
     def __post_init__(self) -> None:
         checks.positive("scale", self.scale)
         checks.one_of("directions", self.directions, DIRECTIONS)
-        if checks.real("power", self.power) < 0:
-            raise checks.InputError(f"power must be 0 or more, got {self.power!r}")
+        checks.positive("settle", self.settle)
+        if checks.real("fade", self.fade) < 0:
+            raise checks.InputError(f"fade must be 0 or more, got {self.fade!r}")
         checks.real("inward", self.inward)
 
     def init(self, theta: Theta) -> Explored:
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), theta)
-        return Explored(zeros, jnp.zeros((), bool))
+        return Explored(zeros, jnp.zeros((), bool), jnp.zeros(()))
 
     def explore(
         self, rules: Rules, key: Key, state: Explored, theta: Theta, jacobian: Array, error: Array
     ) -> tuple[Theta, Explored]:
         """What to deploy in place of ``theta``; ``jacobian`` and its squared ``error`` are (p, size of signal)."""
-        fresh = self._fresh(rules, key, theta, jacobian, error)
+        fresh = self._fresh(rules, key, state.count, theta, jacobian, error)
         delta = jax.tree.map(lambda new, old: jnp.where(state.due, -old, new), fresh, state.delta)
-        return rules.project(jax.tree.map(jnp.add, theta, delta)), Explored(delta, ~state.due)
+        return rules.project(jax.tree.map(jnp.add, theta, delta)), Explored(delta, ~state.due, state.count + 1)
 
-    def _fresh(self, rules: Rules, key: Key, theta: Theta, jacobian: Array, error: Array) -> Theta:
+    def _fresh(self, rules: Rules, key: Key, count: Array, theta: Theta, jacobian: Array, error: Array) -> Theta:
         signal, to_theta = jax.vjp(rules.signal, theta)
         ignorance = jnp.sum(error) / (jnp.sum(jacobian**2 + error) + jnp.finfo(error.dtype).tiny)
-        size = self.scale * jnp.sqrt(jnp.mean(signal**2)) * ignorance**self.power
+        fade = (self.settle / (self.settle + count)) ** self.fade
+        size = self.scale * jnp.sqrt(jnp.mean(signal**2)) * fade
         signs = random.signs(random.explore_key(key), signal.shape[0]).astype(signal.dtype)
         if self.directions == "uncovered":
             share = jnp.mean(error, 0)

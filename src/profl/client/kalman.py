@@ -8,8 +8,11 @@ With s what was deployed and c the anchor, an average of the last ten or so depl
 v is the sampling variance of f_hat, which the batch tells; c0 is a slower average, the place that the evidence comes
 from. So old deployments lose weight with the distance travelled since, not with time: on the way J is read off what was
 deployed lately, and once the run rests everything since counts. kappa is how fast J may change: by ``curvature`` times
-its own size when the signal doubles. What the reaction really does is not needed: a linear one costs little with this
-kappa, because a run that rests adds no doubt.
+its own size when the signal doubles. A reaction that is linear in truth loses the evidence of the way to where the run
+rests, which exploration soon makes up for. Believing in a line where the data do not contradict it was tried (two
+filters, kappa = 0 beside this one, weighed by how well they predict): at rest nothing contradicts it, and the slope of
+the chord from the start is taken for that of the tangent. On exponential demand that ended 0.09 to 0.26 above the
+optimum where this ends 0.006 above it.
 
 The prior is J = 0 with entries of size rms(f) / rms(s): one per cent more signal, one per cent more f. What the
 deployments do not show stays near zero, so L2 is shrunk where J would be noise, and nothing explodes however short the
@@ -21,7 +24,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from profl import trees
@@ -29,7 +31,7 @@ from profl.typing import Array
 
 
 class Belief(NamedTuple):
-    """What a filter believes of a and J. All entries of f share one covariance, that of (a, a row of J)."""
+    """What is believed of a and J. All entries of f share one covariance, that of (a, a row of J)."""
 
     level: Array  # a, (p,)
     slope: Array  # J, (p, s)
@@ -38,9 +40,8 @@ class Belief(NamedTuple):
     slope_cov: Array  # of a row of J, (s, s)
 
 
-class Filters(NamedTuple):
-    beliefs: Belief  # one row per filter
-    log_odds: Array  # of each filter against the best, (K,)
+class Line(NamedTuple):
+    belief: Belief
     anchor: Array  # c, (s,)
     reference: Array  # c0, (s,)
     noise: Array  # v, averaged over entries and the last deployments, ()
@@ -53,68 +54,49 @@ class Kalman:
     """See the module. ``window`` is there for the contract and changes nothing: the memory follows from the data."""
 
     window: int = 20
-    curvatures: tuple[float, ...] = (0.0, 3.0)
-    log_odds: tuple[float, ...] = (-5.0, 0.0)  # at the start
-    cap: float = 10.0  # on log odds: so much evidence against a filter is forgotten no sooner, and remembered no longer
+    curvature: float = 2.0
     anchor_rate: float = 0.1
     reference_rate: float = 0.02
 
-    def init(self, signal: Array, f: Array) -> Filters:
-        p, s, k = f.shape[0], signal.shape[0], len(self.curvatures)
-        belief = Belief(*[jnp.zeros((k, *shape), f.dtype) for shape in ((p,), (p, s), (), (s,), (s, s))])
+    def init(self, signal: Array, f: Array) -> Line:
+        p, s = f.shape[0], signal.shape[0]
+        belief = Belief(*[jnp.zeros(shape, f.dtype) for shape in ((p,), (p, s), (), (s,), (s, s))])
         place, number = jnp.zeros(s, f.dtype), jnp.zeros((), f.dtype)
-        odds = jnp.array(self.log_odds, f.dtype)
-        return Filters(belief, odds, place, place, number, number, jnp.zeros((), jnp.int32))
+        return Line(belief, place, place, number, number, jnp.zeros((), jnp.int32))
 
-    def update(self, state: Filters, signal: Array, f: Array, variance: Array) -> Filters:
+    def update(self, state: Line, signal: Array, f: Array, variance: Array) -> Line:
         state = trees.where(state.seen == 0, begin(state, signal, f, variance), state)
         noise = state.noise + 0.05 * (jnp.mean(variance) - state.noise)
         size = jnp.maximum(state.size, jnp.mean(signal**2))
         step = self.anchor_rate * (signal - state.anchor)
         anchor, lag = state.anchor + step, state.anchor - state.reference
         further = jnp.maximum(jnp.sum(step * (step + 2 * lag)), 0.0)
+        kappa2 = self.curvature**2 * jnp.mean(state.belief.slope**2) / size
+        belief = observe(move(state.belief, step, kappa2 * further), signal - anchor, f, noise, kappa2)
+        reference = state.reference + self.reference_rate * (anchor - state.reference)
+        return Line(belief, anchor, reference, noise, size, state.seen + 1)
 
-        def one(belief: Belief, curvature: Array) -> tuple[Belief, Array]:
-            kappa2 = curvature**2 * jnp.mean(belief.slope**2) / size
-            return observe(move(belief, step, kappa2 * further), signal - anchor, f, noise, kappa2)
+    def estimate(self, state: Line) -> Array:
+        return state.belief.slope
 
-        beliefs, evidence = jax.vmap(one)(state.beliefs, jnp.array(self.curvatures, f.dtype))
-        odds = state.log_odds + evidence
-        return Filters(
-            beliefs,
-            jnp.maximum(odds - jnp.max(odds), -self.cap),
-            anchor,
-            state.reference + self.reference_rate * (anchor - state.reference),
-            noise,
-            size,
-            state.seen + 1,
-        )
-
-    def estimate(self, state: Filters) -> Array:
-        return jnp.tensordot(jax.nn.softmax(state.log_odds), state.beliefs.slope, 1)
-
-    def error(self, state: Filters) -> Array:
-        """Estimated squared error of every entry of J, (p, s): what each filter states, and how far they disagree."""
-        share = jax.nn.softmax(state.log_odds)[:, None, None]
-        stated = jnp.diagonal(state.beliefs.slope_cov, axis1=1, axis2=2)[:, None, :]
-        apart = (state.beliefs.slope - jnp.sum(share * state.beliefs.slope, 0)) ** 2
-        return jnp.sum(share * (stated + apart), 0)
+    def error(self, state: Line) -> Array:
+        """Stated squared error of every entry of J, (p, s)."""
+        return jnp.broadcast_to(jnp.diagonal(state.belief.slope_cov), state.belief.slope.shape)
 
 
-def begin(state: Filters, signal: Array, f: Array, variance: Array) -> Filters:
+def begin(state: Line, signal: Array, f: Array, variance: Array) -> Line:
     """What is believed before the first deployment is weighed in; its signal and f only set the scale."""
     size = jnp.mean(signal**2)
     size = jnp.where(size > 0, size, 1.0)
     scale = jnp.mean(f**2) + jnp.mean(variance) + jnp.finfo(f.dtype).tiny
-    old = state.beliefs
     prior = Belief(
-        level=jnp.broadcast_to(f, old.level.shape),
-        slope=jnp.zeros_like(old.slope),
-        level_cov=jnp.broadcast_to(scale, old.level_cov.shape),
-        cross_cov=jnp.zeros_like(old.cross_cov),
-        slope_cov=jnp.broadcast_to(scale / size * jnp.eye(signal.shape[0], dtype=f.dtype), old.slope_cov.shape),
+        level=f,
+        slope=jnp.zeros_like(state.belief.slope),
+        level_cov=scale,
+        cross_cov=jnp.zeros_like(signal),
+        slope_cov=scale / size * jnp.eye(signal.shape[0], dtype=f.dtype),
     )
-    return state._replace(beliefs=prior, anchor=signal, reference=signal, noise=jnp.mean(variance), size=size)
+    return Line(prior, signal, signal, jnp.mean(variance), size, state.seen)
 
 
 def move(belief: Belief, step: Array, doubt: Array) -> Belief:
@@ -129,20 +111,20 @@ def move(belief: Belief, step: Array, doubt: Array) -> Belief:
     )
 
 
-def observe(belief: Belief, offset: Array, f: Array, noise: Array, kappa2: Array) -> tuple[Belief, Array]:
-    """One deployment weighed in (a rank-one update with the regressor (1, offset)), and how well it was foreseen."""
+def observe(belief: Belief, offset: Array, f: Array, noise: Array, kappa2: Array) -> Belief:
+    """One deployment weighed in: a rank-one update with the regressor (1, offset)."""
     level_cov = belief.level_cov + jnp.sum(belief.cross_cov * offset)  # the covariance times the regressor
     slope_cov = belief.cross_cov + jnp.sum(belief.slope_cov * offset, -1)
     spread = jnp.maximum(level_cov + jnp.sum(slope_cov * offset), 0.0)
-    floor = 1e-10 * jnp.mean(f**2) + jnp.finfo(f.dtype).tiny  # f_hat is no better than its precision
-    total = spread + jnp.maximum(noise, floor) + kappa2 * jnp.sum(offset**2) ** 2 / 4
+    # One deployment may cut the doubt to a thousandth and no further: what is left would be lost in rounding.
+    least = 1e-3 * spread + jnp.finfo(f.dtype).tiny * 1e6
+    total = spread + jnp.maximum(noise, least) + kappa2 * jnp.sum(offset**2) ** 2 / 4
     miss = f - belief.level - jnp.sum(belief.slope * offset, -1)
     level_gain, slope_gain = level_cov / total, slope_cov / total
-    updated = Belief(
+    return Belief(
         level=belief.level + level_gain * miss,
         slope=belief.slope + miss[:, None] * slope_gain,
         level_cov=belief.level_cov - level_gain * level_cov,
         cross_cov=belief.cross_cov - level_gain * slope_cov,
         slope_cov=belief.slope_cov - slope_gain[:, None] * slope_cov,
     )
-    return updated, -0.5 * (f.shape[0] * jnp.log(total) + jnp.sum(miss**2) / total)
