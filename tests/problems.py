@@ -30,7 +30,7 @@ ALGORITHMS = {
     "pofl": profl.pofl(),
     "pofl, least squares": profl.pofl(jacobian="least_squares"),
     "pofl, no exploration": profl.pofl(explore=None),
-    "pofl, uncovered": profl.pofl(explore=profl.Exploration(directions="uncovered", power=0.25)),
+    "pofl, uncovered": profl.pofl(explore=profl.Exploration(directions="uncovered", fade=0.5)),
     "pofl, paper": profl.pofl(jacobian="paper", window=4),
     "pofl, exact": profl.pofl(jacobian="exact"),
     "pofl, score": profl.pofl(second_term="score"),

@@ -17,7 +17,7 @@ def test_pofl_finds_the_optimum_of_housing(heterogeneity):
     assert run.tail_excess().mean() <= 0.01
 
 
-@pytest.mark.parametrize("jacobian", ["least_squares", "paper"])
+@pytest.mark.parametrize("jacobian", ["kalman", "least_squares", "paper"])
 def test_pofl_finds_the_optimum_of_pricing(jacobian):
     run = profl.simulate(profl.cases.pricing(), profl.pofl(0.01, window=20, jacobian=jacobian), **BUDGET)
     assert run.tail_excess().mean() <= 0.05
@@ -76,11 +76,15 @@ def test_pg_is_unbiased_only_where_clients_are_equal():
 
 def test_deployed_regret_counts_what_was_deployed():
     """With one client and R = 1 it is the mean excess of the models that were sent out, the start included."""
-    run = profl.simulate(
-        profl.cases.housing(clients=1), profl.pofl(), rounds=30, local_steps=1, samples=50, seeds=[0], progress=False
-    )
+    settings = {"rounds": 30, "local_steps": 1, "samples": 50, "seeds": [0], "progress": False}
+    run = profl.simulate(profl.cases.housing(clients=1), profl.pofl(explore=None), **settings)
     sent_out = run.excess[0, :-1]
     np.testing.assert_allclose(run.deployed_regret[0, 1:], np.cumsum(sent_out) / np.arange(1, 31), rtol=1e-4)
+    # ... and with exploration the perturbed ones: far from the optimum or near it, a pair of them costs more than none.
+    wide = profl.simulate(
+        profl.cases.housing(clients=1), profl.pofl(explore=profl.Exploration(0.5, fade=0.0)), **settings
+    )
+    assert wide.deployed_regret[0, -1] > np.mean(wide.excess[0, :-1]) + 0.1
 
 
 def test_partial_participation_still_finds_the_optimum():

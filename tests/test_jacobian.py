@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import profl
+from profl.client.explore import Exploration
 from profl.client.jacobian import ESTIMATORS, Differences, LeastSquares, relative_floor, solve_ridge
+from profl.client.kalman import Kalman
 
 TRUE = np.array([[1.0, -2.0, 0.5], [0.3, 0.7, 2.0]], np.float32)  # p = 2, s = 3, far from symmetric
 
 
-def fed(estimator, signals, f, variance=1e-8):
+def fed(estimator, signals, f, variance=1e-8, around=None):
     """The estimate after the estimator has seen these rows."""
+    return np.asarray(estimator.estimate(memory(estimator, signals, f, variance, around)))
+
+
+def memory(estimator, signals, f, variance, around=None):
+    around = signals if around is None else around
     state = estimator.init(jnp.asarray(signals[0]), jnp.asarray(f[0]))
-    for row, value in zip(signals, f, strict=True):
-        state = estimator.update(state, jnp.asarray(row), jnp.asarray(value), jnp.full(f.shape[1], variance))
-    return np.asarray(estimator.estimate(state))
+    update = jax.jit(estimator.update)
+    for row, value, at in zip(signals, f, around, strict=True):
+        state = update(state, jnp.asarray(row), jnp.asarray(value), jnp.full(f.shape[1], variance), jnp.asarray(at))
+    return state
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_a_linear_reaction_is_found(name):
+    """Deployments around one model, as exploration makes them; what came in without noise."""
     rng = np.random.default_rng(0)
     signals = rng.normal(size=(30, 3)).astype(np.float32)
-    found = fed(ESTIMATORS[name](10), signals, signals @ TRUE.T + 4)
+    estimator = dataclasses.replace(Kalman(), curvature=0.0) if name == "kalman" else ESTIMATORS[name](10)
+    found = fed(estimator, signals, signals @ TRUE.T + 4, around=np.zeros_like(signals))
     np.testing.assert_allclose(found, TRUE, atol=2e-3)
 
 
@@ -90,3 +103,86 @@ def test_solve_ridge_is_finite_for_a_window_that_has_shrunk_to_nothing():
         moves = scale * jax.random.normal(jax.random.key(0), (5, 4))
         gram = moves.T @ moves
         assert np.all(np.isfinite(solve_ridge(gram, gram, relative_floor(gram))))
+
+
+def explored(rng, count, spread, noise, reaction):
+    """Deployments of +-spread around a standing model, and what comes in."""
+    centre = np.array([1.0, 2.0, 1.5])
+    signs = np.repeat(rng.choice([-1.0, 1.0], size=(count // 2, 3)), 2, axis=0)
+    signs[1::2] *= -1
+    signals = centre + spread * signs
+    f = reaction(signals) + noise * rng.normal(size=(count, 2))
+    return signals.astype(np.float32), f.astype(np.float32), np.tile(centre, (count, 1)).astype(np.float32)
+
+
+def test_kalman_states_the_error_it_makes():
+    """Square error over what it states: one, within three standard errors of 40 runs x 6 entries (0.09)."""
+    ratios, line = [], Kalman(curvature=0.0)
+    for seed in range(40):
+        signals, f, around = explored(np.random.default_rng(seed), 100, 0.1, 0.05, lambda s: s @ TRUE.T + 4)
+        state = memory(line, signals, f, 0.05**2, around)
+        ratios.append((np.asarray(line.estimate(state)) - TRUE) ** 2 / np.asarray(line.error(state)))
+    assert 0.73 <= np.mean(ratios) <= 1.27
+    # ... and it is what least squares with an intercept would reach: noise / (spread sqrt(count))
+    np.testing.assert_allclose(np.sqrt(line.error(state)), 0.05 / (0.1 * 10), rtol=0.1)
+
+
+def test_kalman_reads_the_slope_where_the_run_rests_not_that_of_the_way_there():
+    """f = -2 exp(-s / 4): on the way from s = 6 to s = 2 the chord is half as steep as the end."""
+    rng = np.random.default_rng(0)
+    way, rest = np.linspace(6, 2, 60), np.full(400, 2.0)
+    around = np.concatenate([way, rest])[:, None]
+    signs = np.tile([1.0, -1.0], 230)[:, None]
+    signals = (around + 0.1 * signs).astype(np.float32)
+    f = (2 * np.exp(-signals / 4) + 0.01 * rng.normal(size=signals.shape)).astype(np.float32)
+    true = -0.5 * np.exp(-0.5)
+    found = fed(Kalman(), signals, f, 1e-4, around.astype(np.float32))[0, 0]
+    straight = fed(Kalman(curvature=0.0), signals, f, 1e-4, around.astype(np.float32))[0, 0]
+    assert found == pytest.approx(true, abs=0.02)  # four standard errors: 0.01 / (0.1 sqrt(400)) = 0.005
+    assert abs(straight - true) > 0.05
+
+
+def test_kalman_does_not_forget_by_exploring():
+    """At rest the stated error falls as one over the root of the deployments, however long."""
+    errors = []
+    for count in (100, 1600):
+        signals, f, around = explored(np.random.default_rng(0), count, 0.1, 0.05, lambda s: s @ TRUE.T)
+        errors.append(float(np.sqrt(np.mean(Kalman().error(memory(Kalman(), signals, f, 0.05**2, around))))))
+    assert errors[0] / errors[1] == pytest.approx(4, rel=0.15)
+
+
+def test_perturbations_cancel_in_pairs_and_fade():
+    rules = profl.cases.pricing().rules
+    explore, theta = Exploration(scale=0.1, fade=0.5, settle=4.0), jnp.full(5, 2.0)
+    state, moves = explore.init(theta), []
+    for i in range(60):
+        key = jax.random.fold_in(jax.random.key(0), i)
+        deployed, state = explore.explore(rules, key, state, theta, jnp.eye(5), jnp.full((5, 5), 1e-4))
+        moves.append(np.asarray(deployed - theta))
+    pairs = np.array(moves).reshape(30, 2, 5)
+    np.testing.assert_allclose(pairs.sum(axis=1), 0, atol=1e-6)
+    sizes = np.abs(pairs[:, 0])
+    np.testing.assert_allclose(sizes[0], 0.1 * 2.0, rtol=1e-5)
+    np.testing.assert_allclose(sizes[-1], 0.2 * np.sqrt(4 / 62), rtol=1e-5)
+
+
+def test_at_an_edge_only_the_ignorant_move_inwards():
+    """Prices at most 5: a coordinate that is at 5 has no room, and moving down costs in the first order."""
+    rules, theta = profl.cases.pricing().rules, jnp.array([5.0, 2.0, 2.0, 2.0, 2.0])
+    for error, moved in ((1e-4, False), (1e4, True)):
+        deltas = []
+        state = Exploration().init(theta)
+        for i in range(8):
+            key = jax.random.fold_in(jax.random.key(1), i)
+            deployed, state = Exploration().explore(rules, key, state, theta, jnp.eye(5), jnp.full((5, 5), error))
+            deltas.append(float(deployed[0] - 5.0))
+        assert (min(deltas) < -0.1) == moved
+        assert max(deltas) <= 0
+
+
+@pytest.mark.parametrize("window", [1, 200])
+def test_the_default_needs_no_window(window):
+    """Housing with the paper's own H = 1: differences explode, the default does not."""
+    settings = {"rounds": 100, "samples": 500, "seeds": range(4), "progress": False}
+    run = profl.simulate(profl.cases.housing(), profl.pofl(0.01, window), **settings)
+    assert run.tail_excess().mean() <= 0.01

@@ -23,7 +23,7 @@ from profl.data import MissingDataError
 from profl.data.commands import app as data_app
 from profl.engines.progress import progress_bar
 from profl.engines.simulate import simulate
-from profl.experiments import robust
+from profl.experiments import jacobian, robust
 from profl.experiments.compare import compare as compare_algorithms
 from profl.experiments.compare import demo as run_demo
 from profl.problem.problem import Problem
@@ -32,7 +32,7 @@ from profl.results.plots import plot_runs
 from profl.results.record import Run
 from profl.results.tables import comparison, figures
 
-BENCHMARKS = {"robust": (robust.bench, robust.PARTS)}
+BENCHMARKS = {"robust": (robust.bench, robust.PARTS), "jacobian": (jacobian.bench, jacobian.PARTS)}
 
 app = typer.Typer(
     no_args_is_help=True,

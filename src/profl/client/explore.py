@@ -35,7 +35,7 @@ class Explored(NamedTuple):
 
     delta: Theta
     due: Array  # () bool
-    count: Array  # () deployments so far
+    made: Array  # () deployments so far
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Exploration:
     """
 
     scale: float = 0.1
-    fade: float = 0.4
+    fade: float = 0.3
     settle: float = 20.0
     directions: str = "isotropic"
     inward: float = 0.3
@@ -77,9 +77,9 @@ class Exploration:
         self, rules: Rules, key: Key, state: Explored, theta: Theta, jacobian: Array, error: Array
     ) -> tuple[Theta, Explored]:
         """What to deploy in place of ``theta``; ``jacobian`` and its squared ``error`` are (p, size of signal)."""
-        fresh = self._fresh(rules, key, state.count, theta, jacobian, error)
+        fresh = self._fresh(rules, key, state.made, theta, jacobian, error)
         delta = jax.tree.map(lambda new, old: jnp.where(state.due, -old, new), fresh, state.delta)
-        return rules.project(jax.tree.map(jnp.add, theta, delta)), Explored(delta, ~state.due, state.count + 1)
+        return rules.project(jax.tree.map(jnp.add, theta, delta)), Explored(delta, ~state.due, state.made + 1)
 
     def _fresh(self, rules: Rules, key: Key, count: Array, theta: Theta, jacobian: Array, error: Array) -> Theta:
         signal, to_theta = jax.vjp(rules.signal, theta)

@@ -3,7 +3,9 @@
 Each is a frozen dataclass with four pure functions over a state of fixed shape:
 
     init(signal, f) -> state          zeros of the right shapes
-    update(state, signal, f_hat, variance) -> state      one more deployment; variance is that of f_hat's sampling noise
+    update(state, signal, f_hat, variance, at) -> state
+                                      one more deployment: its signal, what came in, the variance of f_hat's sampling
+                                      noise, and the signal of the model that the deployment was made around
     estimate(state) -> J of shape (p, size of signal)
     error(state) -> estimated squared error of every entry of J, same shape
 
@@ -57,7 +59,7 @@ class Differences:
     def init(self, signal: Array, f: Array) -> Window:
         return empty_window(self.window + 1, signal, f)
 
-    def update(self, state: Window, signal: Array, f: Array, variance: Array) -> Window:
+    def update(self, state: Window, signal: Array, f: Array, variance: Array, at: Array) -> Window:
         return push(state, signal, f)
 
     def estimate(self, state: Window) -> Array:
@@ -111,7 +113,7 @@ class LeastSquares:
         jacobian = jnp.zeros((f.shape[0], signal.shape[0]), f.dtype)
         return Regression(empty_window(self.window + 1, signal, f), jacobian, *jnp.zeros((2,), f.dtype))
 
-    def update(self, state: Regression, signal: Array, f: Array, variance: Array) -> Regression:
+    def update(self, state: Regression, signal: Array, f: Array, variance: Array, at: Array) -> Regression:
         window = push(state.window, signal, f)
         mean_variance = jnp.mean(variance)
         noise = jnp.where(state.window.filled == 0, mean_variance, 0.9 * state.noise + 0.1 * mean_variance)

@@ -123,7 +123,7 @@ def step(
     deployed = theta if deployed is None else deployed
     weights, kept = believe(rules, recipe.filter, deployed, batch, weights)
     f = estimate(rules, batch, weights, poison)
-    memory, jacobian = remember(rules, recipe, state, deployed, batch, weights, f)
+    memory, jacobian = remember(rules, recipe, state, theta, deployed, batch, weights, f)
     found = terms(rules, recipe.second, deployed, batch, weights, f)
     jacobian = told if recipe.told else jacobian
     gradient, second = combine(rules, recipe, deployed, found, jacobian)
@@ -144,13 +144,13 @@ def estimate(rules: Rules, batch: Batch, weights: Array, poison: Poison | None =
 
 
 def remember(
-    rules: Rules, recipe: Recipe, state: State, theta: Theta, batch: Batch, weights: Array, f: Array
+    rules: Rules, recipe: Recipe, state: State, theta: Theta, deployed: Theta, batch: Batch, weights: Array, f: Array
 ) -> tuple[Any, Array | None]:
     """The estimator's memory with this deployment in it, and the Jacobian to use (None where none is estimated)."""
     if recipe.estimator is None:
         return state.jacobian, None
     variance = rules.family.variance(batch, weights, f)
-    memory = recipe.estimator.update(state.jacobian, rules.signal(theta), f, variance)
+    memory = recipe.estimator.update(state.jacobian, rules.signal(deployed), f, variance, rules.signal(theta))
     own = recipe.estimator.estimate(memory)
     return memory, jnp.where(state.shared.ready, state.shared.jacobian, own) if recipe.share else own
 

@@ -127,7 +127,7 @@ def _local(
             f = check(_estimate(rules, batch, believed))
             f = f if settings.attack is None else check(jnp.where(row.hostile, settings.attack.f_hat(f), f))
         with _stage(where, "Jacobian") as check:  # line 13, from the window of the last H deployments
-            memory, jacobian = check(_remember(rules, recipe, state, deployed, batch, believed, f))
+            memory, jacobian = check(_remember(rules, recipe, state, theta, deployed, batch, believed, f))
             if recipe.told:
                 jacobian = check(told_jacobian(reaction, deployed, row.clients))
         with _stage(where, "gradient") as check:  # lines 11 and 14: L1, and what f is worth

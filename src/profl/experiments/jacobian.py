@@ -143,8 +143,10 @@ def few(settings: dict[str, Any]) -> Part:
     for name, (make, rate, curved) in CASES.items():
         case = make()
         for share in (0.3, 0.8):
-            run = partial(simulate, case, samples=500, participation=share, **settings)
-            plain, told, default = (_tail(run(m)) for m in (pfl(rate), pofl(rate, jacobian="exact"), pofl(rate)))
+            plain, told, default = (
+                _tail(simulate(case, method, samples=500, participation=share, **settings))
+                for method in (pfl(rate), pofl(rate, jacobian="exact"), pofl(rate))
+            )
             left = 2 * LEFT[curved, 500]
             row = {"PFL": plain, "default": default, "told": told, "gap closed": 1 - default / plain}
             rows.append({"part": "few clients", "case": name, "asked": share, **row})

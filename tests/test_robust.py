@@ -1,0 +1,281 @@
+"""Junk samples, small samples and hostile clients: each robust part against an exact answer, and the parts in a run."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import profl
+from profl import cli, trees
+from profl.client.believe import believe, first_order, gradients
+from profl.client.filters import RobustFilter, keep_all
+from profl.client.sample_size import paper_size, variance_size
+from profl.experiments import robust
+from profl.server.attacks import Report, apply, get, hostile_clients
+from profl.server.clusters import Clusters
+
+SHORT = {"rounds": 60, "samples": 500, "seeds": range(2), "progress": False}
+
+
+def drawn(problem, theta, n=500, client=0, seed=0):
+    return problem.reaction.sample(jax.random.key(seed), theta, trees.take(problem.clients, client), n)
+
+
+# -- which samples to believe
+
+
+def test_clean_classes_are_not_clean_and_junk():
+    """Two classes far apart, a fifth of the samples in one of them: all are kept, and the shares stay."""
+    problem = profl.cases.strategic()
+    theta = jnp.zeros(2)
+    batch = drawn(problem, theta)
+    y = np.asarray(batch["y"])
+    weights = jnp.where(y == y.min(), 1.0, 0.25)
+    weights = weights / weights.sum()
+    believed, kept = believe(problem.rules, RobustFilter(), theta, batch, weights)
+    assert kept > 0.99
+    for label in (y.min(), y.max()):
+        assert np.sum(believed[y == label]) == pytest.approx(float(np.sum(weights[y == label])), abs=1e-5)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.4])
+def test_junk_gets_no_weight_and_the_clean_keep_theirs(share):
+    problem = profl.cases.pricing(heterogeneity=0)
+    theta = jnp.full(5, 2.0)
+    batch = np.array(drawn(problem, theta))
+    bad = np.arange(500) < 500 * share
+    batch[bad] += 30.0
+    believed, kept = believe(problem.rules, RobustFilter(), theta, jnp.asarray(batch), jnp.full(500, 1 / 500))
+    assert np.all(np.asarray(believed)[bad] == 0)
+    assert kept == pytest.approx(1 - share, abs=0.02)
+    assert np.sum(believed) == pytest.approx(1, abs=1e-5)
+
+
+def test_no_filter_changes_nothing():
+    problem = profl.cases.pricing()
+    theta = jnp.full(5, 2.0)
+    weights = jnp.full(500, 1 / 500)
+    for choice in (None, keep_all):
+        believed, kept = believe(problem.rules, choice, theta, drawn(problem, theta), weights)
+        np.testing.assert_allclose(believed, weights, rtol=1e-6)
+        assert kept == pytest.approx(1)
+
+
+def test_first_order_evidence_is_the_linear_part_of_the_gradient():
+    """Pricing: grad l = -z, which is linear, so both agree up to the median; housing: (theta x - y) x is not."""
+    problem = profl.cases.pricing()
+    theta = jnp.full(5, 2.0)
+    batch = drawn(problem, theta)
+    weights = jnp.full(500, 1 / 500)
+    seen, full = (np.asarray(view(problem.rules, theta, batch, weights)) for view in (first_order, gradients))
+    np.testing.assert_allclose(seen - seen.mean(0), full - full.mean(0), atol=1e-4)
+    housing = profl.cases.housing()
+    batch = drawn(housing, jnp.ones(1))
+    seen, full = (np.asarray(view(housing.rules, jnp.ones(1), batch, weights)) for view in (first_order, gradients))
+    assert seen.shape == (500, 3)  # beside it x and y, of which the gradient's one number cannot tell
+    skew = [np.mean(((v - v.mean()) / v.std()) ** 3) for v in (seen[:, 0], full[:, 0])]
+    assert abs(skew[0]) < 0.5 < abs(skew[1])
+
+
+def test_with_the_filter_junk_costs_little_and_without_it_much():
+    """Short form of ``profl bench robust``'s second part: 20 % of samples ten deviations away."""
+    clean = profl.simulate(profl.cases.pricing(), profl.profl(), **SHORT).tail_excess().mean()
+    case = profl.contaminate(profl.cases.pricing(), 0.2, "blob", distance=10)
+    runs = {name: profl.simulate(case, profl.profl(filter=name), **SHORT) for name in ("robust", "none")}
+    assert runs["robust"].tail_excess().mean() <= 1.5 * clean + 0.01
+    assert runs["none"].tail_excess().mean() >= 0.3
+    assert runs["robust"].kept[:, 1:].mean() == pytest.approx(0.8, abs=0.01)
+    assert np.all(runs["none"].kept == 1)
+
+
+# -- how many samples
+
+
+def test_adaptive_size_is_variance_over_tolerance():
+    """Pricing: g_j = -z_j + J^T (-theta), so v = d = 5, and a tolerance of 0.05 asks for 100 samples."""
+    problem, theta = profl.cases.pricing(), jnp.full(5, 2.0)
+    batch, weights = drawn(problem, theta, 20000), jnp.full(20000, 1 / 20000)
+    size = profl.AdaptiveSamples(0.05, 10, 1000)
+    n = variance_size(
+        size, problem.rules, "pathwise", theta, batch, weights, jnp.mean(batch, 0), -1.5 * jnp.eye(5), False
+    )
+    assert int(n) == pytest.approx(100, abs=4)  # standard error of v: sqrt(2 * 5 / 20000) = 0.022, so 0.5 samples
+
+
+def test_the_published_bound_is_guarded():
+    losses, gradient, slope, one = jnp.full(10, 5.0), jnp.ones(5), jnp.eye(5), jnp.ones(())
+    for curvature, expected in ((10.0, 1000), (0.0, 1000)):
+        size = profl.AdaptiveSamples(0.05, 50, 1000, rule="paper", curvature=curvature)
+        assert int(paper_size(size, 20, 0.01, losses, gradient, slope, one)) == expected
+    # Without curvature and with a tiny loss only |J|^2 s^2 log(2 / 0.05) / Phi is left: 5 * 3.69 / 0.05 = 369.
+    size = profl.AdaptiveSamples(0.05, 50, 1000, rule="paper")
+    assert int(paper_size(size, 20, 0.01, 1e-6 * losses, gradient, slope, one)) == pytest.approx(369, abs=1)
+
+
+def test_adaptive_runs_draw_fewer_samples_within_the_tolerance():
+    method = profl.profl(filter="none", samples=profl.AdaptiveSamples(0.1, 50, 1000))
+    run = profl.simulate(profl.cases.pricing(), method, **{**SHORT, "samples": 1000, "rounds": 100})
+    mean = run.samples[:, -1] / run.deployments[:, -1]
+    assert np.all((mean >= 50) & (mean <= 500))
+    assert run.tail_excess().mean() <= 0.1
+
+
+# -- hostile clients
+
+
+def reports():
+    theta = jnp.array([[1.0, 2.0], [1.2, 2.2], [0.8, 1.8], [1.1, 2.1]])
+    return Report(theta, jnp.zeros(4), jnp.tile(jnp.eye(2), (4, 1, 1)))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("sign_flip", [-1.1, -2.1]),
+        ("scaled", [11.0, 21.0]),
+        ("drift", [1.0 - 1.5 * np.std([1.0, 1.2, 0.8]), 2.0 - 1.5 * np.std([2.0, 2.2, 1.8])]),
+        ("nan", [np.nan, np.nan]),
+        ("stale", [9.0, 9.0]),
+        ("jacobian", [1.1, 2.1]),
+        ("f_hat", [1.1, 2.1]),
+    ],
+)
+def test_what_hostile_clients_send(name, expected):
+    hostile = jnp.array([False, False, False, True])
+    sent = apply(get(name), reports(), jnp.zeros(2), jnp.full(2, 9.0), hostile)
+    np.testing.assert_allclose(sent.theta[3], expected, rtol=1e-5)
+    np.testing.assert_array_equal(sent.theta[:3], reports().theta[:3])
+    np.testing.assert_allclose(sent.jacobian[3], (-50 if name == "jacobian" else 1) * np.eye(2))
+
+
+def test_every_attack_is_tested():
+    assert set(profl.ATTACKS) == {"sign_flip", "scaled", "drift", "nan", "stale", "jacobian", "f_hat"}
+    np.testing.assert_allclose(get("f_hat").f_hat(jnp.array([2.0])), [-2.0])
+
+
+@pytest.mark.parametrize("attack", ["scaled", "stale", "f_hat"])
+def test_the_fitting_rule_withstands_and_the_mean_does_not(attack):
+    """Short form of the benchmark's fifth part: two of ten clients hostile."""
+    case = profl.cases.pricing()
+    settings = {**SHORT, "rounds": 100}
+    free = profl.simulate(case, profl.profl(filter="none"), **settings).tail_excess().mean()
+    excess = {
+        rule: profl.simulate(case, profl.profl(filter="none", aggregate=rule), attack=attack, **settings)
+        .tail_excess()
+        .mean()
+        for rule in ("mean", robust.RULE)
+    }
+    assert excess[robust.RULE] <= 2 * free + 0.01
+    assert excess["mean"] > excess[robust.RULE]
+
+
+def test_refused_reports_are_counted_and_the_run_goes_on():
+    run = profl.simulate(profl.cases.pricing(), profl.pofl(), attack="nan", hostile=[3, 5], **SHORT)
+    assert run.refused[:, -1].tolist() == [120, 120]
+    assert run.first_refused == ((1, 3), (1, 3))
+    assert not run.diverged.any()
+    assert "client 3" in run.failures()[0]
+
+
+@pytest.mark.parametrize("engine", ["fast", "debug"])
+def test_too_few_reports_stop_the_run_and_keep_what_was_done(engine):
+    settings = {"rounds": 4, "samples": 20, "seeds": [0], "progress": False, "engine": engine}
+    with pytest.raises(profl.TooFewReports, match=r"round 1: fewer than min_reports=9 of the 10") as found:
+        profl.simulate(profl.cases.pricing(), profl.pofl(), attack="nan", min_reports=9, **settings)
+    assert found.value.run.theta.shape[0] == 1
+    run = profl.simulate(profl.cases.pricing(), profl.pofl(), attack="nan", min_reports=8, **settings)
+    assert run.rounds[-1] == 4
+
+
+def test_one_poisoned_jacobian_moves_its_cluster_less_than_the_honest_spread():
+    rng = np.random.default_rng(0)
+    gamma = np.repeat([0.75, 1.5, 2.25], 11)
+    honest = -gamma[:, None, None] * np.eye(5) + 0.15 * rng.normal(size=(33, 5, 5))
+    weights, everyone = jnp.full(33, 1 / 33), jnp.ones(33, bool)
+    before, labels = Clusters("auto").share(jax.random.key(0), jnp.asarray(honest), weights, everyone)
+    assert len(set(np.asarray(labels).tolist())) == 3
+    spread = np.sqrt(np.mean(np.sum((honest[:11] - honest[:11].mean(0)) ** 2, axis=(1, 2))))
+    for scale in (-50.0, -3.0, -1.0, 0.0, 2.0, 1e6):
+        poisoned = honest.copy()
+        poisoned[0] *= scale
+        after, _ = Clusters("auto").share(jax.random.key(0), jnp.asarray(poisoned), weights, everyone)
+        assert np.sqrt(np.sum((after[5] - before[5]) ** 2)) <= spread
+
+
+# -- bad input
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: profl.contaminate(profl.cases.pricing(), 0.5, "blob"), r"\[0, 0.5\)"),
+        (lambda: profl.contaminate(profl.cases.pricing(), 0.1, "blub"), "did you mean"),
+        (lambda: profl.PaperFilter(segments=1), "B"),
+        (lambda: profl.PaperFilter(sparse=1.0), "J1"),
+        (lambda: profl.PaperFilter(settled=0.0), "J2"),
+        (lambda: profl.AdaptiveSamples(min_samples=100, max_samples=50), "100 > 50"),
+        (lambda: profl.profl(samples=100), "AdaptiveSamples"),
+        (lambda: profl.profl(filter=lambda g, w: -w), "0 or more"),
+        (lambda: profl.profl(filter=lambda g, w: w * jnp.nan), "0 or more"),
+        (lambda: profl.profl(filter=lambda g, w: 0 * w), "not all zero"),
+        (lambda: profl.profl(filter=lambda g, w: w[:3]), r"shape \(3,\)"),
+        (lambda: profl.profl(share=2, secure_aggregation=True), "sees nothing but their sum"),
+        (lambda: profl.profl(aggregate="median", secure_aggregation=True), "robust rule"),
+        (lambda: profl.profl(share=2, jacobian="exact"), "estimates Jacobians"),
+        (lambda: profl.profl(aggregate="meen"), "did you mean"),
+        (lambda: profl.simulate(profl.cases.pricing(), profl.profl(share=11), rounds=1), "at most 10"),
+        (lambda: profl.simulate(profl.cases.pricing(), profl.pofl(), rounds=1, attack="flip"), "attack must be one of"),
+        (lambda: profl.simulate(profl.cases.pricing(), profl.pofl(), rounds=1, min_reports=11), "at most 10"),
+        (lambda: hostile_clients([10], 10), "0 to 9"),
+        (lambda: hostile_clients(1.0, 10), "share"),
+    ],
+)
+def test_bad_input_gets_a_clear_error(make, message):
+    with pytest.raises(profl.InputError, match=message):
+        make()
+
+
+# -- the benchmark's own form
+
+
+def test_filter_needs_little_memory_beside_the_gradients():
+    (claim,) = robust.memory().claims
+    assert claim.holds
+    assert claim.measured > 1
+
+
+def test_filter_table_in_short():
+    found = robust.filter_alone(5)
+    assert len(found.rows) == 6 * 6 * 4
+    assert any(row["paper failed"] == 1 for row in found.rows)
+    assert {row["source"] for row in found.rows} == set(robust.FIXED_SOURCES)
+
+
+def test_bench_prints_writes_and_fails_where_a_claim_does_not_hold(tmp_path, monkeypatch):
+    def made(holds):
+        claim = {"claim": "two and two", "expected": "at most 5", "measured": 4.0, "threshold": 5.0, "holds": holds}
+        return {"item": "made", "seeds": 2, "seconds": 1.0, "rows": [{"part": "sums", "of": 2}], "claims": [claim]}
+
+    for holds, code in ((True, 0), (False, 1)):
+        monkeypatch.setitem(cli.BENCHMARKS, "made", (lambda holds=holds, **_: made(holds), 1))
+        path = tmp_path / f"{code}.json"
+        result = CliRunner().invoke(cli.app, ["bench", "made", "--json", str(path)])
+        assert result.exit_code == code
+        assert ("yes" in result.output) == holds
+        assert json.loads(path.read_text())["items"][0]["claims"][0]["holds"] == holds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["robust", "jacobian"])
+def test_bench_runs(name, tmp_path):
+    path = tmp_path / "bench.json"
+    CliRunner().invoke(cli.app, ["bench", name, "--quick", "--seeds", "1", "--json", str(path)])
+    (item,) = json.loads(path.read_text())["items"]
+    assert item["item"] == name
+    assert item["rows"]
+    assert all(set(claim) == {"claim", "expected", "measured", "threshold", "holds"} for claim in item["claims"])
