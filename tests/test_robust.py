@@ -192,19 +192,21 @@ def test_too_few_reports_stop_the_run_and_keep_what_was_done(engine):
     assert run.rounds[-1] == 4
 
 
-def test_one_poisoned_jacobian_moves_its_cluster_less_than_the_honest_spread():
-    rng = np.random.default_rng(0)
-    gamma = np.repeat([0.75, 1.5, 2.25], 11)
-    honest = -gamma[:, None, None] * np.eye(5) + 0.15 * rng.normal(size=(33, 5, 5))
-    weights, everyone = jnp.full(33, 1 / 33), jnp.ones(33, bool)
-    before, labels = Clusters("auto").share(jax.random.key(0), jnp.asarray(honest), weights, everyone)
-    assert len(set(np.asarray(labels).tolist())) == 3
-    spread = np.sqrt(np.mean(np.sum((honest[:11] - honest[:11].mean(0)) ** 2, axis=(1, 2))))
-    for scale in (-50.0, -3.0, -1.0, 0.0, 2.0, 1e6):
-        poisoned = honest.copy()
-        poisoned[0] *= scale
-        after, _ = Clusters("auto").share(jax.random.key(0), jnp.asarray(poisoned), weights, everyone)
-        assert np.sqrt(np.sum((after[5] - before[5]) ** 2)) <= spread
+@pytest.mark.parametrize(("count", "members"), [("auto", 11), ("auto", 33), (3, 11)])
+def test_one_poisoned_jacobian_moves_its_cluster_less_than_the_honest_spread(count, members):
+    share = jax.jit(lambda rows: Clusters(count).share(jax.random.key(0), rows, everyone / len(rows), everyone > 0))
+    everyone = jnp.ones(3 * members)
+    gamma = np.repeat([0.75, 1.5, 2.25], members)
+    for seed in range(3):
+        noise = np.random.default_rng(seed).normal(size=(3 * members, 5, 5))
+        honest = (-gamma[:, None, None] * np.eye(5) + 0.15 * noise).astype(np.float32)
+        before, labels = share(honest)
+        assert len(set(np.asarray(labels).tolist())) == 3
+        own = honest[:members]
+        spread = np.sqrt(np.mean(np.sum((own - own.mean(0)) ** 2, axis=(1, 2))))
+        for scale in (-50.0, -3.0, -1.0, 0.0, 2.0, 1e6):
+            after = share(np.concatenate([scale * honest[:1], honest[1:]]))[0]
+            assert np.sqrt(np.sum((after[5] - before[5]) ** 2)) <= 0.25 * spread
 
 
 # -- bad input
@@ -229,7 +231,10 @@ def test_one_poisoned_jacobian_moves_its_cluster_less_than_the_honest_spread():
         (lambda: profl.profl(share=2, jacobian="exact"), "estimates Jacobians"),
         (lambda: profl.profl(aggregate="meen"), "did you mean"),
         (lambda: profl.simulate(profl.cases.pricing(), profl.profl(share=11), rounds=1), "at most 10"),
-        (lambda: profl.simulate(profl.cases.pricing(), profl.pofl(), rounds=1, attack="flip"), "attack must be one of"),
+        (
+            lambda: profl.simulate(profl.cases.pricing(), profl.pofl(), rounds=1, attack="flip"),
+            "did you mean 'sign_flip'",
+        ),
         (lambda: profl.simulate(profl.cases.pricing(), profl.pofl(), rounds=1, min_reports=11), "at most 10"),
         (lambda: hostile_clients([10], 10), "0 to 9"),
         (lambda: hostile_clients(1.0, 10), "share"),
@@ -249,11 +254,11 @@ def test_filter_needs_little_memory_beside_the_gradients():
     assert claim.measured > 1
 
 
-def test_filter_table_in_short():
+def test_filter_table_in_short(monkeypatch):
+    monkeypatch.setattr(robust, "FIXED_SOURCES", ("blob",))
     found = robust.filter_alone(5)
-    assert len(found.rows) == 6 * 6 * 4
+    assert len(found.rows) == 6 * 4
     assert any(row["paper failed"] == 1 for row in found.rows)
-    assert {row["source"] for row in found.rows} == set(robust.FIXED_SOURCES)
 
 
 def test_bench_prints_writes_and_fails_where_a_claim_does_not_hold(tmp_path, monkeypatch):

@@ -7,8 +7,9 @@ Aggregation").
                 are pulled to the median distance first, so that a few far ones cannot turn the axes, and a direction
                 loses the variance that noise explains. A row that lies APART times as far off these directions as usual
                 counts in no centre and no aggregate; it gets the nearest label.
-    3. k-means  k-means++ seeds, RESTARTS restarts, STEPS Lloyd steps. Where a cluster comes out small (below), its rows
-                are set aside and the rest is divided anew: a stray client must not use up a cluster.
+    3. k-means  k-means++ seeds, RESTARTS restarts, STEPS Lloyd steps. Where a cluster comes out small (below), or a row
+                lies STRAY times as far from its centre as usual, such rows are set aside and the rest is divided anew:
+                a stray client must neither use up a cluster nor hide how well the others fall into groups.
     4. count    "auto" takes the C in 2..largest with the best simplified silhouette, the mean of 1 - a_i / b_i (a_i:
                 distance to the own centre, b_i: to the next), and divides at all only where log(variance / inertia)
                 exceeds that of NULLS Gaussian clouds of the same covariance, divided likewise, by SIGMAS of their
@@ -39,7 +40,7 @@ from profl.checks import InputError, positive_int
 from profl.server.rules import CentredClipping
 from profl.typing import Array, Key
 
-REACH, APART = 5.0, 3.0
+REACH, APART, STRAY = 5.0, 3.0, 6.0
 DIRECTIONS, FLOOR = 5, 1.5
 RESTARTS, STEPS, PEELS = 8, 20, 3
 NULLS, SIGMAS = 24, 3.5
@@ -210,7 +211,7 @@ def silhouette(x: Array, weights: Array, groups: Groups, count: Array) -> Array:
 
 
 def peel(draws: Array, x: Array, weights: Array, count: Array | int) -> tuple[Groups, Array]:
-    """Step 3: the first division all of whose clusters are large, rows of small ones set aside each time.
+    """Step 3: the first division all of whose clusters are large and close, rows that are not set aside each time.
 
     Also whether there is one; the first division of all if there is none. draws: (PEELS + 1, RESTARTS, slots).
     """
@@ -222,7 +223,10 @@ def peel(draws: Array, x: Array, weights: Array, count: Array | int) -> tuple[Gr
         member = (labels[:, None] == jnp.arange(draws.shape[1])) & kept[:, None]
         mass = used @ member
         large = (jnp.sum(member, 0) >= MEMBERS) & (mass >= SHARE)
-        return kept & large[labels], (Groups(labels, kept, mass, large, centres), jnp.sum(large) == count)
+        off = jnp.sqrt(jnp.min(distances(x, centres, count), 1))
+        stray = kept & (off > STRAY * weighted_quantile(off[:, None], used))
+        fits = (jnp.sum(large) == count) & ~jnp.any(stray)
+        return kept & large[labels] & ~stray, (Groups(labels, kept, mass, large, centres), fits)
 
     _, (groups, fits) = jax.lax.scan(divide, weights > 0, draws)
     return trees.take(groups, jnp.argmax(fits)), jnp.any(fits)
