@@ -16,9 +16,13 @@ from profl.checks import DivergedError, InputError, TooFewReports
 from profl.client.explore import Exploration
 from profl.client.filters import PaperFilter, RobustFilter
 from profl.client.sample_size import AdaptiveSamples
+from profl.engines.batches import Delayed
+from profl.engines.loop import train
 from profl.engines.simulate import simulate
+from profl.engines.simulated import simulated_clients
 from profl.problem.contamination import contaminate
 from profl.problem.families import ClassMeans, Family, GaussianMean, GroupShares, LinearGaussian
+from profl.problem.live import LiveProblem
 from profl.problem.problem import Box, Problem
 from profl.problem.reaction import Reaction, SampledReaction
 from profl.results.files import load
@@ -36,6 +40,7 @@ __all__ = [
     "Box",
     "ClassMeans",
     "Clusters",
+    "Delayed",
     "DivergedError",
     "Exploration",
     "Family",
@@ -43,6 +48,7 @@ __all__ = [
     "GroupShares",
     "InputError",
     "LinearGaussian",
+    "LiveProblem",
     "PaperFilter",
     "Problem",
     "Reaction",
@@ -61,4 +67,6 @@ __all__ = [
     "rgd",
     "rrm",
     "simulate",
+    "simulated_clients",
+    "train",
 ]

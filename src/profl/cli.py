@@ -21,6 +21,7 @@ from profl.cases import CASES
 from profl.cases import get as get_case
 from profl.data import MissingDataError
 from profl.data.commands import app as data_app
+from profl.engines.commands import check_
 from profl.engines.progress import progress_bar
 from profl.engines.simulate import simulate
 from profl.experiments import robust
@@ -43,6 +44,7 @@ app = typer.Typer(
 )
 
 app.add_typer(data_app, name="data")
+app.command("check")(check_)
 
 CaseName = Annotated[str, typer.Argument(help=f"Case study: {', '.join(CASES)}.")]
 Rounds = Annotated[int, typer.Option(help="Rounds of the federation.")]
