@@ -32,8 +32,10 @@ CASE = profl.Problem(
     weights=[0.1, 0.2, 0.3, 0.4],
 )
 METHODS = {
-    "loop": profl.profl(filter="none", share=2),
+    "loop": profl.pofl(),
     "simulate": profl.pofl(),
+    "shared": profl.profl(filter="none", share=2),
+    "adaptive": profl.profl(filter="none", samples=profl.AdaptiveSamples(0.2, 20, 80)),
 }
 SETTINGS = {"rounds": 12, "local_steps": 2, "samples": 30, "participation": 0.75, "progress": False}
 
@@ -41,7 +43,7 @@ SETTINGS = {"rounds": 12, "local_steps": 2, "samples": 30, "participation": 0.75
 def run(engine: str, folder: str | None = None, pause: float = 0.0, **settings) -> profl.Run:
     method = METHODS[engine]
     settings = {**SETTINGS, "checkpoint": folder, **settings}
-    if engine == "simulate":
+    if engine in ("simulate", "adaptive"):
         return profl.simulate(CASE, method, seeds=[0, 1], **settings)
     clients = profl.simulated_clients(CASE, method, samples=30)
     clients[0] = Paced(clients[0], pause)

@@ -21,7 +21,10 @@ from tests import killed
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("engine", ["loop", "simulate"])
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("shared", "adaptive")]
+
+
+@pytest.mark.parametrize("engine", ["loop", "simulate", *SLOW])
 def test_a_run_in_parts_has_the_same_bits(engine, tmp_path):
     whole = killed.run(engine, tmp_path / "whole")
     for rounds in (1, 5, 12):
@@ -36,6 +39,7 @@ def test_a_run_in_parts_has_the_same_bits(engine, tmp_path):
     np.testing.assert_array_equal(again.theta, whole.theta)
 
 
+@pytest.mark.slow
 def test_records_do_not_decide_what_a_crash_costs(tmp_path):
     """A simulation that records every fifth round still saves every round, and records the same."""
     plain = killed.run("simulate", record_every=5)
@@ -49,16 +53,20 @@ def test_records_do_not_decide_what_a_crash_costs(tmp_path):
 
 
 def start(engine, folder, out):
+    """The run in a process of its own; what one process compiled, the next one finds."""
+    cache = {
+        "JAX_COMPILATION_CACHE_DIR": str(out.parent / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
     command = [sys.executable, "-m", "tests.killed", engine, str(folder), str(out)]
-    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
+    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, env={**os.environ, **cache})
 
 
 @pytest.mark.parametrize(
     ("engine", "kills"),
     [
         ("loop", 2),
-        ("simulate", 1),
-        pytest.param("loop", 20, marks=pytest.mark.slow),
+        pytest.param("shared", 20, marks=pytest.mark.slow),
         pytest.param("simulate", 20, marks=pytest.mark.slow),
     ],
 )
@@ -156,7 +164,7 @@ def test_another_problem_and_another_method(made, tmp_path, monkeypatch):
         patch.setattr(killed, "CASE", replace(killed.CASE, loss=lambda theta, z: -2 * (theta * z).sum()))
         with pytest.raises(profl.InputError, match=r"another run: loss was .*revenue.*, is .*lambda"):
             killed.run("loop", tmp_path)
-    monkeypatch.setitem(killed.METHODS, "loop", profl.profl(0.02, filter="none", share=2))
+    monkeypatch.setitem(killed.METHODS, "loop", profl.pofl(0.02))
     with pytest.raises(profl.InputError, match=r"algorithm.learning_rate was 0.01, is 0.02"):
         killed.run("loop", tmp_path)
 

@@ -1,9 +1,24 @@
-"""profl over a network, with Flower: ``pip install 'profl[flower]'``."""
+"""profl over a network, with Flower: ``pip install 'profl[flower]'``.
 
-from profl.engines.flower.client_app import make_client_app
-from profl.engines.flower.federation import Federation
-from profl.engines.flower.grid import InProcessGrid
-from profl.engines.flower.server_app import make_server_app
-from profl.engines.flower.strategy import ProFLStrategy
+Names are imported when they are first used, so that the command line starts without Flower.
+"""
 
-__all__ = ["Federation", "InProcessGrid", "ProFLStrategy", "make_client_app", "make_server_app"]
+from importlib import import_module
+from typing import Any
+
+_PLACES = {
+    "Federation": "federation",
+    "InProcessGrid": "grid",
+    "LocalFederation": "processes",
+    "ProFLStrategy": "strategy",
+    "make_client_app": "client_app",
+    "make_server_app": "server_app",
+}
+
+__all__ = ["Federation", "InProcessGrid", "LocalFederation", "ProFLStrategy", "make_client_app", "make_server_app"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

@@ -45,7 +45,7 @@ def make_client_app(
         """Who am I, and what do I take the run to be?"""
 
         def answer() -> RecordDict:
-            own = federation or from_config(context.run_config)
+            own = federation or _settings(context)
             facts = {f"fact {name}": text for name, text in own.facts.items()}
             return RecordDict({"hello": ConfigRecord({"client": _number(context, own), **facts})})
 
@@ -54,7 +54,7 @@ def make_client_app(
     @app.train()
     def train(message: Message, context: Context) -> Message:
         def answer() -> RecordDict:
-            own = federation or from_config(context.run_config)
+            own = federation or _settings(context)
             source = clients if clients is not None else _named_clients(context)
             place = folder if folder is not None else context.node_config.get("state")
             return work(own, source, message.content, context, place)  # type: ignore[arg-type]
@@ -126,17 +126,14 @@ def _client(federation: Federation, clients: Clients, number: int) -> Any:
     return clients(number) if callable(clients) else clients[number]
 
 
-def _light() -> None:
-    """Every message starts a new process: what one compiled, the next one finds on disk."""
-    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR") or os.path.expanduser("~/.cache/profl/compiled")
-    jax.config.update("jax_compilation_cache_dir", folder)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+def _settings(context: Context) -> Federation:
+    """The federation of a run's settings. Every message starts a new process: what one compiled, the next finds."""
+    if folder := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        jax.config.update("jax_compilation_cache_dir", folder)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    return from_config(context.run_config)
 
 
-def __getattr__(name: str) -> Any:
-    """``app``: the ClientApp that reads everything from the run's settings, for ``clientapp`` in a pyproject."""
-    if name != "app":
-        raise AttributeError(name)
-    _light()
-    return make_client_app()
+app = make_client_app()
+"""Reads everything from the run's settings: what ``clientapp`` in a pyproject can name."""

@@ -51,8 +51,5 @@ def make_server_app(
     return app
 
 
-def __getattr__(name: str) -> Any:
-    """``app``: the ServerApp that reads everything from the run's settings, for ``serverapp`` in a pyproject."""
-    if name != "app":
-        raise AttributeError(name)
-    return make_server_app()
+app = make_server_app()
+"""Reads everything from the run's settings: what ``serverapp`` in a pyproject can name."""
