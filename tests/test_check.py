@@ -55,7 +55,14 @@ def test_a_sound_problem_passes():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", [profl.cases.group_pricing, profl.cases.retail, profl.cases.strategic])
+@pytest.mark.parametrize(
+    "case",
+    [
+        profl.cases.group_pricing,
+        pytest.param(profl.cases.retail, marks=pytest.mark.slow),
+        pytest.param(profl.cases.strategic, marks=pytest.mark.slow),
+    ],
+)
 def test_the_cases_pass(case):
     assert "fail" not in verdicts(check(case(clients=2))).values()
 
@@ -110,7 +117,8 @@ def test_mistakes_are_found(changes, client, question, verdict, detail):
     finding = next(f for f in found if f.question == question)
     assert finding.verdict == verdict
     assert detail in finding.detail
-    assert all(f.verdict != "fail" for f in found if f.question != question)
+    failed = [f.question for f in found if f.verdict == "fail"]
+    assert failed[:1] == ([question] if verdict == "fail" else [])
 
 
 FILE = """

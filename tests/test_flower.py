@@ -311,3 +311,28 @@ def test_hostile_reports_as_in_simulation():
     del settings["seed"]
     fast = profl.simulate(CASE, method, seeds=[3], attack="sign_flip", hostile=[1], progress=False, **settings)
     np.testing.assert_allclose(run.theta, fast.theta, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_memory_is_flat():
+    """200 rounds of 100 clients in one process: what is in use at the end is what was in use after round 20."""
+    import gc
+
+    from profl.engines.flower import Federation
+
+    case = profl.cases.pricing(clients=100, goods=2)
+    own = Federation(case, profl.pofl(), 100, rounds=200, local_steps=1, samples=20)
+    used = {}
+
+    class Watched(InProcessGrid):
+        def deliver(self, message):
+            order = message.content.get("order")
+            if order is not None and order["client"] == 0:
+                gc.collect()
+                pages = int(Path("/proc/self/statm").read_text().split()[1])
+                used[order["round"]] = pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+            return super().deliver(message)
+
+    ProFLStrategy(own, wait=60.0).run(Watched(make_client_app(own), 100))
+    print({number: round(size, 1) for number, size in used.items() if number % 20 == 0})
+    assert used[200] - used[20] < 10, used  # MiB, of some 400

@@ -15,6 +15,7 @@ from profl.algorithms import Algorithm, pfl, pg, pofl, profl, rgd, rrm
 from profl.checks import DivergedError, InputError, TooFewReports
 from profl.client.explore import Exploration
 from profl.client.filters import PaperFilter, RobustFilter
+from profl.client.privacy import Privacy
 from profl.client.sample_size import AdaptiveSamples
 from profl.engines.batches import Delayed
 from profl.engines.loop import train
@@ -50,6 +51,7 @@ __all__ = [
     "LinearGaussian",
     "LiveProblem",
     "PaperFilter",
+    "Privacy",
     "Problem",
     "Reaction",
     "RobustFilter",

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -26,6 +27,7 @@ from profl.client.believe import believe
 from profl.client.filters import RobustFilter
 from profl.engines import batches
 from profl.engines.visit import call, takes_step
+from profl.problem.families import Family
 from profl.problem.live import LiveProblem
 from profl.problem.problem import Problem
 from profl.typing import Array, Batch, Theta
@@ -78,11 +80,11 @@ def _ask(problem: Problem | LiveProblem, client: Any, samples: int, timeout: flo
     yield _losses(world, theta, batch)
     yield _gradient(world, theta, batch)
     yield _projection(world, theta)
-    f = world.family.estimate(batch, weights)
+    f = _estimates(world.family, batch, weights[None])[0]
     yield _family(world, batch, weights, f)
     yield _noise(world, batch, weights, f)
     yield _reaction(world, theta, deploy)
-    kept = float(believe(world.rules, RobustFilter(), theta, batch, weights)[1])
+    kept = float(_believe(world.rules, RobustFilter(), theta, batch, weights)[1])
     hint = "; train with profl.profl, whose filter drops it" if kept < 0.97 else ""
     yield Finding("junk", "look" if kept < 0.97 else "ok", f"the filter would drop {1 - kept:.1%} of the samples{hint}")
 
@@ -181,13 +183,10 @@ def _projection(world: Problem, theta: Theta) -> Finding:
 
 def _family(world: Problem, batch: Batch, weights: Array, f: Array) -> Finding:
     """The mean score along the directions in which other weights would move f_hat, in standard errors."""
-    scores = np.asarray(jax.vmap(jax.grad(world.family.log_prob, argnums=1), (0, None))(batch, f))
-    rng = np.random.default_rng(2)
-    moves = []
-    for _ in range(8):
-        other = rng.exponential(size=weights.shape[0])
-        moves.append(np.asarray(world.family.estimate(batch, jnp.asarray(other / other.sum()))) - np.asarray(f))
-    along = scores @ np.array(moves).T  # (n, 8)
+    scores = np.asarray(_scores(world.family, batch, f))
+    others = np.random.default_rng(2).exponential(size=(8, weights.shape[0]))
+    moves = np.asarray(_estimates(world.family, batch, others / others.sum(axis=1, keepdims=True))) - np.asarray(f)
+    along = scores @ moves.T  # (n, 8)
     if not np.all(np.isfinite(along)):
         return Finding("family", "fail", "the score or the estimate is not finite")
     spread = along.std(axis=0) / math.sqrt(along.shape[0])
@@ -199,10 +198,7 @@ def _family(world: Problem, batch: Batch, weights: Array, f: Array) -> Finding:
 
 def _noise(world: Problem, batch: Batch, weights: Array, f: Array) -> Finding:
     stated = np.asarray(world.family.variance(batch, weights, f))
-    rng, n = np.random.default_rng(3), weights.shape[0]
-    draws = [rng.multinomial(n, np.full(n, 1 / n)) / n for _ in range(100)]
-    estimates = np.array([world.family.estimate(batch, jnp.asarray(draw, float)) for draw in draws])
-    measured = estimates.var(axis=0, ddof=1)
+    measured = _bootstrap(world, batch)
     ratio = float(np.sqrt(stated.sum() / max(float(measured.sum()), 1e-30)))
     if 0.5 <= ratio <= 2:
         return Finding("noise", "ok", f"the family states {ratio:.2f} times the noise that the data show")
@@ -234,11 +230,28 @@ def _reaction(world: Problem, theta: Theta, deploy: Callable[[Theta, int], Batch
 def _estimate(world: Problem, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
     """f_hat and its variance by the bootstrap, since the stated one may be wrong."""
     n = batches.rows(batch)
-    rng = np.random.default_rng(4)
-    draws = [rng.multinomial(n, np.full(n, 1 / n)) / n for _ in range(30)]
-    estimates = np.array([world.family.estimate(batch, jnp.asarray(draw, float)) for draw in draws])
-    f = np.asarray(world.family.estimate(batch, jnp.full(n, 1.0 / n)))
-    return f, estimates.var(axis=0, ddof=1)
+    return np.asarray(_estimates(world.family, batch, np.full((1, n), 1 / n))[0]), _bootstrap(world, batch)
+
+
+def _bootstrap(world: Problem, batch: Batch) -> np.ndarray:
+    """The variance of every entry of f_hat, from 64 resampled batches."""
+    n = batches.rows(batch)
+    draws = np.random.default_rng(3).multinomial(n, np.full(n, 1 / n), size=64) / n
+    return np.asarray(_estimates(world.family, batch, draws)).var(axis=0, ddof=1)
+
+
+@partial(jax.jit, static_argnums=0)
+def _estimates(family: Family, batch: Batch, weights: Array) -> Array:
+    """f_hat under each row of weights."""
+    return jax.vmap(family.estimate, (None, 0))(batch, weights)
+
+
+@partial(jax.jit, static_argnums=0)
+def _scores(family: Family, batch: Batch, f: Array) -> Array:
+    return jax.vmap(jax.grad(family.log_prob, argnums=1), (0, None))(batch, f)
+
+
+_believe = partial(jax.jit, static_argnums=(0, 1))(believe)
 
 
 def _flat(theta: Theta) -> tuple[np.ndarray, Callable[[Any], Theta]]:

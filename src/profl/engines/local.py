@@ -15,6 +15,7 @@ import numpy as np
 
 from profl import random, trees
 from profl.client import step as parts
+from profl.client.privacy import Privacy
 from profl.engines import batches
 from profl.engines.plan import Plan, Settings
 from profl.engines.rounds import Work, own_jacobian
@@ -27,13 +28,21 @@ Ask = Callable[[Theta, int, int], Any]
 
 
 def local_round(
-    plan: Plan, like: Batch, root: Key, round_: int, client: int, theta: Theta, state: parts.State, ask: Ask
+    plan: Plan,
+    like: Batch,
+    root: Key,
+    round_: int,
+    client: int,
+    theta: Theta,
+    state: parts.State,
+    ask: Ask,
+    privacy: Privacy | None = None,
 ) -> Work:
     """The client's report and its new state; raises ``InputError`` where a batch cannot be used.
 
     ``like`` has the structure, shapes and dtypes of a batch (``plan.batch_shape``).
     """
-    settings = plan.settings
+    settings, sent = plan.settings, theta
     rules, recipe = settings.rules, settings.recipe
     row = trees.take(plan.population, client)
     wanted = int(row.counts if recipe.size is None else state.samples)
@@ -54,7 +63,7 @@ def local_round(
         theta, state, info = _step(rules, recipe, state, theta, batch, weights, told, deployed, None, last)
         kept.append(float(info.kept))
         drawn += count
-    return Work(
+    done = Work(
         theta,
         state,
         info.loss,
@@ -64,6 +73,21 @@ def local_round(
         own_jacobian(settings, state),
         info.jacobian_error,
         bool(_sound(info.loss, state.jacobian)),
+    )
+    return done if privacy is None else _protected(privacy, sent, done, wanted * settings.local_steps, client, round_)
+
+
+def _protected(privacy: Privacy, sent: Theta, work: Work, samples: int, client: int, round_: int) -> Work:
+    """What may leave the client: the noised model and Jacobian, and no other number that depends on its data."""
+    number = round_ * 2**20 + client
+    return work._replace(
+        theta=privacy.model(sent, work.theta, number),
+        jacobian=None if work.jacobian is None else privacy.jacobian(work.jacobian, number),
+        loss=0.0,
+        regret=float("nan"),
+        kept=1.0,
+        samples=samples,
+        jacobian_error=float("nan"),
     )
 
 

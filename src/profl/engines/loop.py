@@ -21,6 +21,7 @@ import numpy as np
 
 from profl import checks
 from profl.algorithms.base import Algorithm
+from profl.client.privacy import Privacy
 from profl.client.step import State
 from profl.engines.checkpoint import Checkpoints
 from profl.engines.facts import facts
@@ -69,6 +70,7 @@ def train(
     min_reports: int = 1,
     patience: int = 3,
     guard: float = 10.0,
+    privacy: Privacy | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = True,
     report: Callable[[str], None] | None = None,
@@ -90,6 +92,7 @@ def train(
         rounds in a row the run stops with ``profl.TooFewReports``, which holds what was done.
       guard: the run stops with ``profl.DivergedError`` when the estimated risk has risen, three rounds in a row, by
         more than ``guard`` times its scale in the first round.
+      privacy: clip and noise every report at its client (``profl.Privacy``).
       checkpoint: a folder; after every round all that the next one needs is written there.
       resume: go on from the newest checkpoint in that folder.
       report: called with one sentence per incident, such as ``print``; they are also in ``run.incidents``.
@@ -129,9 +132,9 @@ def train(
     live = Live(begin(plan, 0), Guard(), ())
     saved = None
     if checkpoint is not None:
-        saved = Checkpoints(checkpoint, facts("loop", world, algorithm, plan), resume)
+        saved = Checkpoints(checkpoint, {**facts("loop", world, algorithm, plan), "privacy": repr(privacy)}, resume)
         live = Live(*restore(saved, rounds, live))
-    crew = Crew(clients, plan, timeout, bool(jax.config.read("jax_enable_x64")))
+    crew = Crew(clients, plan, timeout, privacy, bool(jax.config.read("jax_enable_x64")))
     title = f"{algorithm.name} on {world.name}"
     finish = partial(_finish, world, algorithm, plan, started)
     try:
@@ -156,8 +159,10 @@ def train(
 class Crew:
     """The clients at work: one thread per client and round."""
 
-    def __init__(self, clients: Sequence[Client], plan: Plan, timeout: float, x64: bool) -> None:
-        self.clients, self.plan, self.timeout, self.x64 = clients, plan, timeout, x64
+    def __init__(
+        self, clients: Sequence[Client], plan: Plan, timeout: float, privacy: Privacy | None, x64: bool
+    ) -> None:
+        self.clients, self.plan, self.timeout, self.privacy, self.x64 = clients, plan, timeout, privacy, x64
         self.like = batch_shape(plan.settings, plan.population, jax.tree.map(lambda leaf: leaf[0], plan.models))
         self.bell, self.loop = threading.Condition(), EventLoop()
         self.visits: dict[int, Visit] = {}
@@ -201,7 +206,8 @@ class Crew:
             return visit.ask(deploy, deployed, samples, **({"step": step} if wants_step else {}))
 
         with jax.enable_x64(self.x64):  # a setting of the thread
-            return local_round(self.plan, self.like, self.plan.roots[0], round_, client, theta, state, ask)
+            root = self.plan.roots[0]
+            return local_round(self.plan, self.like, root, round_, client, theta, state, ask, self.privacy)
 
 
 def _check_clients(clients: Sequence[Client]) -> Sequence[Client]:

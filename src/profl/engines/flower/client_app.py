@@ -89,8 +89,8 @@ def work(
         extra = {"step": step} if with_step else {}
         return call(deploy, theta, samples, timeout=federation.timeout, **extra)
 
-    root = plan.roots[0]
-    done = local_round(plan, federation.like, root, order.round - 1, order.client, order.theta, state, ask)
+    told = (plan.roots[0], order.round - 1, order.client, order.theta)
+    done = local_round(plan, federation.like, *told, state, ask, federation.privacy)
     memory.keep(order.round, done.state)
     return wire.write_report(done, order, lost)
 

@@ -15,6 +15,7 @@ from profl import checks, trees
 from profl.algorithms import get as get_algorithm
 from profl.algorithms.base import Algorithm
 from profl.cases import get as get_case
+from profl.client.privacy import Privacy
 from profl.client.step import State
 from profl.engines.facts import facts
 from profl.engines.named import named
@@ -45,6 +46,7 @@ class Federation:
     initial: Theta | None = None
     min_reports: int = 1
     timeout: float = 60.0
+    privacy: Privacy | None = None
 
     def __post_init__(self) -> None:
         checks.positive_int("clients", self.clients)
@@ -85,7 +87,7 @@ class Federation:
     @cached_property
     def facts(self) -> dict[str, str]:
         """What the run is; two sides with other facts must not work together."""
-        return facts("flower", self.world, self.algorithm, self.plan)
+        return {**facts("flower", self.world, self.algorithm, self.plan), "privacy": repr(self.privacy)}
 
     @cached_property
     def digest(self) -> str:
