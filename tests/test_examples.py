@@ -60,7 +60,7 @@ def test_retailers_in_process_give_the_same_prices(tmp_path, monkeypatch):
     own = replace(retailers.federation, rounds=3)
     clients = [Here(i) for i in range(retailers.RETAILERS)]
     looped = profl.train(
-        clients, own.algorithm, own.problem, rounds=3, local_steps=5, samples=own.samples, progress=False
+        clients, own.algorithm, own.problem, rounds=3, local_steps=own.local_steps, samples=own.samples, progress=False
     )
     flower = ProFLStrategy(own).run(InProcessGrid(make_client_app(own, clients), retailers.RETAILERS))
     np.testing.assert_allclose(flower.theta, looped.theta, atol=1e-5)

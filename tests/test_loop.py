@@ -6,6 +6,7 @@ import asyncio
 import re
 import threading
 import time
+from importlib.util import find_spec
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +29,7 @@ SMALL = {"rounds": 4, "local_steps": 2, "progress": False}
     ],
     ids=["pfl", "pofl", "shared", "adaptive"],
 )
-def test_loop_and_simulate_agree(method):
+def test_loop_flower_and_simulate_agree(method):
     settings = {**SMALL, "samples": [20, 30, 40, 30], "participation": 0.75}
     fast = profl.simulate(CASE, method, seeds=[3], **settings)
     clients = profl.simulated_clients(CASE, method, samples=settings["samples"], seed=3)
@@ -38,6 +39,22 @@ def test_loop_and_simulate_agree(method):
         np.testing.assert_array_equal(getattr(live, name), getattr(fast, name))
     if method.share is not None:
         np.testing.assert_array_equal(live.jacobians.groups, fast.jacobians.groups)
+    if find_spec("flwr") is None:
+        return
+    from profl.engines.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
+
+    del settings["progress"]
+    federation = Federation(CASE, method, 4, seed=3, **settings)
+    strategy = ProFLStrategy(federation, wait=1.0)
+    over = strategy.run(InProcessGrid(make_client_app(federation), 4))
+    assert not over.incidents
+    np.testing.assert_allclose(over.theta, fast.theta, atol=1e-5)
+    for name in ("deployments", "samples", "refused"):
+        np.testing.assert_array_equal(getattr(over, name), getattr(fast, name))
+    assert over.settings["wire_bytes_up"] == strategy.bytes_up > fast.bytes_up[0, -1]
+    if method.share is not None:
+        np.testing.assert_array_equal(over.jacobians.groups, fast.jacobians.groups)
+        np.testing.assert_allclose(over.jacobians.own, fast.jacobians.own, atol=1e-4)
 
 
 @pytest.mark.slow

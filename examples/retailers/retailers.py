@@ -67,4 +67,4 @@ def client(number: int) -> Retailer:
     return Retailer(number, os.environ["RETAILERS"])
 
 
-federation = Federation(problem, method, clients=RETAILERS, rounds=12, local_steps=5, samples=DAYS, timeout=30.0)
+federation = Federation(problem, method, clients=RETAILERS, rounds=6, local_steps=10, samples=DAYS, timeout=30.0)

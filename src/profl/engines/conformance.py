@@ -60,14 +60,17 @@ def check(
     checks.positive_int("samples", samples)
     found: list[Finding] = []
     try:
-        for finding in _ask(problem, client, samples, timeout):
+        for finding in _ask(problem, client, samples, timeout, lambda: not any(f.verdict == "fail" for f in found)):
             found.append(finding)
     except Broken as stop:
         found.append(Finding(*stop.args[0]))
     return found
 
 
-def _ask(problem: Problem | LiveProblem, client: Any, samples: int, timeout: float) -> Iterator[Finding]:
+def _ask(
+    problem: Problem | LiveProblem, client: Any, samples: int, timeout: float, ready: Callable[[], bool]
+) -> Iterator[Finding]:
+    """``ready()`` says whether nothing has failed so far: the filter is not asked about a problem that is broken."""
     world, theta, like = _structure(problem)
     yield Finding("structure", "ok", f"{_size(theta)} numbers in a model, {_size(like)} in a sample")
     deploy = _deployer(world, client, samples, like, timeout)
@@ -84,9 +87,16 @@ def _ask(problem: Problem | LiveProblem, client: Any, samples: int, timeout: flo
     yield _family(world, batch, weights, f)
     yield _noise(world, batch, weights, f)
     yield _reaction(world, theta, deploy)
+    if ready():
+        yield _junk(world, theta, batch, weights)
+
+
+def _junk(world: Problem, theta: Theta, batch: Batch, weights: Array) -> Finding:
     kept = float(_believe(world.rules, RobustFilter(), theta, batch, weights)[1])
     hint = "; train with profl.profl, whose filter drops it" if kept < 0.97 else ""
-    yield Finding("junk", "look" if kept < 0.97 else "ok", f"the filter would drop {1 - kept:.1%} of the samples{hint}")
+    return Finding(
+        "junk", "look" if kept < 0.97 else "ok", f"the filter would drop {1 - kept:.1%} of the samples{hint}"
+    )
 
 
 def _structure(problem: Problem | LiveProblem) -> tuple[Problem, Theta, Batch]:

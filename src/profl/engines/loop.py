@@ -45,7 +45,7 @@ class Client(Protocol):
         """Deploy ``theta``, wait, and return about ``samples`` samples of what came in."""
 
 
-class Live(NamedTuple):
+class UnderWay(NamedTuple):
     """A run under way."""
 
     server: Server
@@ -129,11 +129,11 @@ def train(
     checks.positive("guard", guard)
     checks.positive_int("patience", patience)
     started = time.perf_counter()
-    live = Live(begin(plan, 0), Guard(), ())
+    live = UnderWay(begin(plan, 0), Guard(), ())
     saved = None
     if checkpoint is not None:
         saved = Checkpoints(checkpoint, {**facts("loop", world, algorithm, plan), "privacy": repr(privacy)}, resume)
-        live = Live(*restore(saved, rounds, live))
+        live = UnderWay(*restore(saved, rounds, live))
     crew = Crew(clients, plan, timeout, privacy, bool(jax.config.read("jax_enable_x64")))
     title = f"{algorithm.name} on {world.name}"
     finish = partial(_finish, world, algorithm, plan, started)
@@ -143,7 +143,7 @@ def train(
             while live.server.round < rounds:
                 server = one_round(plan, plan.roots[0], live.server, crew.work, f"seed {seed}", patience)
                 told = crew.take_incidents(server.round, report)
-                live = Live(server, watch(live.guard, server, guard), (*live.incidents, *told))
+                live = UnderWay(server, watch(live.guard, server, guard), (*live.incidents, *told))
                 advance(1)
                 if server.stopped >= 0:
                     raise checks.TooFewReports(_why_stopped(plan, live, patience), finish(live))
@@ -230,7 +230,7 @@ def _what_went_wrong(error: BaseException) -> str:
     return f"raised {type(error).__name__}: {error}"
 
 
-def _finish(problem: Problem, algorithm: Algorithm, plan: Plan, started: float, live: Live) -> Run:
+def _finish(problem: Problem, algorithm: Algorithm, plan: Plan, started: float, live: UnderWay) -> Run:
     found, figures = trace(live.server)
     found = jax.tree.map(lambda leaf: np.asarray(leaf)[None], found)
     final = final_jacobians(plan.settings, live.server.states)
@@ -239,7 +239,7 @@ def _finish(problem: Problem, algorithm: Algorithm, plan: Plan, started: float, 
     return replace(run, live=figures, incidents=live.incidents)
 
 
-def _why_stopped(plan: Plan, live: Live, patience: int) -> str:
+def _why_stopped(plan: Plan, live: UnderWay, patience: int) -> str:
     last = [f"client {client} {what}" for round_, client, what in live.incidents if round_ == live.server.round]
     return (
         f"round {live.server.round}: fewer than min_reports={plan.settings.min_reports} reports could be used, "
@@ -247,7 +247,7 @@ def _why_stopped(plan: Plan, live: Live, patience: int) -> str:
     )
 
 
-def _why_diverged(live: Live, guard: float) -> str:
+def _why_diverged(live: UnderWay, guard: float) -> str:
     return (
         f"round {live.server.round}: the estimated risk has been {guard:g} times its first scale above its first value "
         f"({live.guard.first:.4g}) for three rounds; try a smaller learning_rate, more samples, or a larger guard"

@@ -135,7 +135,9 @@ def simulate(
     )
     started = time.perf_counter()
     title = f"{algorithm.name} on {problem.name}"
-    if checkpoint is not None and engine == "fast":
+    if checkpoint is not None:
+        if engine != "fast":
+            raise checks.InputError("checkpoint needs engine='fast'")
         from profl.engines.saved import run_saved
 
         saved = Checkpoints(checkpoint, facts("simulate", problem, algorithm, plan), resume)

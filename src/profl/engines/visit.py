@@ -26,6 +26,7 @@ class Visit:
         self.error: BaseException | None = None
         self.waiting_since: float | None = None
         self.given_up = False
+        self.done = False
         self._work, self._bell, self._loop = work, bell, loop
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -57,14 +58,8 @@ class Visit:
             self.error = error
         finally:
             with self._bell:
-                self._done = True
+                self.done = True
                 self._bell.notify_all()
-
-    _done = False
-
-    @property
-    def done(self) -> bool:
-        return self._done
 
 
 class EventLoop:

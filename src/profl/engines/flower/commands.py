@@ -110,7 +110,7 @@ def submit_(
     wait: Wait = 3600.0,
 ) -> None:
     """Run an app on a SuperLink and wait for its end; exit status 1 unless it completed."""
-    from profl.engines.flower.processes import connect, run_status, submit
+    from profl.engines.flower.processes import connect, run_log, run_status, submit
 
     if not (folder / "pyproject.toml").is_file():
         raise InputError(f"{folder} is no Flower app: it has no pyproject.toml")
@@ -123,13 +123,17 @@ def submit_(
             if time.monotonic() > deadline:
                 raise FailedError(f"run {number} is {status} after {wait:g} s")
             time.sleep(3)
+        if status != "finished:completed":
+            typer.echo(run_log(number, environment), err=True)
     _say(status)
 
 
 def _finish(federation: Any, number: str, wait: float, out: Path, quiet: bool) -> None:
+    from profl.engines.flower.processes import run_log
+
     status = federation.wait(number, wait)
     if status != "finished:completed":
-        typer.echo(federation.log("superlink", 40), err=True)
+        typer.echo(run_log(number, federation.environment()), err=True)
     elif not quiet:
         from profl.results.files import load
 

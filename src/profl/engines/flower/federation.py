@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
-import jax
-
 from profl import checks, trees
 from profl.algorithms import get as get_algorithm
 from profl.algorithms.base import Algorithm
@@ -143,7 +141,3 @@ def _from_items(items: tuple[tuple[str, Any], ...]) -> Federation:
         seed=int(config.get("seed", 0)),
         participation=float(config.get("participation", 1.0)),
     )
-
-
-def model_leaves(theta: Theta) -> list[Any]:
-    return jax.tree.leaves(theta)

@@ -235,6 +235,11 @@ def run_status(run: str, environment: dict[str, str]) -> str:
     return str(answer["runs"][0]["status"])
 
 
+def run_log(run: str, environment: dict[str, str], lines: int = 25) -> str:
+    """The end of what the server's side of a run said."""
+    return "\n".join(flwr(["log", run, "profl", "--show"], environment).splitlines()[-lines:])
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -125,8 +125,6 @@ class ProFLStrategy(Strategy):
         self.server = take_answers(self.plan, root, before, self._asked, done, where, self.patience)
         for client in self._refused(before, done):
             self._note(client, "sent numbers that are not finite or absurdly far: refused")
-        if self.saved is not None:
-            keep(self.saved, self.server, Guard(), self.incidents)
         if self.server.stopped >= 0:
             last = "; ".join(f"client {c} {what}" for r, c, what in self.incidents if r == self.server.round)
             raise checks.TooFewReports(
@@ -134,6 +132,8 @@ class ProFLStrategy(Strategy):
                 f"used, {self.patience} rounds in a row. {last}",
                 self.finish(),
             )
+        if self.saved is not None:
+            keep(self.saved, self.server, Guard(), self.incidents)
         tally = self.server.tallies[-1] if self.server.tallies else self.server.since
         return wire.arrays(self.server.theta), MetricRecord({"estimated-risk": tally.risk, "reports": len(done)})
 

@@ -134,11 +134,6 @@ def tree(record: Any, like: Any, name: str) -> Any:
     return jax.tree.unflatten(structure, found)
 
 
-def no_shared(share: bool, state: Any) -> Any:
-    """What is sent as shared Jacobian before there is one."""
-    return state.shared if share else ()
-
-
 def size(record: RecordDict) -> int:
     """Bytes of the arrays and numbers in a message."""
     return sum(part.count_bytes() for part in record.values())
