@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: help setup demo test test-full lint bench clean
+.PHONY: help setup demo test test-full federation lint bench clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -14,7 +14,7 @@ setup: $(STAMP)  ## make .venv with the tested versions
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,dp,flower]'
 	touch $@
 
 demo: setup  ## compare retraining with the performative gradient; writes out/demo.png
@@ -25,6 +25,9 @@ test: setup  ## run the tests (about 10 minutes on 2 cores)
 
 test-full: setup  ## run the tests, the slow ones in full
 	$(BIN)/pytest -n $(WORKERS) -m ''
+
+federation: setup  ## Flower with TLS and client keys on this machine, equal to simulate (some minutes)
+	$(BIN)/python -m tests.federation
 
 lint: setup  ## ruff (lint and format) and mypy
 	$(BIN)/ruff check .

@@ -30,6 +30,7 @@ CASE = profl.cases.pricing(clients=2, goods=2)
         ({"rounds": 1, "participation": float("nan")}, "nan"),
         ({"rounds": 1, "scheme": "unifrm"}, "did you mean 'uniform'"),
         ({"rounds": 1, "engine": "fst"}, "unknown engine"),
+        ({"rounds": 1, "engine": "debug", "checkpoint": "folder"}, "checkpoint needs engine='fast'"),
         ({"rounds": 1, "seeds": []}, "at least one seed"),
         ({"rounds": 1, "seeds": [-1]}, "seed"),
         ({"rounds": 1, "initial": jnp.ones(3)}, r"initial must have the structure and shapes \(2,\), got \(3,\)"),

@@ -15,10 +15,15 @@ from profl.algorithms import Algorithm, pfl, pg, pofl, profl, rgd, rrm
 from profl.checks import DivergedError, InputError, TooFewReports
 from profl.client.explore import Exploration
 from profl.client.filters import PaperFilter, RobustFilter
+from profl.client.privacy import Privacy
 from profl.client.sample_size import AdaptiveSamples
+from profl.engines.batches import Delayed
+from profl.engines.loop import train
 from profl.engines.simulate import simulate
+from profl.engines.simulated import simulated_clients
 from profl.problem.contamination import contaminate
 from profl.problem.families import ClassMeans, Family, GaussianMean, GroupShares, LinearGaussian
+from profl.problem.live import LiveProblem
 from profl.problem.problem import Box, Problem
 from profl.problem.reaction import Reaction, SampledReaction
 from profl.results.files import load
@@ -36,6 +41,7 @@ __all__ = [
     "Box",
     "ClassMeans",
     "Clusters",
+    "Delayed",
     "DivergedError",
     "Exploration",
     "Family",
@@ -43,7 +49,9 @@ __all__ = [
     "GroupShares",
     "InputError",
     "LinearGaussian",
+    "LiveProblem",
     "PaperFilter",
+    "Privacy",
     "Problem",
     "Reaction",
     "RobustFilter",
@@ -61,4 +69,6 @@ __all__ = [
     "rgd",
     "rrm",
     "simulate",
+    "simulated_clients",
+    "train",
 ]

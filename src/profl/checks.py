@@ -26,6 +26,10 @@ class DivergedError(RuntimeError):
     """A run produced values that are not finite; the message names the round, the client and the stage."""
 
 
+class FailedError(RuntimeError):
+    """A federation did not do what was asked of it; the message has the end of the log."""
+
+
 class TooFewReports(RuntimeError):
     """Too few clients sent something that could be used; ``run`` holds what was done until then."""
 

@@ -21,6 +21,8 @@ from profl.cases import CASES
 from profl.cases import get as get_case
 from profl.data import MissingDataError
 from profl.data.commands import app as data_app
+from profl.engines.commands import check_
+from profl.engines.flower.commands import app as flower_app
 from profl.engines.progress import progress_bar
 from profl.engines.simulate import simulate
 from profl.experiments import jacobian, robust
@@ -43,6 +45,8 @@ app = typer.Typer(
 )
 
 app.add_typer(data_app, name="data")
+app.add_typer(flower_app, name="flower")
+app.command("check")(check_)
 
 CaseName = Annotated[str, typer.Argument(help=f"Case study: {', '.join(CASES)}.")]
 Rounds = Annotated[int, typer.Option(help="Rounds of the federation.")]
@@ -313,7 +317,7 @@ def main() -> None:
     """The entry point: errors that a person can act on are one line, not a traceback."""
     try:
         app()
-    except (checks.InputError, checks.DivergedError) as error:
+    except (checks.InputError, checks.DivergedError, checks.TooFewReports, checks.FailedError) as error:
         Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False)
         sys.exit(2)
 

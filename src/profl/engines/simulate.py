@@ -8,6 +8,7 @@ lies on the host.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -20,7 +21,9 @@ import numpy as np
 from profl import checks, random, trees
 from profl.algorithms.base import Algorithm
 from profl.client.step import State, deploy, step
+from profl.engines.checkpoint import Checkpoints
 from profl.engines.debug import run_debug
+from profl.engines.facts import facts
 from profl.engines.plan import (
     Plan,
     Population,
@@ -85,6 +88,8 @@ def simulate(
     min_reports: int = 0,
     progress: bool = True,
     engine: str = "fast",
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: bool = True,
 ) -> Run:
     """Run ``algorithm`` on ``problem`` for ``rounds`` rounds and measure it against the exact answers.
 
@@ -103,6 +108,8 @@ def simulate(
       min_reports: stop with ``profl.TooFewReports``, which holds what was done, when fewer can be used in a round.
       progress: show a progress bar on a terminal.
       engine: "fast", or "debug": a plain loop that names client, round and stage in its errors.
+      checkpoint: a folder; after every round all that the next one needs is written there ("fast" only).
+      resume: go on from the newest checkpoint in that folder.
 
     >>> import profl
     >>> case = profl.cases.housing(clients=4, heterogeneity=0)
@@ -128,7 +135,15 @@ def simulate(
     )
     started = time.perf_counter()
     title = f"{algorithm.name} on {problem.name}"
-    trace, stopped = run_debug(plan) if engine == "debug" else _run(plan, title, progress)
+    if checkpoint is not None:
+        if engine != "fast":
+            raise checks.InputError("checkpoint needs engine='fast'")
+        from profl.engines.saved import run_saved
+
+        saved = Checkpoints(checkpoint, facts("simulate", problem, algorithm, plan), resume)
+        trace, stopped = run_saved(plan, title, progress, saved)
+    else:
+        trace, stopped = run_debug(plan) if engine == "debug" else _run(plan, title, progress)
     run = make_run(problem, algorithm, trace, describe(plan), time.perf_counter() - started)
     if np.any(stopped >= 0):
         raise checks.TooFewReports(_why_stopped(plan, stopped), run)

@@ -18,13 +18,13 @@ import numpy as np
 
 from profl import checks
 from profl.disk import atomic
-from profl.results.record import SERIES, Jacobians, Run
+from profl.results.record import SERIES, Jacobians, Live, Run
 
 __all__ = ["FORMAT", "atomic", "load", "save"]
 
 FORMAT = 2
 _ARRAYS = ("rounds", *SERIES)
-_TREES = ("theta", "optimum", "stable", "jacobians")
+_TREES = ("theta", "optimum", "stable", "jacobians", "live")
 _PLAIN = ("case", "algorithm", "settings", "seeds", "first_refused", "optimum_risk", "stable_risk", "seconds")
 
 
@@ -35,7 +35,7 @@ def save(run: Run, path: str | os.PathLike[str]) -> None:
     for name in _TREES:
         shapes[name] = _pack(getattr(run, name), name, arrays)
     meta = {"format": FORMAT, "trees": shapes, "sha256": _digest(arrays)}
-    meta |= {name: getattr(run, name) for name in _PLAIN}
+    meta |= {name: getattr(run, name) for name in (*_PLAIN, "incidents")}
     target = Path(path)
     with atomic(target) as temporary, open(temporary, "wb") as file:
         np.savez_compressed(file, allow_pickle=False, **arrays, meta=np.array(json.dumps(meta)))
@@ -65,8 +65,10 @@ def load(path: str | os.PathLike[str]) -> Run:
     plain: dict[str, Any] = {name: meta[name] for name in _PLAIN}
     plain["seeds"] = tuple(plain["seeds"])
     plain["first_refused"] = tuple(tuple(pair) if pair else None for pair in plain["first_refused"])
-    models: dict[str, Any] = {name: _unpack(meta["trees"][name], arrays) for name in _TREES}
+    models: dict[str, Any] = {name: _unpack(meta["trees"].get(name), arrays) for name in _TREES}
     models["jacobians"] = None if models["jacobians"] is None else Jacobians(*models["jacobians"])
+    models["live"] = None if models["live"] is None else Live(*models["live"])
+    plain["incidents"] = tuple((r, c, str(what)) for r, c, what in meta.get("incidents", []))
     series: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}
     return Run(**plain, **models, **series)
 

@@ -32,6 +32,14 @@ class Jacobians(NamedTuple):
     groups: np.ndarray  # seeds x clients: the cluster it was in, -1 for none
 
 
+class Live(NamedTuple):
+    """What stands in for the exact figures where clients are no simulation (seeds x records; the start has none)."""
+
+    risk: np.ndarray  # the mean loss that the clients of the last round reported
+    jacobian_error: np.ndarray  # estimated mean squared error of an entry of their Jacobians
+    absent: np.ndarray  # how often a client that was asked sent nothing, since the last record
+
+
 class Trace(NamedTuple):
     """What an engine hands over: models per record, and what was counted between two records (seeds x records)."""
 
@@ -75,6 +83,8 @@ class Run:
       first_refused: per seed, (round, client) of the first report that was refused (NaN, Inf, absurdly far), or None.
       jacobians: where they are shared, what each client had at the end; else None.
       seconds: wall time of the whole run, compilation included.
+      live: estimates that stand in for the exact figures, where the clients are no simulation; else None.
+      incidents: what clients did wrong, as (round, client, what), where they are no simulation.
     """
 
     case: str
@@ -102,6 +112,8 @@ class Run:
     stable_risk: float
     seconds: float
     jacobians: Jacobians | None = None
+    live: Live | None = None
+    incidents: tuple[tuple[int, int, str], ...] = ()
 
     @property
     def diverged(self) -> np.ndarray:

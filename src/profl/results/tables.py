@@ -62,8 +62,18 @@ def summarise(run: Run) -> str:
     for name in _COSTS:
         costs.append([name.replace("_", " "), f"{facts[name]:,.0f}", f"{facts[name] / clients:,.0f}"])
     lines = [head, f"risk at PO {_short(run.optimum_risk)}, at PS {_short(run.stable_risk)}", ""]
-    lines += [align(rows), "", align(costs), "", f"seconds {run.seconds:.2f}", *run.failures()]
+    lines += [align(rows), "", align(costs), "", f"seconds {run.seconds:.2f}", *run.failures(), *_live(run)]
     return Text("\n".join(lines))
+
+
+def _live(run: Run) -> list[str]:
+    """What stands in for exact figures in a live run, and the last incidents."""
+    if run.live is None:
+        return []
+    risk, error = run.live.risk[:, -1].mean(), run.live.jacobian_error[:, -1].mean()
+    lines = [f"estimated risk {_short(risk)}, estimated squared error of an entry of the Jacobian {_short(error)}"]
+    lines += [f"{len(run.incidents)} incidents, the last ones:"] if run.incidents else []
+    return lines + [f"round {round_}, client {client}: {what}" for round_, client, what in run.incidents[-5:]]
 
 
 def comparison(runs: Sequence[Run]) -> list[list[str]]:

@@ -1,0 +1,56 @@
+"""``profl check``: does a problem fit its clients?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from profl.disk import atomic
+from profl.engines.conformance import check
+from profl.engines.named import named
+
+_COLOURS = {"ok": "green", "look": "yellow", "fail": "bold red"}
+
+
+def check_(
+    problem: Annotated[str, typer.Argument(help="The problem, as FILE.py:NAME or MODULE:NAME.")],
+    client: Annotated[
+        str | None, typer.Option(help="A client, or a list of them, as FILE.py:NAME; else the problem's own reaction.")
+    ] = None,
+    samples: Annotated[int, typer.Option("--samples", "-n", help="Samples per deployment.")] = 500,
+    timeout: Annotated[float, typer.Option(help="Seconds that one deployment may take.")] = 60.0,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Also write the findings as JSON.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing.")] = False,
+) -> None:
+    """Shapes, gradients, the family, the reaction and junk; exit status 1 where something fails.
+
+    Example: profl check shops.py:problem --client shops.py:clients
+    """
+    asked = named(problem)
+    clients = [None] if client is None else _several(named(client))
+    rows: list[dict[str, Any]] = []
+    for number, one in enumerate(clients):
+        found = check(asked, one, samples=samples, timeout=timeout)
+        rows += [{"client": number, **finding._asdict()} for finding in found]
+    if json_path:
+        with atomic(json_path) as temporary:
+            temporary.write_text(json.dumps({"findings": rows}, indent=2) + "\n", encoding="utf-8")
+    if not quiet:
+        table = Table(title=f"{problem}, {samples} samples", title_justify="left")
+        for column in ("client", "question", "verdict", "detail"):
+            table.add_column(column, overflow="fold")
+        for row in rows:
+            colour = _COLOURS[row["verdict"]]
+            table.add_row(str(row["client"]), row["question"], f"[{colour}]{row['verdict']}[/]", row["detail"])
+        Console().print(table)
+    if any(row["verdict"] == "fail" for row in rows):
+        raise typer.Exit(1)
+
+
+def _several(found: Any) -> list[Any]:
+    return list(found) if isinstance(found, (list, tuple)) else [found]

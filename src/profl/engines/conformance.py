@@ -1,0 +1,279 @@
+"""Does a user's problem fit its clients? One finding per question, each with a figure; nothing is trained.
+
+structure    the problem's functions fit together; the client's batches have the shapes and dtypes it states
+losses       finite where the run will go
+gradient     automatic differentiation against central differences of the mean loss, in double precision
+projection   onto the model space, twice is once
+family       f_hat maximises the likelihood: the mean score is zero in every direction that f_hat can move
+noise        the variance that the family states for f_hat, against the bootstrap
+reaction     f_hat at theta + delta against theta - delta, in units of its sampling noise
+junk         the share of samples that the robust filter would drop
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from profl import checks, random, trees
+from profl.client.believe import believe
+from profl.client.filters import RobustFilter
+from profl.engines import batches
+from profl.engines.visit import call, takes_step
+from profl.problem.families import Family
+from profl.problem.live import LiveProblem
+from profl.problem.problem import Problem
+from profl.typing import Array, Batch, Theta
+
+PAIRS = 4  # of deployments, to see a reaction
+MOVE = 0.1  # of a deployment's coordinates, relative to the root mean square of the signal
+
+
+class Finding(NamedTuple):
+    question: str
+    verdict: str  # "ok", "look" or "fail"
+    detail: str
+
+
+class Broken(Exception):
+    """Nothing further can be asked."""
+
+
+def check(
+    problem: Problem | LiveProblem, client: Any = None, *, samples: int = 500, timeout: float = 60.0
+) -> list[Finding]:
+    """Ask a problem, and a client where there is one, what a run would ask of them.
+
+    Without a client the problem's own reaction is asked. "fail" will not run or will mislead; "look" may be meant.
+
+    >>> import profl
+    >>> [finding.question for finding in check(profl.cases.housing(clients=2)) if finding.verdict == "fail"]
+    []
+    """
+    checks.positive_int("samples", samples)
+    found: list[Finding] = []
+    try:
+        for finding in _ask(problem, client, samples, timeout, lambda: not any(f.verdict == "fail" for f in found)):
+            found.append(finding)
+    except Broken as stop:
+        found.append(Finding(*stop.args[0]))
+    return found
+
+
+def _ask(
+    problem: Problem | LiveProblem, client: Any, samples: int, timeout: float, ready: Callable[[], bool]
+) -> Iterator[Finding]:
+    """``ready()`` says whether nothing has failed so far: the filter is not asked about a problem that is broken."""
+    world, theta, like = _structure(problem)
+    yield Finding("structure", "ok", f"{_size(theta)} numbers in a model, {_size(like)} in a sample")
+    deploy = _deployer(world, client, samples, like, timeout)
+    started = time.monotonic()
+    batch = deploy(theta, 0)
+    rows = batches.rows(batch)
+    slow = f"{rows} of {samples} samples in {time.monotonic() - started:.2f} s"
+    yield Finding("batch", "ok" if rows >= samples else "look", slow)
+    weights = jnp.full(rows, 1.0 / rows)
+    yield _losses(world, theta, batch)
+    yield _gradient(world, theta, batch)
+    yield _projection(world, theta)
+    f = _estimates(world.family, batch, weights[None])[0]
+    yield _family(world, batch, weights, f)
+    yield _noise(world, batch, weights, f)
+    yield _reaction(world, theta, deploy)
+    if ready():
+        yield _junk(world, theta, batch, weights)
+
+
+def _junk(world: Problem, theta: Theta, batch: Batch, weights: Array) -> Finding:
+    kept = float(_believe(world.rules, RobustFilter(), theta, batch, weights)[1])
+    hint = "; train with profl.profl, whose filter drops it" if kept < 0.97 else ""
+    return Finding(
+        "junk", "look" if kept < 0.97 else "ok", f"the filter would drop {1 - kept:.1%} of the samples{hint}"
+    )
+
+
+def _structure(problem: Problem | LiveProblem) -> tuple[Problem, Theta, Batch]:
+    try:
+        world = problem.problem(1) if isinstance(problem, LiveProblem) else problem
+        if not isinstance(world, Problem):
+            raise checks.InputError(f"expected a profl.Problem or a profl.LiveProblem, got {type(problem).__name__}")
+        theta = world.project(trees.cast(world.initial(random.start_key(random.seed_key(0)))))
+        row = trees.take(trees.cast(world.clients), 0)
+        like = jax.eval_shape(lambda t: world.reaction.sample(random.seed_key(0), t, row, 1), theta)
+    except Exception as error:
+        raise Broken(("structure", "fail", f"{type(error).__name__}: {error}")) from error
+    if not bool(trees.all_finite(theta)):
+        raise Broken(("structure", "fail", "the initial model is not finite"))
+    return world, theta, like
+
+
+def _deployer(world: Problem, client: Any, samples: int, like: Batch, timeout: float) -> Callable[[Theta, int], Batch]:
+    """A function that deploys a model and reads what comes in; it stops the check where that cannot be used."""
+    row = trees.take(trees.cast(world.clients), 0)
+
+    def own(theta: Theta, step: int) -> Batch:
+        return world.reaction.sample(random.data_key(random.seed_key(0), 0, step), theta, row, samples)
+
+    def theirs(theta: Theta, step: int) -> Batch:
+        named = {"step": step} if takes_step(client.deploy) else {}
+        answer = call(client.deploy, jax.tree.map(np.array, theta), samples, timeout=timeout, **named)
+        return answer.batch if isinstance(answer, batches.Delayed) else answer
+
+    def deploy(theta: Theta, step: int) -> Batch:
+        try:
+            answer = (own if client is None else theirs)(theta, step)
+            if answer is None:
+                raise checks.InputError("deploy sent nothing")
+            batch = batches.read(answer, like)
+            if batches.rows(batch) < 2:
+                raise checks.InputError(f"deploy sent {batches.rows(batch)} samples; at least 2 are needed")
+        except Exception as error:
+            raise Broken(("batch", "fail", f"{type(error).__name__}: {error}")) from error
+        return batch
+
+    return deploy
+
+
+def _around(world: Problem, theta: Theta, count: int, relative: float = MOVE) -> list[Theta]:
+    """theta and models around it, in pairs: theta + delta, theta - delta."""
+    flat, back = _flat(theta)
+    scale = relative * max(float(np.sqrt(np.mean(flat**2))), 0.1)
+    rng = np.random.default_rng(0)
+    moves = [scale * rng.choice([-1.0, 1.0], flat.shape) for _ in range(count)]
+    return [world.project(back(flat + sign * move)) for move in moves for sign in (1, -1)]
+
+
+def _losses(world: Problem, theta: Theta, batch: Batch) -> Finding:
+    for model in [theta, *_around(world, theta, 2)]:
+        losses = np.asarray(jax.vmap(world.loss, (None, 0))(model, batch))
+        bad = int(np.sum(~np.isfinite(losses)))
+        if bad:
+            return Finding("losses", "fail", f"{bad} of {losses.size} losses are NaN or Inf at theta = {_short(model)}")
+    return Finding("losses", "ok", f"mean {losses.mean():.4g}, standard deviation {losses.std():.3g}")
+
+
+def _gradient(world: Problem, theta: Theta, batch: Batch) -> Finding:
+    """Central differences along random directions; a kink or a stopped gradient shows here."""
+    with jax.enable_x64(True):
+        theta64, batch64 = trees.cast((theta, batch), jnp.float64)
+        flat, back = _flat(theta64)
+        rng = np.random.default_rng(1)
+        directions = rng.normal(size=(5, flat.size)) / math.sqrt(flat.size)
+
+        @jax.jit
+        def mean(vector: Array, batch: Batch) -> Array:
+            return jnp.mean(jax.vmap(world.loss, (None, 0))(back(vector), batch))
+
+        slope = np.asarray(jax.grad(mean)(flat, batch64))
+        h = 1e-5 * max(1.0, float(np.abs(flat).max()))
+        seen = [(mean(flat + h * d, batch64) - mean(flat - h * d, batch64)) / (2 * h) for d in directions]
+    told = directions @ slope
+    error = float(np.max(np.abs(np.array(seen) - told)) / max(float(np.max(np.abs(told))), 1e-8))
+    if not math.isfinite(error) or not np.any(slope):
+        return Finding("gradient", "fail", "the gradient of the mean loss is zero or not finite: is theta used?")
+    hint = ": the loss has a kink, or stops a gradient" if error > 1e-4 else ""
+    verdict = "ok" if error <= 1e-4 else "look" if error < 0.05 else "fail"
+    return Finding("gradient", verdict, f"differs from differences by {error:.1e} of its size{hint}")
+
+
+def _projection(world: Problem, theta: Theta) -> Finding:
+    far, back = _flat(theta)
+    once = world.project(back(far * 1e3 + 1e3))
+    apart = float(np.max(np.abs(_flat(world.project(once))[0] - _flat(once)[0])))
+    verdict = "ok" if apart <= 1e-5 * max(1.0, float(np.max(np.abs(_flat(once)[0])))) else "fail"
+    return Finding("projection", verdict, f"projecting twice moves a model by {apart:.1e}")
+
+
+def _family(world: Problem, batch: Batch, weights: Array, f: Array) -> Finding:
+    """The mean score along the directions in which other weights would move f_hat, in standard errors."""
+    scores = np.asarray(_scores(world.family, batch, f))
+    others = np.random.default_rng(2).exponential(size=(8, weights.shape[0]))
+    moves = np.asarray(_estimates(world.family, batch, others / others.sum(axis=1, keepdims=True))) - np.asarray(f)
+    along = scores @ moves.T  # (n, 8)
+    if not np.all(np.isfinite(along)):
+        return Finding("family", "fail", "the score or the estimate is not finite")
+    spread = along.std(axis=0) / math.sqrt(along.shape[0])
+    worst = float(np.max(np.abs(along.mean(axis=0)) / np.maximum(spread, 1e-12)))
+    hint = ": the estimate does not fit log_prob" if worst > 1 else ""
+    verdict = "ok" if worst <= 1 else "look" if worst < 3 else "fail"
+    return Finding("family", verdict, f"the score at the estimate is {worst:.2g} standard errors from zero{hint}")
+
+
+def _noise(world: Problem, batch: Batch, weights: Array, f: Array) -> Finding:
+    stated = np.asarray(world.family.variance(batch, weights, f))
+    measured = _bootstrap(world, batch)
+    ratio = float(np.sqrt(stated.sum() / max(float(measured.sum()), 1e-30)))
+    if 0.5 <= ratio <= 2:
+        return Finding("noise", "ok", f"the family states {ratio:.2f} times the noise that the data show")
+    return Finding("noise", "look", f"the family states {ratio:.2g} times the noise that the data show: set its sd")
+
+
+def _reaction(world: Problem, theta: Theta, deploy: Callable[[Theta, int], Batch]) -> Finding:
+    """Hotelling's idea without its covariance: the squared change in units of its variance, against chi-squared."""
+    total, entries = 0.0, 0
+    models = _around(world, theta, PAIRS)
+    for number, (up, down) in enumerate(zip(models[::2], models[1::2], strict=True)):
+        f, variance = zip(
+            *[_estimate(world, deploy(m, 2 * number + 1 + i)) for i, m in enumerate((up, down))], strict=True
+        )
+        noise = np.maximum(variance[0] + variance[1], 1e-30)
+        total += float(np.sum((f[0] - f[1]) ** 2 / noise))
+        entries += f[0].size
+    sigmas = (total - entries) / math.sqrt(2 * entries)
+    if sigmas > 4:
+        return Finding("reaction", "ok", f"the data move with the model: {sigmas:.0f} standard deviations")
+    return Finding(
+        "reaction",
+        "look",
+        f"no reaction to models {MOVE:.0%} apart ({sigmas:.1f} standard deviations): take more samples; "
+        "where there is none, profl.pfl is enough",
+    )
+
+
+def _estimate(world: Problem, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+    """f_hat and its variance by the bootstrap, since the stated one may be wrong."""
+    n = batches.rows(batch)
+    return np.asarray(_estimates(world.family, batch, np.full((1, n), 1 / n))[0]), _bootstrap(world, batch)
+
+
+def _bootstrap(world: Problem, batch: Batch) -> np.ndarray:
+    """The variance of every entry of f_hat, from 64 resampled batches."""
+    n = batches.rows(batch)
+    draws = np.random.default_rng(3).multinomial(n, np.full(n, 1 / n), size=64) / n
+    return np.asarray(_estimates(world.family, batch, draws)).var(axis=0, ddof=1)
+
+
+@partial(jax.jit, static_argnums=0)
+def _estimates(family: Family, batch: Batch, weights: Array) -> Array:
+    """f_hat under each row of weights."""
+    return jax.vmap(family.estimate, (None, 0))(batch, weights)
+
+
+@partial(jax.jit, static_argnums=0)
+def _scores(family: Family, batch: Batch, f: Array) -> Array:
+    return jax.vmap(jax.grad(family.log_prob, argnums=1), (0, None))(batch, f)
+
+
+_believe = partial(jax.jit, static_argnums=(0, 1))(believe)
+
+
+def _flat(theta: Theta) -> tuple[np.ndarray, Callable[[Any], Theta]]:
+    from jax.flatten_util import ravel_pytree
+
+    vector, back = ravel_pytree(theta)
+    return np.asarray(vector), lambda v: back(jnp.asarray(v, vector.dtype))
+
+
+def _size(tree: Any) -> int:
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
+
+
+def _short(theta: Theta) -> str:
+    return np.array2string(_flat(theta)[0][:5], precision=3)

@@ -1,0 +1,139 @@
+"""The client's side: a Flower ClientApp around any object with ``deploy(theta, samples) -> batch``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from profl.checks import InputError
+from profl.engines.flower import wire
+from profl.engines.flower.federation import Federation, from_config
+from profl.engines.flower.memory import Memory
+from profl.engines.local import local_round
+from profl.engines.named import named
+from profl.engines.simulated import SimulatedClient
+from profl.engines.visit import call, takes_step
+from profl.typing import Theta
+
+Clients = Callable[[int], Any] | Sequence[Any] | None
+Folder = str | os.PathLike[str] | None
+
+
+def make_client_app(
+    federation: Federation | None = None,
+    clients: Clients = None,
+    *,
+    folder: Folder = None,
+) -> ClientApp:
+    """A ClientApp for every node of a federation; the node's ``partition-id`` says which client it is.
+
+    Args:
+      federation: the same as the server's; None reads it from the run's settings (``federation.from_config``).
+      clients: ``clients(number)`` or ``clients[number]`` has ``deploy(theta, samples) -> batch``. None takes what the
+        run's setting ``client`` names, or else simulates the problem's own reaction.
+      folder: where the client's state is kept on disk; the node's setting ``state`` where it is None.
+    """
+    app = ClientApp()
+
+    @app.query()
+    def hello(message: Message, context: Context) -> Message:
+        """Who am I, and what do I take the run to be?"""
+
+        def answer() -> RecordDict:
+            own = federation or _settings(context)
+            facts = {f"fact {name}": text for name, text in own.facts.items()}
+            return RecordDict({"hello": ConfigRecord({"client": _number(context, own), **facts})})
+
+        return _reply(message, answer)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        def answer() -> RecordDict:
+            own = federation or _settings(context)
+            source = clients if clients is not None else _named_clients(context)
+            place = folder if folder is not None else context.node_config.get("state")
+            return work(own, source, message.content, context, place)  # type: ignore[arg-type]
+
+        return _reply(message, answer)
+
+    return app
+
+
+def work(
+    federation: Federation,
+    clients: Clients,
+    content: RecordDict,
+    context: Context,
+    folder: Folder,
+) -> RecordDict:
+    """One round of this client: R local steps from the state that the server names."""
+    plan, empty = federation.plan, federation.empty_state()
+    order = wire.read_order(content, federation.start, empty.shared)
+    if order.digest != federation.digest:
+        raise InputError("the server runs another problem or other settings than this node")
+    if order.client != _number(context, federation):
+        raise InputError(f"was asked as client {order.client}, is client {_number(context, federation)}")
+    memory = Memory(context.state, folder, order.client, {"token": order.token, "digest": order.digest})
+    state = empty if order.since == 0 else memory.recall(order.since, empty)
+    lost = state is None
+    state = (empty if lost else state)._replace(shared=order.shared)
+    deploy = _client(federation, clients, order.client).deploy
+    with_step = takes_step(deploy)
+
+    def ask(theta: Theta, samples: int, step: int) -> Any:
+        extra = {"step": step} if with_step else {}
+        return call(deploy, theta, samples, timeout=federation.timeout, **extra)
+
+    told = (plan.roots[0], order.round - 1, order.client, order.theta)
+    done = local_round(plan, federation.like, *told, state, ask, federation.privacy)
+    memory.keep(order.round, done.state)
+    return wire.write_report(done, order, lost)
+
+
+def _reply(message: Message, answer: Callable[[], RecordDict]) -> Message:
+    """The answer; or what went wrong, in words: Flower's own error replies do not carry them to the server's log."""
+    try:
+        record = answer()
+    except Exception as error:
+        what = str(error) if isinstance(error, InputError) else f"raised {type(error).__name__}: {error}"
+        record = RecordDict({"error": ConfigRecord({"what": what})})
+    return Message(record, reply_to=message)
+
+
+def _number(context: Context, federation: Federation) -> int:
+    number = context.node_config.get("partition-id")
+    if not isinstance(number, int) or not 0 <= number < federation.clients:
+        raise InputError(
+            f"the node's partition-id must be a number from 0 to {federation.clients - 1}, got {number!r}: "
+            'start the node with --node-config "partition-id=0"'
+        )
+    return number
+
+
+def _named_clients(context: Context) -> Clients:
+    name = context.run_config.get("client")
+    return None if name is None else named(str(name))
+
+
+def _client(federation: Federation, clients: Clients, number: int) -> Any:
+    if clients is None:
+        return SimulatedClient(federation.plan, number)
+    return clients(number) if callable(clients) else clients[number]
+
+
+def _settings(context: Context) -> Federation:
+    """The federation of a run's settings. Every message starts a new process: what one compiled, the next finds."""
+    if folder := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        jax.config.update("jax_compilation_cache_dir", folder)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    return from_config(context.run_config)
+
+
+app = make_client_app()
+"""Reads everything from the run's settings: what ``clientapp`` in a pyproject can name."""

@@ -1,0 +1,148 @@
+"""``profl flower run | certificates | up | submit``: a federation over Flower, each reporting the true final status."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from profl.checks import FailedError, InputError
+
+app = typer.Typer(no_args_is_help=True, help="Federations over Flower: simulated, on this machine, or on many.")
+
+Clients = Annotated[int, typer.Option(help="Number of clients.")]
+Wait = Annotated[float, typer.Option(help="Seconds that the whole run may take.")]
+
+
+@app.callback()
+def _needs_flower() -> None:
+    if find_spec("flwr") is None:
+        raise InputError("this needs Flower: pip install 'profl[flower]'")
+
+
+@app.command("run")
+def run_(
+    case: Annotated[str, typer.Argument(help="Case study, as for profl run.")],
+    algorithm: Annotated[str, typer.Option("--algorithm", "-a", help="pfl, pofl or profl.")] = "profl",
+    rounds: Annotated[int, typer.Option(help="Rounds of the federation.")] = 20,
+    local_steps: Annotated[int, typer.Option("--local-steps", "-R", help="Local steps per round.")] = 5,
+    samples: Annotated[int, typer.Option("--samples", "-n", help="Samples per client and deployment.")] = 500,
+    seed: Annotated[int, typer.Option(help="Fixes the start and every draw.")] = 0,
+    clients: Clients = 10,
+    participation: Annotated[float, typer.Option(help="Share of clients asked per round.")] = 1.0,
+    share: Annotated[int, typer.Option(help="Clusters in which Jacobians are shared; 0 for none.")] = 0,
+    out: Annotated[Path, typer.Option(help="Where the finished run goes; profl.load reads it.")] = Path(
+        "out/flower.npz"
+    ),
+    wait: Wait = 600.0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing.")] = False,
+) -> None:
+    """A case through Flower's own simulation on this machine.
+
+    Example: profl flower run pricing --algorithm profl --rounds 20
+    """
+    from profl.cases import get as get_case
+    from profl.engines.flower.apps import write_app
+    from profl.engines.flower.processes import LocalFederation
+
+    get_case(case)
+    settings: dict[str, Any] = {"case": case, "algorithm": algorithm, "rounds": rounds, "local-steps": local_steps}
+    settings |= {"samples": samples, "seed": seed, "clients": clients, "participation": participation, "share": share}
+    settings["out"] = str(out.resolve())
+    with tempfile.TemporaryDirectory(prefix="profl-") as folder:
+        place = write_app(Path(folder) / "app", settings)
+        with LocalFederation(Path(folder) / "federation", clients, None) as federation:
+            number = federation.submit(place, simulated=clients)
+            _finish(federation, number, wait, out, quiet)
+
+
+@app.command("certificates")
+def certificates_(
+    folder: Annotated[Path, typer.Argument(help="Where they go; it must have none yet.")],
+    clients: Clients = 3,
+    hosts: Annotated[str, typer.Option(help="Names and addresses of the server.")] = "localhost,127.0.0.1",
+    days: Annotated[int, typer.Option(help="How long they are valid.")] = 365,
+) -> None:
+    """An authority, a server certificate, and one key pair per client."""
+    from profl.engines.flower.certificates import make
+
+    for path in make(folder, clients, [host.strip() for host in hosts.split(",")], days):
+        typer.echo(path)
+
+
+@app.command("up")
+def up(
+    keys: Annotated[Path, typer.Argument(help="A folder made by profl flower certificates.")],
+    clients: Clients = 3,
+    port: Annotated[int, typer.Option(help="Port of the SuperLink.")] = 9500,
+    folder: Annotated[Path, typer.Option(help="Logs and the nodes' states.")] = Path("out/federation"),
+) -> None:
+    """SuperLink and SuperNodes with TLS and client keys on this machine, until Ctrl-C.
+
+    Then, in another terminal: profl flower submit APP --keys KEYS --port PORT
+    """
+    from profl.engines.flower.processes import LocalFederation
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with LocalFederation(folder, clients, keys, port) as federation:
+        typer.echo(f"SuperLink at 127.0.0.1:{federation.port} with {clients} SuperNodes; logs in {folder}")
+        try:
+            while True:
+                time.sleep(1)
+                for name, child in federation.children.items():
+                    if child.poll() is not None:
+                        raise FailedError(f"{name} ended with status {child.returncode}:\n{federation.log(name)}")
+        except KeyboardInterrupt:
+            typer.echo("stopping")
+
+
+@app.command("submit")
+def submit_(
+    folder: Annotated[Path, typer.Argument(help="A Flower app: a folder with a pyproject.toml.")],
+    keys: Annotated[Path, typer.Option(help="A folder that has ca.crt.")],
+    port: Annotated[int, typer.Option(help="Port of the SuperLink.")] = 9500,
+    host: Annotated[str, typer.Option(help="Where the SuperLink is.")] = "127.0.0.1",
+    wait: Wait = 3600.0,
+) -> None:
+    """Run an app on a SuperLink and wait for its end; exit status 1 unless it completed."""
+    from profl.engines.flower.processes import connect, run_log, run_status, submit
+
+    if not (folder / "pyproject.toml").is_file():
+        raise InputError(f"{folder} is no Flower app: it has no pyproject.toml")
+    with tempfile.TemporaryDirectory(prefix="profl-") as home:
+        environment = connect(Path(home), host, port, keys)
+        number = submit(folder, environment, [])
+        typer.echo(f"run {number}")
+        deadline = time.monotonic() + wait
+        while not (status := run_status(number, environment)).startswith("finished"):
+            if time.monotonic() > deadline:
+                raise FailedError(f"run {number} is {status} after {wait:g} s")
+            time.sleep(3)
+        if status != "finished:completed":
+            typer.echo(run_log(number, environment), err=True)
+    _say(status)
+
+
+def _finish(federation: Any, number: str, wait: float, out: Path, quiet: bool) -> None:
+    from profl.engines.flower.processes import run_log
+
+    status = federation.wait(number, wait)
+    if status != "finished:completed":
+        typer.echo(run_log(number, federation.environment()), err=True)
+    elif not quiet:
+        from profl.results.files import load
+
+        typer.echo(load(out).summary())
+    _say(status, quiet)
+
+
+def _say(status: str, quiet: bool = False) -> None:
+    if not quiet or status != "finished:completed":
+        typer.echo(status)
+    if status != "finished:completed":
+        raise typer.Exit(1)

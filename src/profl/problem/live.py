@@ -1,0 +1,92 @@
+"""A problem whose data come from the world: only a loss and a family are stated, nobody knows the reaction.
+
+``profl.train`` runs it on clients that deploy for real. There is no exact risk and no known optimum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from profl import checks, trees
+from profl.problem.families import Family
+from profl.problem.problem import Problem, everywhere
+from profl.problem.reaction import Reaction
+from profl.typing import Array, Batch, Client, Key, Loss, Theta
+
+
+@dataclass(frozen=True)
+class Unknown(Reaction):
+    """The reaction of the world outside: it has shapes, and nothing else about it is known."""
+
+    structure: Any
+    leaves: tuple[tuple[tuple[int, ...], type], ...]  # shape and dtype of each leaf of one sample
+
+    def sample(self, key: Key, theta: Theta, client: Client, n: int) -> Batch:
+        """Zeros of the right shapes; engines ask for nothing but the shapes."""
+        return jax.tree.unflatten(self.structure, [jnp.zeros((n, *shape), dtype) for shape, dtype in self.leaves])
+
+
+@dataclass(frozen=True, eq=False)
+class LiveProblem:
+    """What is to be learned from clients that are no simulation.
+
+    Args:
+      name: shown in tables and plots.
+      loss: ``loss(theta, z)`` of one sample, a scalar.
+      family: describes the data's distribution by f; see ``profl.problem.families``.
+      sample: one sample z, as an example of its structure, shapes and dtypes; the values do not matter.
+      initial: the model to start from, or ``initial(key) -> theta``.
+      project: onto the model space.
+      weights: alpha_i; equal by default.
+      signal: what the data react to, a vector made from theta; theta itself by default.
+
+    >>> shop = LiveProblem("shop", lambda price, z: -jnp.sum(price * z), GaussianMean(), np.zeros(2), np.ones(2))
+    >>> shop.problem(3).count, shop.problem(3).exact
+    (3, False)
+    """
+
+    name: str
+    loss: Loss
+    family: Family
+    sample: Batch
+    initial: Any
+    project: Callable[[Theta], Theta] = everywhere
+    weights: Any = None
+    signal: Callable[[Theta], Array] = trees.ravel
+
+    def problem(self, clients: int) -> Problem:
+        """The same for ``clients`` clients, in the form that the engines take."""
+        leaves, structure = jax.tree.flatten(self.sample)
+        if not leaves:
+            raise checks.InputError("sample must be one sample z, such as np.zeros(5), got nothing")
+        shapes = tuple((np.shape(leaf), _dtype(leaf)) for leaf in leaves)
+        start = self.initial
+        return Problem(
+            name=self.name,
+            loss=self.loss,
+            family=self.family,
+            reaction=Unknown(structure, shapes),
+            clients={"client": np.arange(checks.positive_int("the number of clients", clients))},
+            initial=start if callable(start) else lambda key: jax.tree.map(_single, start),
+            project=self.project,
+            weights=self.weights,
+            signal=self.signal,
+        )
+
+
+def _single(leaf: Any) -> Array:
+    return jnp.asarray(leaf, dtype=jnp.float32)
+
+
+def _dtype(leaf: Any) -> type:
+    """Numbers with a fraction in JAX's own precision, whole numbers as int32."""
+    kind = np.asarray(leaf).dtype.kind
+    if kind not in "fiub":
+        raise checks.InputError(f"sample must hold numbers, got {np.asarray(leaf).dtype}")
+    return float if kind == "f" else np.int32

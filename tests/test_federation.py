@@ -1,0 +1,134 @@
+"""Real SuperLink and SuperNodes on loopback (slow), and the mistakes that are found before anything starts."""
+
+from __future__ import annotations
+
+import datetime
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import profl
+
+pytest.importorskip("flwr")
+
+from profl.engines.flower import LocalFederation, certificates
+from profl.engines.flower.apps import write_app
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("keys")
+    certificates.make(folder, 3)
+    return folder
+
+
+def test_certificates_are_whole_and_private(keys):
+    certificates.check(keys, 3)
+    assert (keys / "server.key").stat().st_mode & 0o077 == 0
+    assert (keys / "client-0").stat().st_mode & 0o077 == 0
+    assert (keys / "client-0.pub").read_text().startswith("ecdsa-sha2-nistp384 ")
+    with pytest.raises(profl.InputError, match="has certificates already"):
+        certificates.make(keys, 3)
+
+
+def test_missing_and_expired_certificates(keys, tmp_path, monkeypatch):
+    with pytest.raises(profl.InputError, match=r"has no ca.crt, server.pem.*: profl flower certificates"):
+        LocalFederation(tmp_path, 3, tmp_path)
+    with pytest.raises(profl.InputError, match=r"has no client-3, client-3.pub"):
+        LocalFederation(tmp_path, 4, keys)
+
+    class Later(datetime.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return super().now(tz) + datetime.timedelta(days=366)
+
+    monkeypatch.setattr(certificates.datetime, "datetime", Later)
+    with pytest.raises(profl.InputError, match="expired on"):
+        LocalFederation(tmp_path, 3, keys)
+
+
+def call(*arguments):
+    return subprocess.run([sys.executable, "-m", "profl.cli", "flower", *arguments], capture_output=True, text=True)
+
+
+def test_a_port_that_is_taken_and_a_superlink_that_is_not_there(keys, tmp_path):
+    app = write_app(tmp_path / "app", {"case": "pricing", "clients": 3, "rounds": 1})
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(profl.InputError, match=f"port {port} is taken"):
+            LocalFederation(tmp_path, 3, keys, port)
+    started = time.monotonic()
+    done = call("submit", str(app), "--keys", str(keys), "--port", str(port))
+    assert done.returncode == 2
+    assert "no SuperLink answers" in done.stderr.replace("\n", " ")
+    assert time.monotonic() - started < 30
+
+
+@pytest.mark.slow
+def test_the_smoke_test_cleans_up_after_a_failure():
+    from tests import federation
+
+    with pytest.raises(RuntimeError, match="a failure in the middle"):
+        federation.main(fail=True)  # it looks for what is left itself
+
+
+@pytest.mark.slow
+def test_a_real_node_is_killed_and_restarted(keys, tmp_path):
+    """Client 2 is missing for some rounds, comes back with its state, and the run completes."""
+    settings = {"case": "pricing", "algorithm": "pofl", "clients": 3, "rounds": 12, "local-steps": 2, "samples": 50}
+    settings |= {"out": str(tmp_path / "run.npz"), "checkpoint": str(tmp_path / "server"), "timeout": 40, "wait": 60}
+    app = write_app(tmp_path / "app", settings)
+    with LocalFederation(tmp_path / "federation", 3, keys) as federation:
+        run = federation.submit(app)
+        wait_for_round(tmp_path / "server", 2)
+        federation.kill("node-2")
+        back = time.monotonic() + 400
+        while time.monotonic() < back:  # refused until the SuperLink has noticed that the old one is gone
+            federation.start_node(2)
+            time.sleep(10)
+            if federation.children["node-2"].poll() is None:
+                break
+        assert federation.wait(run, 900) == "finished:completed", federation.log("superlink", 60)
+    found = profl.load(tmp_path / "run.npz")
+    assert np.all(np.isfinite(found.theta))
+    assert found.incidents
+    assert {client for _, client, _ in found.incidents} == {2}
+    assert not any("lost its state" in what for _, _, what in found.incidents)
+
+
+def wait_for_round(folder, number):
+    deadline = time.monotonic() + 400
+    while not (folder / f"round-{number:08d}.npz").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+
+
+@pytest.mark.slow
+def test_flowers_own_simulation_agrees(tmp_path):
+    done = call(
+        "run", "pricing", "-a", "profl", "--share", "2", "--participation", "0.75", "--clients", "4", "--rounds", "4",
+        "-n", "100", "--out", str(tmp_path / "run.npz"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "finished:completed" in done.stdout
+    run = profl.load(tmp_path / "run.npz")
+    fast = profl.simulate(
+        profl.cases.pricing(clients=4), profl.profl(share=2), rounds=4, samples=100, seeds=[0], participation=0.75,
+        progress=False,
+    )  # fmt: skip
+    np.testing.assert_allclose(run.theta, fast.theta, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_says_so(tmp_path):
+    done = call(
+        "run", "pricing", "-a", "pfl", "--clients", "2", "--rounds", "1", "-R", "0", "--out", str(tmp_path / "x")
+    )
+    assert done.returncode == 1
+    assert "finished:failed" in done.stdout
