@@ -26,6 +26,7 @@ LAYERS = [
     {"algorithms"},
     {"results"},
     {"engines"},
+    {"theory"},
     {"experiments"},
     {"cli"},
 ]

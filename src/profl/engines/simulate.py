@@ -85,6 +85,7 @@ def simulate(
     min_reports: int = 0,
     progress: bool = True,
     engine: str = "fast",
+    callbacks: Iterable[Callable[[Run], None]] = (),
 ) -> Run:
     """Run ``algorithm`` on ``problem`` for ``rounds`` rounds and measure it against the exact answers.
 
@@ -103,6 +104,7 @@ def simulate(
       min_reports: stop with ``profl.TooFewReports``, which holds what was done, when fewer can be used in a round.
       progress: show a progress bar on a terminal.
       engine: "fast", or "debug": a plain loop that names client, round and stage in its errors.
+      callbacks: called with the finished run; ready ones are in ``profl.results.tracking``.
 
     >>> import profl
     >>> case = profl.cases.housing(clients=4, heterogeneity=0)
@@ -132,6 +134,8 @@ def simulate(
     run = make_run(problem, algorithm, trace, describe(plan), time.perf_counter() - started)
     if np.any(stopped >= 0):
         raise checks.TooFewReports(_why_stopped(plan, stopped), run)
+    for callback in callbacks:
+        callback(run)
     return run
 
 
