@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: help setup demo test test-full federation lint bench clean
+.PHONY: help setup demo test test-full federation lint bench reproduce docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -37,5 +37,15 @@ lint: setup  ## ruff (lint and format) and mypy
 bench: setup  ## client-steps per second against careful NumPy
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python benchmarks/speed.py
 
+reproduce: setup  ## the paper's tables and figures, ten seeds; writes out/paper/report.html
+	$(BIN)/profl reproduce all --out out/paper
+
+docs: $(VENV)/.docs  ## build the documentation into out/site (warnings are errors)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+$(VENV)/.docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
+
 clean:  ## remove .venv and everything made
-	rm -rf $(VENV) out dist build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) out docs/figures docs/report.html dist build .pytest_cache .mypy_cache .ruff_cache

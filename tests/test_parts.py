@@ -27,6 +27,7 @@ LAYERS = [
     {"algorithms"},
     {"results"},
     {"engines"},
+    {"theory"},
     {"experiments"},
     {"cli"},
 ]

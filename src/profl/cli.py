@@ -1,4 +1,4 @@
-"""The command line: ``profl demo``, ``run``, ``compare``, ``cases``, ``data`` and ``bench``."""
+"""The command line: ``profl demo``, ``run``, ``compare``, ``reproduce``, ``report``, ``cases``, ``data``, ``bench``."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ from profl.engines.commands import check_
 from profl.engines.flower.commands import app as flower_app
 from profl.engines.progress import progress_bar
 from profl.engines.simulate import simulate
-from profl.experiments import jacobian, robust
+from profl.experiments import commands, jacobian, robust
 from profl.experiments.compare import compare as compare_algorithms
 from profl.experiments.compare import demo as run_demo
+from profl.experiments.console import parse_seeds, print_item
 from profl.problem.problem import Problem
 from profl.results.files import atomic
 from profl.results.plots import plot_runs
@@ -47,6 +48,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(flower_app, name="flower")
 app.command("check")(check_)
+commands.register(app)
 
 CaseName = Annotated[str, typer.Argument(help=f"Case study: {', '.join(CASES)}.")]
 Rounds = Annotated[int, typer.Option(help="Rounds of the federation.")]
@@ -221,32 +223,6 @@ def bench(
         raise typer.Exit(1)
 
 
-def print_item(console: Console, found: dict[str, Any]) -> None:
-    """The rows of an item, one table per part, and its claims."""
-    for part in dict.fromkeys(row["part"] for row in found["rows"]):
-        rows = [row for row in found["rows"] if row["part"] == part]
-        columns = list(dict.fromkeys(key for row in rows for key in row if key != "part"))
-        table = Table(title=part, title_justify="left")
-        for column in columns:
-            table.add_column(
-                column, justify="right" if any(not isinstance(row.get(column, 0), str) for row in rows) else "left"
-            )
-        for row in rows:
-            table.add_row(*[_cell(row.get(column, "")) for column in columns])
-        console.print(table)
-    table = Table(title="claims", title_justify="left")
-    for column in ("claim", "expected", "measured", "holds"):
-        table.add_column(column, justify="right" if column == "measured" else "left")
-    for claim in found["claims"]:
-        table.add_row(claim["claim"], claim["expected"], _cell(claim["measured"]), "yes" if claim["holds"] else "NO")
-    console.print(table)
-    console.print(f"{found['seeds']} seeds, {found['seconds']:.0f} s")
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
 def describe_case(name: str, function: Callable[..., Problem]) -> dict[str, Any]:
     """What a case is and its known answers; None where its data are not on this machine."""
     what = (inspect.getdoc(function) or "").splitlines()[0]
@@ -271,21 +247,6 @@ def make_algorithm(name: str, learning_rate: float | None, window: int, jacobian
     options: dict[str, Any] = {"learning_rate": learning_rate, "window": window, "jacobian": jacobian}
     known = inspect.signature(function).parameters
     return function(**{key: value for key, value in options.items() if key in known and value is not None})
-
-
-def parse_seeds(text: str) -> list[int]:
-    """Seeds from "3", "0,1,5" or "0-9".
-
-    >>> parse_seeds("0-2,7")
-    [0, 1, 2, 7]
-    """
-    seeds: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.strip().partition("-")
-        if not first.isdigit() or (last and not last.isdigit()):
-            raise checks.InputError(f"seeds must look like 3, 0,1,5 or 0-9, got {text!r}")
-        seeds.extend(range(int(first), int(last or first) + 1))
-    return seeds
 
 
 def print_comparison(console: Console, title: str, runs: Sequence[Run]) -> None:

@@ -90,6 +90,7 @@ def simulate(
     engine: str = "fast",
     checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = True,
+    callbacks: Iterable[Callable[[Run], None]] = (),
 ) -> Run:
     """Run ``algorithm`` on ``problem`` for ``rounds`` rounds and measure it against the exact answers.
 
@@ -110,6 +111,7 @@ def simulate(
       engine: "fast", or "debug": a plain loop that names client, round and stage in its errors.
       checkpoint: a folder; after every round all that the next one needs is written there ("fast" only).
       resume: go on from the newest checkpoint in that folder.
+      callbacks: called with the finished run; ready ones are in ``profl.results.tracking``.
 
     >>> import profl
     >>> case = profl.cases.housing(clients=4, heterogeneity=0)
@@ -147,6 +149,8 @@ def simulate(
     run = make_run(problem, algorithm, trace, describe(plan), time.perf_counter() - started)
     if np.any(stopped >= 0):
         raise checks.TooFewReports(_why_stopped(plan, stopped), run)
+    for callback in callbacks:
+        callback(run)
     return run
 
 

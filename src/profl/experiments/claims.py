@@ -10,29 +10,30 @@ import numpy as np
 
 
 class Claim(NamedTuple):
-    """``measured`` is at most ``threshold`` (or at least, where ``at_least``)."""
+    """``measured`` is at most ``threshold`` (or at least, where ``at_least``); ``paper`` is what the paper reports."""
 
     claim: str
     expected: str
     measured: float
     threshold: float
     holds: bool
+    paper: str = ""
 
 
-def at_most(claim: str, measured: Any, threshold: float, unit: str = "") -> Claim:
+def at_most(claim: str, measured: Any, threshold: float, unit: str = "", paper: str = "") -> Claim:
     """A claim that a figure does not exceed a threshold.
 
     >>> at_most("two and two", 4.0, 5.0).holds
     True
     """
     value = float(np.asarray(measured))
-    return Claim(claim, f"at most {threshold:.4g}{unit}", value, float(threshold), bool(value <= threshold))
+    return Claim(claim, f"at most {threshold:.4g}{unit}", value, float(threshold), bool(value <= threshold), paper)
 
 
-def at_least(claim: str, measured: Any, threshold: float, unit: str = "") -> Claim:
+def at_least(claim: str, measured: Any, threshold: float, unit: str = "", paper: str = "") -> Claim:
     """A claim that a figure reaches a threshold."""
     value = float(np.asarray(measured))
-    return Claim(claim, f"at least {threshold:.4g}{unit}", value, float(threshold), bool(value >= threshold))
+    return Claim(claim, f"at least {threshold:.4g}{unit}", value, float(threshold), bool(value >= threshold), paper)
 
 
 class Part(NamedTuple):

@@ -62,3 +62,76 @@ def _panel(panel: Any, runs: Sequence[Run], name: str) -> None:
             panel.fill_between(per_client, good.min(0), good.max(0), color=colour, alpha=0.18, lw=0)
     panel.spines[["top", "right"]].set_visible(False)
     panel.grid(alpha=0.25)
+
+
+PALETTE = ("#208a6c", "#2f6db5", "#c44e52", "#8172b3", "#dd8452", "#937860", "#4c9fb0", "#b0578d")
+
+
+def colours(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One colour per line: the method's own where each line is another method, else one after the other.
+
+    >>> colours([{"label": "PFL", "method": "pfl"}, {"label": "ProFL", "method": "profl"}])
+    ['#c44e52', '#208a6c']
+    """
+    methods = [line.get("method", "") for line in lines]
+    if len(set(methods)) == len(methods) and set(methods) <= STYLES.keys():
+        return [STYLES[method][1] for method in methods]
+    return [PALETTE[i % len(PALETTE)] for i in range(len(lines))]
+
+
+def plot_panels(panels: Sequence[Mapping[str, Any]], paths: Sequence[str | os.PathLike[str]]) -> None:
+    """The panels of a result or a landscape side by side, written to each of ``paths`` (PNG, SVG or PDF by suffix)."""
+    suffixes = [checks.one_of("plot suffix", os.path.splitext(os.fspath(p))[1].lower(), _SUFFIXES) for p in paths]
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("plots need matplotlib: pip install 'profl[report]'") from error
+
+    # Fixed names inside SVG and no date in any file: the same result gives the same bytes.
+    with matplotlib.rc_context({"svg.hashsalt": "profl"}):
+        figure = Figure(figsize=(4.6 * len(panels), 3.9), layout="constrained")
+        axes = figure.subplots(1, len(panels), squeeze=False)[0]
+        for axis, spec in zip(axes, panels, strict=True):
+            axis.set_title(spec["title"], loc="left", fontweight="bold", fontsize=10)
+            axis.set_xlabel(spec["x"])
+            axis.set_ylabel(spec["y"])
+            (_draw_landscape if spec.get("kind") == "landscape" else _draw_lines)(axis, spec)
+        for path, suffix in zip(paths, suffixes, strict=True):
+            date = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix)
+            with atomic(path) as temporary:
+                figure.savefig(temporary, dpi=150, format=suffix[1:], metadata=date)
+
+
+def _draw_lines(axis: Any, spec: Mapping[str, Any]) -> None:
+    for line, colour in zip(spec["lines"], colours(spec["lines"]), strict=True):
+        x, middle, low, high = (np.array(line[key], dtype=float) for key in ("x", "mean", "low", "high"))
+        if spec["scale"] == "log":
+            middle, low, high = (np.where(values > 0, values, np.nan) for values in (middle, low, high))
+            low = np.where(np.isnan(low), np.nanmin(middle, initial=np.inf), low)
+        axis.plot(x, middle, color=colour, lw=1.8, label=line["label"])
+        axis.fill_between(x, low, high, color=colour, alpha=0.18, lw=0)
+    for level in spec["levels"]:
+        dash = "--" if "PO" in level["label"] else ":"
+        axis.axhline(level["value"], color="0.15", lw=1, ls=dash, label=level["label"])
+    axis.set_yscale(spec["scale"])
+    axis.legend(frameon=False, fontsize=8)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(alpha=0.25)
+
+
+def _draw_landscape(axis: Any, spec: Mapping[str, Any]) -> None:
+    at, risk = np.array(spec["at"]), np.array(spec["risk"])
+    shades = np.searchsorted(np.sort(risk.ravel()), risk) / risk.size  # by rank: a steep wall does not hide the valley
+    axis.contourf(at, at, shades, levels=14, cmap="RdYlBu_r", alpha=0.9)
+    axis.plot(at[[0, -1]], at[[0, -1]], color="black", lw=1, ls="--")
+    for line, colour in zip(spec["lines"], colours(spec["lines"]), strict=True):
+        axis.plot(line["data"], line["model"], color="white", lw=3.5)
+        axis.plot(line["data"], line["model"], color=colour, lw=1.8, label=line["label"])
+    for point in spec["points"]:
+        axis.plot(point["value"], point["value"], "o", mfc="white", mec="black", mew=1.5, ms=7)
+        style = {"textcoords": "offset points", "xytext": (8, -12), "fontweight": "bold"}
+        axis.annotate(point["label"], (point["value"], point["value"]), **style)
+    axis.set_xlim(at[0], at[-1])
+    axis.set_ylim(at[0], at[-1])
+    axis.legend(fontsize=8, loc="upper left")

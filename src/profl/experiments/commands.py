@@ -1,0 +1,119 @@
+"""``profl reproduce`` and ``profl report``: the paper's evaluation from scratch, and as one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from profl.engines.progress import progress_bar
+from profl.experiments import pages
+from profl.experiments import reproduce as work
+from profl.experiments.console import parse_seeds, print_claims, print_item
+from profl.experiments.paper import ITEMS
+
+QUICK_SEEDS = "0-1"
+
+JsonPath = Annotated[Path | None, typer.Option("--json", help="Also write the results to this file as JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no tables.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.command()(reproduce)
+    app.command()(report)
+
+
+def reproduce(
+    items: Annotated[
+        list[str] | None, typer.Argument(help=f"Which: {', '.join(ITEMS)}, or all.", show_default="all")
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(help="One seed (3), a list (0,1,5) or a range.", show_default="0-9; 0-1 with --quick"),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Two seeds, short runs: shows the form, proves nothing.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Keep one JSON file per item in this directory.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Run items again that the directory already holds.")] = False,
+    json_path: JsonPath = None,
+    quiet: Quiet = False,
+) -> None:
+    """The paper's tables and figures, redone; exits 1 where a claim does not hold.
+
+    With --out a run that was cut off goes on where it was, and what is finished is not run again.
+
+    Example: profl reproduce all --out out/paper
+    """
+    chosen = work.choose(items or [])
+    console = Console(stderr=True)
+    with progress_bar("reproduce", len(chosen), not quiet) as advance:
+
+        def finished(result: dict[str, Any], kept: bool) -> None:
+            advance(1)
+            if not quiet:
+                console.print(progress_line(result, kept), markup=False, highlight=False)
+
+        results = work.reproduce(
+            chosen,
+            parse_seeds(seeds or (QUICK_SEEDS if quick else "0-9")),
+            quick=quick,
+            out=out,
+            force=force,
+            finished=finished,
+        )
+    if out is not None:
+        write_pages(out, console, quiet)
+    if json_path is not None:
+        work.write(json_path, {"items": results})
+    if not quiet:
+        show(Console(), results)
+    if not all(claim["holds"] for result in results for claim in result["claims"]):
+        raise typer.Exit(1)
+
+
+def report(
+    directory: Annotated[Path, typer.Argument(help="Where `profl reproduce --out` put its results.")],
+    quiet: Quiet = False,
+) -> None:
+    """One page (report.html) and pictures (figures/*.png, .svg, .pdf) from results that are there.
+
+    Example: profl report out/paper
+    """
+    write_pages(directory, Console(stderr=True), quiet)
+
+
+def write_pages(directory: Path, console: Console, quiet: bool) -> None:
+    """The page over everything the directory holds, and the pictures of what is new."""
+    results = work.read_all(directory)
+    try:
+        pages.draw(directory, results)
+    except ImportError as error:
+        console.print(f"no pictures: {error}", markup=False, highlight=False)
+    page = pages.write(directory, results)
+    if not quiet:
+        console.print(f"report: {page}", markup=False, highlight=False, soft_wrap=True)
+
+
+def progress_line(result: dict[str, Any], kept: bool) -> str:
+    held = sum(claim["holds"] for claim in result["claims"])
+    when = "kept" if kept else f"{result['seconds']:.1f} s"
+    return f"{result['item']}: {held} of {len(result['claims'])} claims hold ({when})"
+
+
+def show(console: Console, results: list[dict[str, Any]]) -> None:
+    """One item in full; several as one table of claims, with those that fail named below it."""
+    if len(results) == 1:
+        print_item(console, results[0])
+        return
+    print_claims(console, results)
+    failed = [
+        f"{result['item']}: {claim['claim']}" for result in results for claim in result["claims"] if not claim["holds"]
+    ]
+    total = sum(len(result["claims"]) for result in results)
+    console.print(f"{total - len(failed)} of {total} claims hold; {sum(result['seconds'] for result in results):.0f} s")
+    for name in failed:
+        console.print(f"does not hold: {name}", style="red", markup=False, highlight=False)

@@ -1,0 +1,46 @@
+"""Figure 4d: Adult, where everyone responds and where only those who earn more do."""
+
+from __future__ import annotations
+
+from profl.cases import adult
+from profl.experiments.paper.item import Found, Item, Trial
+from profl.experiments.paper.versus import versus
+
+NAMES = {"all": "everyone responds", "positive": "class 1 responds"}
+
+
+def run(trial: Trial) -> Found:
+    s = trial.settings
+    rows, claims, panels = [], [], []
+    for respond, sensitivity in s["sensitivity"].items():
+        case = adult(sensitivity=sensitivity, heterogeneity=s["heterogeneity"], respond=respond)
+        pair = versus(trial, case)
+        name = f"{NAMES[respond]}, mean sensitivity {sensitivity:g}"
+        rows += pair.rows(variant=name)
+        claims += pair.accuracy_claims(name, "60.78 % against 54.74 %")
+        panels.append(pair.accuracy_panel(name))
+    return Found(rows, claims, panels)
+
+
+ITEM = Item(
+    name="fig4d",
+    title="Adult: ProFL decides right more often than PFL",
+    paper={"eta": 0.03, "R": 5, "H": 1, "n": 2368, "eps": 0},
+    settings={
+        "case": "adult",
+        "sensitivity": {"all": 6.0, "positive": 3.0},
+        "heterogeneity": 0.1,
+        "eta": 0.3,
+        "R": 5,
+        "n": 2000,
+        "rounds": 200,
+        "clients": 10,
+        "jacobian": "kalman",
+        "filter": "none",
+    },
+    why="The paper gives no constants. Two sets of them bracket its 60.78 % and meet its 54.74 %; six numeric columns, "
+    "balanced, standardised, no intercept, ten clients. H = 1 divides noise by a vanishing step. No row is "
+    "junk here, so the filter is off.",
+    run=run,
+    data=("adult",),
+)

@@ -1,0 +1,74 @@
+"""Table I: the risk that ProFL and the centralised PG reach as clients differ more."""
+
+from __future__ import annotations
+
+from profl.algorithms import pg, profl
+from profl.cases import housing
+from profl.experiments.claims import at_least, at_most
+from profl.experiments.paper.item import Found, Item, Trial, known, line, panel, spread, tail
+
+PAPER = {0: ("5.56", "5.56"), 0.25: ("5.67", "5.59"), 0.5: ("6.32", "5.67")}
+"""heterogeneity -> (PG, ProFL) as printed"""
+
+
+def run(trial: Trial) -> Found:
+    rows, claims, panels, biased = [], [], [], {}
+    for h in trial.settings["heterogeneity"]:
+        case = housing(heterogeneity=h)
+        best = case.risk(case.optimum)
+        pooled = trial.simulate(case, pg(trial.settings["eta"]))
+        found = trial.simulate(case, profl(trial.settings["eta"], filter=trial.settings["filter"]))
+        for label, ended, paper in (("PG", pooled, PAPER[h][0]), ("ProFL", found, PAPER[h][1])):
+            rows.append(
+                {
+                    "heterogeneity": h,
+                    "method": label,
+                    "risk": tail(ended, "risk"),
+                    "sd": spread(ended, "risk"),
+                    "optimum": best,
+                    "above the optimum": tail(ended),
+                    "paper": paper,
+                }
+            )
+        biased[h] = tail(pooled)
+        name = f"heterogeneity {h}: ProFL's risk from the optimum's {best:.3f}"
+        claims.append(at_most(name, abs(tail(found, "risk") - best), 0.01, paper=PAPER[h][1]))
+        if h > 0:
+            ratio = biased[h] / tail(found)
+            claims.append(
+                at_least(f"heterogeneity {h}: PG's excess over ProFL's", ratio, 2, " times", f"PG {PAPER[h][0]}")
+            )
+        panels.append(
+            panel(
+                f"heterogeneity {h}",
+                [line(pooled, "PG", "excess"), line(found, "ProFL", "excess")],
+                {"stable point (PS)": known(found)["stable point (PS)"] - best},
+                "risk above the optimum",
+                scale="log",
+            )
+        )
+    growth = biased[0.5] - biased[0.25]
+    claims.append(at_least("PG's bias grows: excess at heterogeneity 0.5 less that at 0.25", growth, 0.005, "", "0.57"))
+    return Found(rows, claims, panels)
+
+
+ITEM = Item(
+    name="table1",
+    title="Housing: ProFL finds the optimum however much clients differ; one reaction for all (PG) is biased",
+    paper={"eta": 0.01, "R": 5, "H": 1, "n": 500, "eps": 0},
+    settings={
+        "case": "housing",
+        "eta": 0.01,
+        "R": 5,
+        "n": 500,
+        "rounds": 200,
+        "clients": 10,
+        "heterogeneity": (0, 0.25, 0.5),
+        "jacobian": "kalman",
+        "filter": "robust",
+    },
+    why="The text says pricing, but 5.56, 5.59 and 5.67 are the housing case's optima. With H = 1 the estimate divides "
+    "sampling noise by a step that goes to zero (excess 0.6 to 1.4), so the default estimator is used. PG is biased "
+    "here as the paper says, but far less than its 5.67 and 6.32.",
+    run=run,
+)

@@ -1,0 +1,147 @@
+"""Run items of the paper and keep each result as one JSON file; a result that is there is not run again.
+
+A result is
+
+    {"item", "title", "quick", "seeds", "seed_list", "seconds", "settings", "paper_row", "why", "versions",
+     "rows": [...], "claims": [{"claim", "expected", "measured", "threshold", "holds", "paper"}], "panels": [...]}
+
+It is found again when it was made by this version of profl with the same settings, seeds and length. Files are
+written whole or not at all, so a run that was cut off goes on with the item it was at.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import time
+from collections.abc import Callable, Iterable, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from profl import checks
+from profl.disk import atomic
+from profl.experiments.paper import ITEMS
+from profl.experiments.paper.item import Item
+
+PACKAGES = ("profl", "jax", "numpy", "optax")
+
+
+def choose(names: Sequence[str]) -> list[Item]:
+    """The items called ``names``, in the paper's order; none or "all" is every one.
+
+    >>> [item.name for item in choose(["fig3a", "table1"])]
+    ['table1', 'fig3a']
+    """
+    wanted = {checks.one_of("item", name, [*ITEMS, "all"]) for name in names}
+    return [item for item in ITEMS.values() if not wanted or "all" in wanted or item.name in wanted]
+
+
+def reproduce(
+    items: Sequence[Item],
+    seeds: Iterable[int] = range(10),
+    *,
+    quick: bool = False,
+    out: Path | None = None,
+    force: bool = False,
+    finished: Callable[[dict[str, Any], bool], None] = lambda result, kept: None,
+) -> list[dict[str, Any]]:
+    """The results of ``items``; ``finished(result, kept)`` is called after each, ``kept`` if it was there already.
+
+    Data sets that are missing are refused before anything runs.
+    """
+    seeds = tuple(seeds)
+    if not seeds:
+        raise checks.InputError("seeds must name at least one seed")
+    kept = [None if force or out is None else find(out, item, seeds, quick) for item in items]
+    for item, result in zip(items, kept, strict=True):
+        if result is None:
+            item.check_data()
+    results = []
+    for item, result in zip(items, kept, strict=True):
+        found = result or run(item, seeds, quick)
+        if result is None and out is not None:
+            write(out / f"{item.name}.json", found)
+        results.append(found)
+        finished(found, result is not None)
+    return results
+
+
+def run(item: Item, seeds: Sequence[int], quick: bool = False) -> dict[str, Any]:
+    """One item from scratch, as plain data."""
+    started = time.perf_counter()
+    found = item.run(item.trial(seeds, quick))
+    return plain(
+        identity(item, seeds, quick)
+        | {
+            "title": item.title,
+            "seeds": len(seeds),
+            "seconds": time.perf_counter() - started,
+            "paper_row": item.paper,
+            "why": item.why,
+            "versions": versions(),
+            "rows": found.rows,
+            "claims": [claim._asdict() for claim in found.claims],
+            "panels": found.panels,
+        }
+    )
+
+
+def identity(item: Item, seeds: Sequence[int], quick: bool) -> dict[str, Any]:
+    """What must be equal for a result to be found again."""
+    settings = item.trial(seeds, quick).settings
+    return plain({"item": item.name, "quick": quick, "seed_list": list(seeds), "settings": settings})
+
+
+def find(out: Path, item: Item, seeds: Sequence[int], quick: bool) -> dict[str, Any] | None:
+    """The result that ``out`` holds for exactly this, or None; a file that cannot be read counts as none."""
+    found = read(out / f"{item.name}.json")
+    if found is None or found["versions"].get("profl") != versions()["profl"]:
+        return None
+    wanted = identity(item, seeds, quick)
+    return found if {key: found[key] for key in wanted} == wanted else None
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """A result from its file; None where there is none or it is no result."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    complete = {"item", "quick", "seed_list", "settings", "versions", "rows", "claims", "panels"}
+    return found if isinstance(found, dict) and complete <= found.keys() else None
+
+
+def read_all(out: Path) -> list[dict[str, Any]]:
+    """Every result in a directory, in the paper's order."""
+    if not out.is_dir():
+        raise checks.InputError(f"no results in {out}: no such directory; make them with: profl reproduce --out {out}")
+    found = [result for name in ITEMS if (result := read(out / f"{name}.json"))]
+    if not found:
+        raise checks.InputError(f"no results in {out}; make them with: profl reproduce --out {out}")
+    return found
+
+
+def write(path: Path, result: Any) -> None:
+    with atomic(path) as temporary:
+        temporary.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def versions() -> dict[str, str]:
+    return {"python": platform.python_version()} | {name: metadata.version(name) for name in PACKAGES}
+
+
+def plain(value: Any) -> Any:
+    """Tuples as lists and numbers that are not finite as None, the way JSON gives them back.
+
+    >>> plain({"a": (1, float("inf"))})
+    {'a': [1, None]}
+    """
+    if isinstance(value, dict):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

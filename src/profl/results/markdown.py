@@ -1,0 +1,86 @@
+"""Results as Markdown: the tables of the documentation and of the README are made here, not typed in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+Result = dict[str, Any]
+
+
+def summary(results: Sequence[Result]) -> str:
+    """How many claims hold, one line per item."""
+    held = sum(claim["holds"] for result in results for claim in result["claims"])
+    total = sum(len(result["claims"]) for result in results)
+    lines = [
+        [result["item"], result["title"], f"{sum(c['holds'] for c in result['claims'])} of {len(result['claims'])}"]
+        for result in results
+    ]
+    return f"{held} of {total} claims hold.\n\n" + table(["item", "what it shows", "claims that hold"], lines)
+
+
+def claims(results: Sequence[Result]) -> str:
+    """Every claim: what the paper says, what was measured, whether it holds."""
+    lines = [
+        [
+            result["item"],
+            claim["claim"],
+            claim.get("paper") or "-",
+            cell(claim["measured"]),
+            claim["expected"],
+            "yes" if claim["holds"] else "**no**",
+        ]
+        for result in results
+        for claim in result["claims"]
+    ]
+    return table(["item", "claim", "paper", "measured", "expected", "holds"], lines)
+
+
+def item(result: Result) -> str:
+    """One item: its rows, its settings beside the paper's, and why they differ."""
+    names = list(dict.fromkeys([*result["paper_row"], *result["settings"]]))
+    settings = [[name, cell(result["paper_row"].get(name)), cell(result["settings"].get(name))] for name in names]
+    return "\n\n".join(
+        [
+            f"{result['title']}.",
+            rows(result["rows"]),
+            f"{result['why']} ({result['seeds']} seeds, {result['seconds']:.0f} s)",
+            table(["setting", "the paper's row", "here"], settings),
+        ]
+    )
+
+
+def rows(entries: Sequence[dict[str, Any]]) -> str:
+    """
+    >>> print(rows([{"n": 5, "excess": 0.25}]))
+    | n | excess |
+    |---|---|
+    | 5 | 0.25 |
+    """
+    columns = list(dict.fromkeys(key for entry in entries for key in entry))
+    return table(columns, [[cell(entry.get(column)) for column in columns] for entry in entries])
+
+
+def table(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """
+    >>> print(table(["a", "b"], [["1", "x|y"]]))
+    | a | b |
+    |---|---|
+    | 1 | x\\|y |
+    """
+    head, *body = ["| " + " | ".join(entry.replace("|", "\\|") for entry in line) + " |" for line in (columns, *lines)]
+    return "\n".join([head, "|" + "---|" * len(columns), *body])
+
+
+def cell(value: Any) -> str:
+    """
+    >>> cell(0.12345), cell([0, 0.5]), cell(None), cell({"PFL": 0.01})
+    ('0.1235', '0, 0.5', '-', 'PFL 0.01')
+    """
+    if value is None:
+        return "-"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {cell(entry)}" for key, entry in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(cell, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
