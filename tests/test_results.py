@@ -129,3 +129,20 @@ def test_nested_models_are_saved(tmp_path):
     assert isinstance(back.theta["a"][1], tuple)
     np.testing.assert_array_equal(back.theta["a"][1][0], run.theta)
     assert back.optimum is None
+
+
+def test_the_error_of_the_jacobian_is_recorded_and_drawn(tmp_path):
+    """Pricing's J is -gamma I at every model: what is stated must come out as it is, within a factor of 1.5."""
+    settings = {"rounds": 40, "samples": 100, "seeds": range(3), "progress": False}
+    run = profl.simulate(profl.cases.pricing(), profl.pofl(), **settings)
+    assert run.jacobian_off.shape == run.jacobian_error.shape == run.excess.shape
+    assert np.all(np.isnan(run.jacobian_off[:, 0]))
+    ratio = run.jacobian_error[:, -1] / run.jacobian_off[:, -1]
+    assert np.all((ratio > 1 / 1.5) & (ratio < 1.5))
+    assert np.all(run.jacobian_off[:, -1] < 0.25 * run.jacobian_off[:, 1])
+    run.plot(tmp_path / "run.png", jacobian=True)
+    assert (tmp_path / "run.png").stat().st_size > 10_000
+    told = profl.simulate(profl.cases.pricing(), profl.pofl(jacobian="exact"), **{**settings, "rounds": 2})
+    assert told.jacobian_off is None
+    with pytest.raises(profl.InputError, match="leave jacobian out"):
+        told.plot(tmp_path / "told.png", jacobian=True)

@@ -76,5 +76,6 @@ def _thin(history: tuple[Any, Any], every: int) -> tuple[Any, Any]:
 
     sums = {name: total(getattr(tallies, name)) for name in ("regret", "deployments", "samples", "refused", "kept")}
     firsts = {name: first(getattr(tallies, name)) for name in ("bad_round", "bad_client")}
-    kept = fast.Tally(**sums, **firsts)  # type: ignore[arg-type]
+    lasts = {name: getattr(tallies, name)[:, ends] for name in ("jacobian_error", "jacobian_off")}
+    kept = fast.Tally(**sums, **firsts, **lasts)  # type: ignore[arg-type]
     return jax.tree.map(lambda leaf: leaf[:, [0, *ends]], models), kept

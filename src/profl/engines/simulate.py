@@ -69,6 +69,8 @@ class Tally(NamedTuple):
     bad_round: Array  # of the first refused report, -1 where there was none
     bad_client: Array
     kept: Array  # sum over rounds of the share of the samples' weight that passed the filter
+    jacobian_error: Array  # at the record: mean squared error of an entry of J as the clients state it
+    jacobian_off: Array  # ... and as it is; both NaN where nobody estimates J or knows it
 
 
 def simulate(
@@ -238,7 +240,8 @@ def _segment(
 
             tally = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (seed_chunk,)), _empty_tally())
             carry, tally = jax.lax.fori_loop(start, stop, body, (carry, tally))
-            return carry, (carry.theta, tally)
+            stated, off = jax.vmap(partial(_jacobian_errors, settings, client_chunk, population))(carry)
+            return carry, (carry.theta, tally._replace(jacobian_error=stated, jacobian_off=off))
 
         carry, records_ = jax.lax.scan(interval, carry, first + jnp.arange(records))
         return carry, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), records_)
@@ -259,7 +262,28 @@ def _at_size(settings: Settings, states: State, work: Callable[[int], Any]) -> A
 
 def _empty_tally() -> Tally:
     zero = jnp.zeros((), jnp.int32)
-    return Tally(jnp.zeros(()), zero, zero, zero, zero - 1, zero - 1, jnp.zeros(()))
+    unknown = jnp.full((), jnp.nan)
+    return Tally(jnp.zeros(()), zero, zero, zero, zero - 1, zero - 1, jnp.zeros(()), unknown, unknown)
+
+
+def _jacobian_errors(settings: Settings, chunk: int, population: Population, carry: Carry) -> tuple[Array, Array]:
+    """Mean squared error of an entry of J over the clients of one seed: as they state it, and at the global model."""
+    recipe, rules = settings.recipe, settings.rules
+    if recipe.estimator is None:
+        return jnp.full((), jnp.nan), jnp.full((), jnp.nan)
+
+    def errors(client: Client, state: State) -> tuple[Array, Array]:
+        stated = jnp.mean(recipe.estimator.error(state.jacobian))
+        if rules.reaction.parameters is None:
+            return stated, jnp.full((), jnp.nan)
+        used = recipe.estimator.estimate(state.jacobian)
+        if recipe.share:
+            used = jnp.where(state.shared.ready, state.shared.jacobian, used)
+        to_theta = jax.vmap(lambda row: trees.ravel(jax.vjp(rules.signal, carry.theta)[1](row)[0]))
+        return stated, jnp.mean((to_theta(used) - told_jacobian(rules.reaction, carry.theta, client)) ** 2)
+
+    both = trees.map_chunks(errors, chunk, population.clients, carry.states)
+    return jnp.mean(both[0]), jnp.mean(both[1])
 
 
 def _round(
@@ -358,6 +382,8 @@ def _count(
         jnp.where(is_first, jnp.int32(round_), tally.bad_round),
         jnp.where(is_first, jnp.int32(chosen[jnp.argmax(bad)]), tally.bad_client),
         tally.kept + jnp.mean(kept),
+        tally.jacobian_error,
+        tally.jacobian_off,
     )
 
 

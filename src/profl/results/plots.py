@@ -25,8 +25,11 @@ STYLES = {
 _SUFFIXES = (".png", ".svg", ".pdf")
 
 
-def plot_runs(cases: Mapping[str, Sequence[Run]], path: str | os.PathLike[str]) -> None:
-    """Each run's mean over seeds with a band from the lowest to the highest seed, and lines at PO and PS."""
+def plot_runs(cases: Mapping[str, Sequence[Run]], path: str | os.PathLike[str], jacobian: bool = False) -> None:
+    """Each run's mean over seeds with a band from the lowest to the highest seed, and lines at PO and PS.
+
+    ``jacobian`` adds a panel with the error of the Jacobians, as the clients state it and as it is.
+    """
     suffix = os.path.splitext(os.fspath(path))[1].lower()
     checks.one_of("plot suffix", suffix, _SUFFIXES)
     try:
@@ -34,9 +37,10 @@ def plot_runs(cases: Mapping[str, Sequence[Run]], path: str | os.PathLike[str]) 
     except ImportError as error:
         raise ImportError("plots need matplotlib: pip install 'profl[report]'") from error
 
-    figure = Figure(figsize=(5.2 * len(cases), 6.2), layout="constrained")
-    panels = figure.subplots(2, len(cases), squeeze=False, sharex="col")
-    for (upper, lower), (name, runs) in zip(panels.T, cases.items(), strict=True):
+    rows = 3 if jacobian else 2
+    figure = Figure(figsize=(5.2 * len(cases), 3.1 * rows), layout="constrained")
+    panels = figure.subplots(rows, len(cases), squeeze=False, sharex="col")
+    for (upper, lower, *more), (name, runs) in zip(panels.T, cases.items(), strict=True):
         upper.set_title(name, loc="left", fontweight="bold")
         _panel(upper, runs, "risk")
         upper.axhline(runs[0].optimum_risk, color="0.15", lw=1, ls="--", label="optimum (PO)")
@@ -46,9 +50,29 @@ def plot_runs(cases: Mapping[str, Sequence[Run]], path: str | os.PathLike[str]) 
         _panel(lower, runs, "excess")
         lower.set_yscale("log")
         lower.set_ylabel("excess over the optimum (log scale)")
-        lower.set_xlabel("deployments per client")
+        for panel in more:
+            _jacobian_panel(panel, runs)
+        (more or [lower])[-1].set_xlabel("deployments per client")
     with atomic(path) as temporary:
         figure.savefig(temporary, dpi=150, format=suffix[1:])
+
+
+def _jacobian_panel(panel: Any, runs: Sequence[Run]) -> None:
+    """Root mean square error of an entry of J against deployments."""
+    measured = [(number, run) for number, run in enumerate(runs) if run.jacobian_error is not None]
+    if not measured:
+        raise checks.InputError("no run here estimates a Jacobian whose error was measured: leave jacobian out")
+    for number, run in measured:
+        label, colour = STYLES.get(run.algorithm, (run.algorithm, f"C{number}"))
+        per_client = run.deployments.mean(axis=0) / run.settings["clients"]
+        for values, what, dash in ((run.jacobian_off, "true", "-"), (run.jacobian_error, "stated", "--")):
+            if values is not None:
+                panel.plot(per_client, mean_over_seeds(run, values), dash, color=colour, label=f"{label}, {what}")
+    panel.set_yscale("log")
+    panel.set_ylabel("error of the Jacobian (log scale)")
+    panel.legend(frameon=False, fontsize=8)
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.grid(alpha=0.25)
 
 
 def _panel(panel: Any, runs: Sequence[Run], name: str) -> None:

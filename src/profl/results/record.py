@@ -52,6 +52,8 @@ class Trace(NamedTuple):
     bad_client: np.ndarray
     kept: np.ndarray
     final: Jacobians | None = None
+    jacobian_error: np.ndarray | None = None  # at the record, see ``Run``
+    jacobian_off: np.ndarray | None = None
 
 
 class Layout(NamedTuple):
@@ -82,6 +84,8 @@ class Run:
       kept: share of the samples' weight that passed the filter since the last record.
       first_refused: per seed, (round, client) of the first report that was refused (NaN, Inf, absurdly far), or None.
       jacobians: where they are shared, what each client had at the end; else None.
+      jacobian_error, jacobian_off: root mean square error of an entry of the clients' Jacobians, as they state it and
+        as it is at the global model; None unless the fast engine measured it, NaN at the start.
       seconds: wall time of the whole run, compilation included.
       live: estimates that stand in for the exact figures, where the clients are no simulation; else None.
       incidents: what clients did wrong, as (round, client, what), where they are no simulation.
@@ -112,6 +116,8 @@ class Run:
     stable_risk: float
     seconds: float
     jacobians: Jacobians | None = None
+    jacobian_error: np.ndarray | None = None
+    jacobian_off: np.ndarray | None = None
     live: Live | None = None
     incidents: tuple[tuple[int, int, str], ...] = ()
 
@@ -169,11 +175,14 @@ class Run:
                 columns[name] = values.ravel()
         return pandas.DataFrame({"case": self.case, "algorithm": self.algorithm, **columns})
 
-    def plot(self, path: str | os.PathLike[str]) -> None:
-        """Risk against deployments, with lines at PO and PS and the spread over seeds; PNG, SVG or PDF by suffix."""
+    def plot(self, path: str | os.PathLike[str], jacobian: bool = False) -> None:
+        """Risk against deployments, with lines at PO and PS and the spread over seeds; PNG, SVG or PDF by suffix.
+
+        ``jacobian`` adds the error of the clients' Jacobians, as they state it and as it is.
+        """
         from profl.results.plots import plot_runs
 
-        plot_runs({self.case: [self]}, path)
+        plot_runs({self.case: [self]}, path, jacobian)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the run to one file, atomically; ``profl.load`` reads it back."""
@@ -198,6 +207,8 @@ SERIES = (
     "bytes_down",
     "refused",
     "kept",
+    "jacobian_error",
+    "jacobian_off",
 )
 """The figures that have one number per seed and record."""
 
@@ -244,7 +255,16 @@ def make_run(problem: Problem, algorithm: Algorithm, trace: Trace, layout: Layou
         stable_risk=high,
         seconds=seconds,
         jacobians=trace.final,
+        jacobian_error=_root(trace.jacobian_error),
+        jacobian_off=_root(trace.jacobian_off),
     )
+
+
+def _root(squares: np.ndarray | None) -> np.ndarray | None:
+    """Root of what was measured at the records; before the first there is nothing."""
+    if squares is None or np.all(np.isnan(squares)):
+        return None
+    return np.concatenate([np.full_like(squares[:, :1], np.nan), np.sqrt(squares)], axis=1)
 
 
 def _kept(total: np.ndarray, rounds: np.ndarray) -> np.ndarray:
