@@ -261,6 +261,10 @@ def test_bad_input(clients, settings, message):
 def test_pooled_methods_and_wrong_counts_are_refused():
     with pytest.raises(profl.InputError, match="pools raw data"):
         profl.train([Shop()], profl.pg(), SHOP, rounds=1)
+    with pytest.raises(profl.InputError, match="algorithm must be one such as"):
+        profl.train([Shop()], "pofl", SHOP, rounds=1)
+    with pytest.raises(profl.InputError, match=r"problem must be a profl\.Problem"):
+        profl.train([Shop()], profl.pfl(), "shop", rounds=1)
     with pytest.raises(profl.InputError, match="has 4 clients, got 1"):
         profl.train([Shop()], profl.pfl(), CASE, rounds=1)
 

@@ -107,8 +107,6 @@ def train(
     (1, 4)
     """
     clients = _check_clients(clients)
-    if algorithm.pooled:
-        raise checks.InputError(f"{algorithm.name} pools raw data in one place; train with pfl, pofl or profl instead")
     world = problem.problem(len(clients)) if isinstance(problem, LiveProblem) else problem
     plan = make_plan(
         world,
@@ -123,6 +121,8 @@ def train(
         initial=initial,
         min_reports=checks.positive_int("min_reports", min_reports),
     )
+    if algorithm.pooled:
+        raise checks.InputError(f"{algorithm.name} pools raw data in one place; train with pfl, pofl or profl instead")
     if world.count != len(clients):
         raise checks.InputError(f"problem {world.name!r} has {world.count} clients, got {len(clients)}")
     checks.positive("timeout", timeout)

@@ -11,21 +11,24 @@ from profl.checks import InputError
 from profl.engines.checkpoint import difference
 from profl.engines.flower.federation import Federation
 
-ASK = 25.0  # seconds that a node may take to say who it is
+MOST = 60.0  # seconds that a node may take to say who it is, at most: a new process has to start there
 
 
 class Nodes:
     """The nodes that are connected, by client."""
 
     def __init__(self, federation: Federation, wait: float) -> None:
-        self.federation, self.wait = federation, wait
+        self.federation, self.wait, self.ask = federation, wait, min(wait, MOST)
         self.known: dict[int, int] = {}  # client -> node
         self.refusals: dict[int, str] = {}  # node -> why it cannot be used
+        self.failed: set[int] = set()  # those of them that may answer when they are asked again
 
     def find(self, grid: Grid, asked: list[int], everyone: bool) -> dict[int, int]:
         """Client -> node for those who are there; waits for everyone, or for as many as a round needs."""
         needed = self.federation.clients if everyone else min(self.federation.min_reports, len(asked))
         deadline = time.monotonic() + self.wait
+        self.refusals = {node: why for node, why in self.refusals.items() if node not in self.failed}
+        self.failed = set()
         while True:
             self._look(grid)
             here = self.known if everyone else [client for client in asked if client in self.known]
@@ -63,14 +66,15 @@ class Nodes:
         """node -> client, for the nodes that answer and run the same problem."""
         if not nodes:
             return {}
-        messages = [Message(RecordDict(), dst_node_id=n, message_type=MessageType.QUERY, ttl=ASK) for n in nodes]
-        replies = list(grid.send_and_receive(messages, timeout=ASK))
+        messages = [Message(RecordDict(), dst_node_id=n, message_type=MessageType.QUERY, ttl=self.ask) for n in nodes]
+        replies = list(grid.send_and_receive(messages, timeout=self.ask))
         by_id = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
         found: dict[int, int] = {}
         for reply in replies:
             node = by_id.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
             if reply.has_error():
                 self.refusals[node] = reply.error.reason or f"error {reply.error.code}"
+                self.failed.add(node)
             elif "hello" not in reply.content:
                 why = reply.content["error"]["what"] if "error" in reply.content else "no answer"
                 self.refusals[node] = str(why)
