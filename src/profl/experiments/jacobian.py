@@ -1,12 +1,15 @@
 """``profl bench jacobian``: how close an estimated df/dtheta comes to being told it, on every case, untuned.
 
 Parts: one table per case and sample size over three step sizes; windows; few and silent clients; cost of a step.
+``python -m profl.experiments.jacobian PATH`` draws excess and regret against deployments for three of the methods.
+
 *Gap closed* is 1 - tail excess / tail excess of PFL; *regret share* how far the deployed regret over the whole run lies
 on the way from the told run's to PFL's. All methods see the same seeds: the same draws for the same deployments.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +22,9 @@ from profl.algorithms.base import Algorithm
 from profl.cases import group_pricing, housing, pricing, retail, strategic
 from profl.engines.simulate import simulate
 from profl.experiments.claims import Part, at_least, at_most, item
+from profl.experiments.paper.item import line, panel
 from profl.problem.problem import Problem
+from profl.results.plots import plot_panels
 from profl.results.record import Run
 
 WINDOWS = (4, 20, 100)  # H, of which the paper's estimator gets its best
@@ -176,9 +181,33 @@ def cost(settings: dict[str, Any]) -> Part:
     return Part(rows, [at_most("time over that with the paper's estimator, H = 20", ratio, 1.3)])
 
 
+def picture(path: str, seeds: int = 10, rounds: int = 200) -> None:
+    """Excess and deployed regret against deployments: the paper's estimator, the default, and told."""
+    methods = {
+        "paper, H = 20": pofl(jacobian="paper"),
+        "default": pofl(),
+        "told the Jacobian": pofl(jacobian="exact"),
+    }
+    panels = []
+    for name in ("pricing", "pricing, exponential"):
+        case = CASES[name].case()
+        runs = {
+            label: simulate(case, method, rounds=rounds, samples=500, seeds=range(seeds), progress=False)
+            for label, method in methods.items()
+        }
+        for values, y in (("excess", "excess over the optimum"), ("deployed_regret", "deployed regret so far")):
+            lines = [line(run, label, values) for label, run in runs.items()]
+            panels.append(panel(name, lines, {}, y, scale="log" if values == "excess" else "linear"))
+    plot_panels(panels, [path])
+
+
 def _tail(run: Run) -> float:
     return float(run.tail_excess().mean())
 
 
 def _regret(run: Run) -> float:
     return float(run.deployed_regret[:, -1].mean())
+
+
+if __name__ == "__main__":
+    picture(sys.argv[1])
