@@ -58,7 +58,7 @@ def test_a_sound_problem_passes():
 @pytest.mark.parametrize(
     "case",
     [
-        profl.cases.group_pricing,
+        pytest.param(profl.cases.group_pricing, marks=pytest.mark.slow),
         pytest.param(profl.cases.retail, marks=pytest.mark.slow),
         pytest.param(profl.cases.strategic, marks=pytest.mark.slow),
     ],

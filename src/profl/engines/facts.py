@@ -47,8 +47,8 @@ def facts(engine: str, problem: Problem, algorithm: Algorithm, plan: Plan) -> di
 def describe(value: Any, depth: int = _DEPTH) -> str:
     """A value in words that hold in every process: no addresses; functions by their name and their code.
 
-    >>> describe(functools.partial(max, 1.0)), describe({"a": [1, "b"]})
-    ("partial(builtins.max, [1.0], {})", "{'a': [1, 'b']}")
+    >>> print(describe(functools.partial(max, 1.0)), describe({"a": [1, "b"]}))
+    partial(builtins.max, [1.0], {}) {'a': [1, 'b']}
     """
     if depth == 0 or value is None or isinstance(value, (bool, int, float, str)):
         return repr(value) if depth else "..."

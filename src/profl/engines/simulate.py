@@ -122,6 +122,8 @@ def simulate(
     True
     """
     checks.one_of("engine", engine, ["fast", "debug"])
+    if checkpoint is not None and engine != "fast":
+        raise checks.InputError("checkpoint needs engine='fast'")
     plan = make_plan(
         problem,
         algorithm,
@@ -140,8 +142,6 @@ def simulate(
     started = time.perf_counter()
     title = f"{algorithm.name} on {problem.name}"
     if checkpoint is not None:
-        if engine != "fast":
-            raise checks.InputError("checkpoint needs engine='fast'")
         from profl.engines.saved import run_saved
 
         saved = Checkpoints(checkpoint, facts("simulate", problem, algorithm, plan), resume)

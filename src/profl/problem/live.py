@@ -46,6 +46,7 @@ class LiveProblem:
       weights: alpha_i; equal by default.
       signal: what the data react to, a vector made from theta; theta itself by default.
 
+    >>> from profl.problem.families import GaussianMean
     >>> shop = LiveProblem("shop", lambda price, z: -jnp.sum(price * z), GaussianMean(), np.zeros(2), np.ones(2))
     >>> shop.problem(3).count, shop.problem(3).exact
     (3, False)
