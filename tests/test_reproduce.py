@@ -93,7 +93,7 @@ def test_what_makes_a_result_stale(made, tmp_path):
     """Other seeds, another length, --force, a damaged file, another version: each runs the item again."""
     _, ran = made
     call("table1", "--out", tmp_path)
-    for arguments in (["--seeds", "0-2"], ["--quick"], ["--quick", "--force"]):
+    for arguments in (["--seeds", "0-2"], ["--quick", "--force"], ["--quick", "--seeds", "3"]):
         before = len(ran)
         call("table1", "--out", tmp_path, *arguments)
         assert len(ran) == before + 1, arguments
@@ -105,6 +105,15 @@ def test_what_makes_a_result_stale(made, tmp_path):
         before = len(ran)
         call("table1", "--quick", "--out", tmp_path)
         assert len(ran) == before + 1, content[:20]
+
+
+def test_a_quick_run_does_not_replace_a_full_one(made, tmp_path):
+    _, ran = made
+    call("table1", "--out", tmp_path)
+    with pytest.raises(checks.InputError, match="holds a full run"):
+        call("table1", "--out", tmp_path, "--quick")
+    assert ran == ["table1"]
+    assert work.read(tmp_path / "table1.json")["seeds"] == 10
 
 
 def test_other_settings_run_again(made, tmp_path, monkeypatch):

@@ -65,6 +65,8 @@ def reproduce(
     missing = [item for item in items if item.name not in found]
     for item in missing:
         item.check_data()
+        if quick and out is not None and not force:
+            refuse_to_replace(out / f"{item.name}.json")
     for result in found.values():
         finished(result, True)
     for result in run_all(missing, seeds, quick, workers):
@@ -73,6 +75,13 @@ def reproduce(
         found[result["item"]] = result
         finished(result, False)
     return [found[item.name] for item in items]
+
+
+def refuse_to_replace(path: Path) -> None:
+    """Quick runs prove nothing: they do not take the place of full ones unasked."""
+    there = read(path)
+    if there is not None and not there["quick"]:
+        raise checks.InputError(f"{path} holds a full run: give --quick another directory, or --force to replace it")
 
 
 def run_all(items: Sequence[Item], seeds: Sequence[int], quick: bool, workers: int) -> Iterator[dict[str, Any]]:
