@@ -50,6 +50,14 @@ def written(results):
     return results / "report.html"
 
 
+def test_reproduce_writes_the_page_too(results, tmp_path, monkeypatch):
+    monkeypatch.setattr(work, "ITEMS", {"table1": made_item("table1", [])})
+    shutil.copy(results / "landscape.json", tmp_path)
+    CliRunner().invoke(app, ["reproduce", "table1", "--out", str(tmp_path)], catch_exceptions=False)
+    assert "1 of 1 claims hold" in (tmp_path / "report.html").read_text()
+    assert (tmp_path / "figures" / "table1.svg").is_file()
+
+
 def test_the_page_stands_alone(written):
     text = written.read_text()
     assert not re.search(r'(src|href)="(?!#|data:)', text)

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from profl import checks
 from profl.cli import app
 from profl.data import MissingDataError
+from profl.experiments import commands
 from profl.experiments import reproduce as work
 from profl.experiments.claims import at_most
 from profl.experiments.paper import ITEMS, Found, Item
@@ -49,6 +50,12 @@ def made_item(name: str, ran: list[str], measured: float = 1.0, **more) -> Item:
     return Item(name, f"title of {name}", {"eta": 0.1}, settings, "made", run, **more)
 
 
+@pytest.fixture(autouse=True)
+def no_pages(monkeypatch):
+    """The report has tests of its own; here every directory would draw its landscapes again."""
+    monkeypatch.setattr(commands, "write_pages", lambda *_: None)
+
+
 @pytest.fixture
 def made(monkeypatch):
     """Three items in place of the paper's; the list says which were run."""
@@ -59,7 +66,8 @@ def made(monkeypatch):
 
 
 def call(*arguments):
-    return CliRunner().invoke(app, ["reproduce", *map(str, arguments)], catch_exceptions=False)
+    """In this process: the made items are not known to another."""
+    return CliRunner().invoke(app, ["reproduce", *map(str, arguments), "--workers", "1"], catch_exceptions=False)
 
 
 def test_every_item_of_the_paper_is_there():
@@ -85,7 +93,7 @@ def test_what_makes_a_result_stale(made, tmp_path):
     """Other seeds, another length, --force, a damaged file, another version: each runs the item again."""
     _, ran = made
     call("table1", "--out", tmp_path)
-    for arguments in (["--seeds", "0-2"], ["--quick"], ["--quick", "--force"]):
+    for arguments in (["--seeds", "0-2"], ["--quick", "--force"], ["--quick", "--seeds", "3"]):
         before = len(ran)
         call("table1", "--out", tmp_path, *arguments)
         assert len(ran) == before + 1, arguments
@@ -97,6 +105,15 @@ def test_what_makes_a_result_stale(made, tmp_path):
         before = len(ran)
         call("table1", "--quick", "--out", tmp_path)
         assert len(ran) == before + 1, content[:20]
+
+
+def test_a_quick_run_does_not_replace_a_full_one(made, tmp_path):
+    _, ran = made
+    call("table1", "--out", tmp_path)
+    with pytest.raises(checks.InputError, match="holds a full run"):
+        call("table1", "--out", tmp_path, "--quick")
+    assert ran == ["table1"]
+    assert work.read(tmp_path / "table1.json")["seeds"] == 10
 
 
 def test_other_settings_run_again(made, tmp_path, monkeypatch):
@@ -153,11 +170,25 @@ def test_missing_data_say_how_to_get_them_before_anything_runs(made, tmp_path, m
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"), [(["fig2d"], "did you mean"), (["--seeds", "x"], "seeds must look like")]
+    ("arguments", "message"),
+    [
+        (["fig2d"], "did you mean"),
+        (["--seeds", "x"], "seeds must look like"),
+        (["--workers", "0"], "workers must be"),
+    ],
 )
 def test_bad_input(arguments, message):
     with pytest.raises(checks.InputError, match=message):
-        call(*arguments)
+        CliRunner().invoke(app, ["reproduce", *arguments], catch_exceptions=False)
+
+
+@pytest.mark.slow
+def test_processes_side_by_side_find_the_same(tmp_path):
+    """Two items in two processes, and one after the other: equal figures, in the paper's order."""
+    items = [ITEMS["fig5b"], ITEMS["fig6a"]]
+    beside, alone = (work.reproduce(items, range(2), quick=True, workers=workers) for workers in (2, 1))
+    for one, other in zip(beside, alone, strict=True):
+        assert {**one, "seconds": 0} == {**other, "seconds": 0}
 
 
 @pytest.mark.parametrize("name", ["fig6a"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,6 +40,9 @@ def reproduce(
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Keep one JSON file per item in this directory.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Run items again that the directory already holds.")] = False,
+    workers: Annotated[
+        int | None, typer.Option(help="Items run at a time, each in a process.", show_default="one per core, 4 at most")
+    ] = None,
     json_path: JsonPath = None,
     quiet: Quiet = False,
 ) -> None:
@@ -63,6 +67,7 @@ def reproduce(
             quick=quick,
             out=out,
             force=force,
+            workers=min(cores(), 4) if workers is None else workers,
             finished=finished,
         )
     if out is not None:
@@ -96,6 +101,11 @@ def write_pages(directory: Path, console: Console, quiet: bool) -> None:
     page = pages.write(directory, results)
     if not quiet:
         console.print(f"report: {page}", markup=False, highlight=False, soft_wrap=True)
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def progress_line(result: dict[str, Any], kept: bool) -> str:

@@ -15,8 +15,10 @@ import json
 import math
 import platform
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib import metadata
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,7 @@ def reproduce(
     quick: bool = False,
     out: Path | None = None,
     force: bool = False,
+    workers: int = 1,
     finished: Callable[[dict[str, Any], bool], None] = lambda result, kept: None,
 ) -> list[dict[str, Any]]:
     """The results of ``items``; ``finished(result, kept)`` is called after each, ``kept`` if it was there already.
@@ -54,18 +57,53 @@ def reproduce(
     seeds = tuple(seeds)
     if not seeds:
         raise checks.InputError("seeds must name at least one seed")
-    kept = [None if force or out is None else find(out, item, seeds, quick) for item in items]
-    for item, result in zip(items, kept, strict=True):
-        if result is None:
-            item.check_data()
-    results = []
-    for item, result in zip(items, kept, strict=True):
-        found = result or run(item, seeds, quick)
-        if result is None and out is not None:
-            write(out / f"{item.name}.json", found)
-        results.append(found)
-        finished(found, result is not None)
-    return results
+    checks.positive_int("workers", workers)
+    found = {}
+    for item in items:
+        if out is not None and not force and (result := find(out, item, seeds, quick)):
+            found[item.name] = result
+    missing = [item for item in items if item.name not in found]
+    for item in missing:
+        item.check_data()
+        if quick and out is not None and not force:
+            refuse_to_replace(out / f"{item.name}.json")
+    for result in found.values():
+        finished(result, True)
+    for result in run_all(missing, seeds, quick, workers):
+        if out is not None:
+            write(out / f"{result['item']}.json", result)
+        found[result["item"]] = result
+        finished(result, False)
+    return [found[item.name] for item in items]
+
+
+def refuse_to_replace(path: Path) -> None:
+    """Quick runs prove nothing: they do not take the place of full ones unasked."""
+    there = read(path)
+    if there is not None and not there["quick"]:
+        raise checks.InputError(f"{path} holds a full run: give --quick another directory, or --force to replace it")
+
+
+def run_all(items: Sequence[Item], seeds: Sequence[int], quick: bool, workers: int) -> Iterator[dict[str, Any]]:
+    """Results as they come: one item after the other, or one process per worker.
+
+    Compiling and small runs keep one core busy, so two items at a time take about half as long on two cores.
+    """
+    if min(workers, len(items)) <= 1:
+        yield from (run(item, seeds, quick) for item in items)
+        return
+    with ProcessPoolExecutor(min(workers, len(items)), mp_context=get_context("spawn")) as pool:
+        waiting = [pool.submit(run_named, item.name, seeds, quick) for item in items]
+        try:
+            for done in as_completed(waiting):
+                yield done.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def run_named(name: str, seeds: Sequence[int], quick: bool) -> dict[str, Any]:
+    """``run`` by name, for another process."""
+    return run(ITEMS[name], seeds, quick)
 
 
 def run(item: Item, seeds: Sequence[int], quick: bool = False) -> dict[str, Any]:
@@ -97,7 +135,7 @@ def identity(item: Item, seeds: Sequence[int], quick: bool) -> dict[str, Any]:
 def find(out: Path, item: Item, seeds: Sequence[int], quick: bool) -> dict[str, Any] | None:
     """The result that ``out`` holds for exactly this, or None; a file that cannot be read counts as none."""
     found = read(out / f"{item.name}.json")
-    if found is None or found["versions"].get("profl") != versions()["profl"]:
+    if found is None or found["versions"]["profl"] != versions()["profl"]:
         return None
     wanted = identity(item, seeds, quick)
     return found if {key: found[key] for key in wanted} == wanted else None
@@ -110,7 +148,8 @@ def read(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     complete = {"item", "quick", "seed_list", "settings", "versions", "rows", "claims", "panels"}
-    return found if isinstance(found, dict) and complete <= found.keys() else None
+    whole = isinstance(found, dict) and complete <= found.keys() and "profl" in found["versions"]
+    return found if whole else None
 
 
 def read_all(out: Path) -> list[dict[str, Any]]:

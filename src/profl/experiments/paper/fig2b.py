@@ -50,7 +50,7 @@ ITEM = Item(
         "filter": "none",
     },
     why="With eta = 0.0001 and R = 3 the model makes 1 % of its way in ten rounds, in which no Jacobian can be seen. "
-    "No sample is junk here, so the filter is off. The paper says that the reaction is "
-    "not linear here; demand is linear in three groups, whose members can share.",
+    "No sample is junk here, so the filter is off. The paper's text calls this one "
+    "non-linear; its pricing case is linear, and so is demand here, in three groups whose members can share.",
     run=run,
 )
