@@ -309,3 +309,34 @@ def test_more_clusters_than_clients_are_refused():
         Clusters(3).check(2)
     with pytest.raises(InputError, match="count must be at most 2"):
         Clusters(3).share(jax.random.key(0), jnp.ones((2, 1, 1)), jnp.full(2, 0.5), jnp.ones(2, bool))
+
+
+def test_where_clients_differ_within_a_cluster_each_keeps_its_own_part():
+    """No groups: sensitivities spread evenly. The plain aggregate is worse than no sharing; drawn towards it, none is."""
+    k, sigma = 30, 0.05
+    true = -np.linspace(0.75, 2.25, k)[:, None, None] * np.eye(5)
+    weights, everyone = jnp.full(k, 1 / k), jnp.ones(k, bool)
+    errors = {}
+    for name, stated in (("stated", jnp.full(k, sigma**2)), ("unknown", jnp.full(k, jnp.nan))):
+        share = jax.jit(lambda key, rows, stated=stated: Clusters().share(key, rows, weights, everyone, stated)[0])
+        off = []
+        for seed in range(5):
+            own = (true + sigma * np.random.default_rng(seed).normal(size=true.shape)).astype(np.float32)
+            off.append(np.mean((share(jax.random.key(seed), own) - true) ** 2) / sigma**2)
+        errors[name] = np.mean(off)
+    assert errors["stated"] <= 1.02
+    assert errors["unknown"] >= 4
+
+
+def test_within_true_groups_nothing_is_kept_back():
+    """Alike within a cluster up to noise: everybody gets nearly the aggregate, stated errors or not."""
+    gamma = np.repeat([0.75, 1.5, 2.25], 20)
+    noise = 0.15 * np.random.default_rng(0).normal(size=(60, 5, 5))
+    true = -gamma[:, None, None] * np.eye(5)
+    share = jax.jit(
+        lambda stated: Clusters(3).share(
+            jax.random.key(0), true + noise, jnp.full(60, 1 / 60), jnp.ones(60, bool), stated
+        )[0]
+    )
+    error = np.sqrt(np.mean((share(jnp.full(60, 0.15**2)) - true) ** 2))
+    assert error <= 0.15 / 3

@@ -84,7 +84,8 @@ def _local(plan: Plan, root: Key, round_: int, client: int, theta: Theta, state:
             shares.append(kept)
     drawn = settings.local_steps * int(np.sum(np.asarray(wanted)))
     own = own_jacobian(settings, state)
-    return Work(theta, state, found.loss, regret, jnp.mean(jnp.stack(shares)), drawn, own)
+    stated = float("nan") if recipe.estimator is None else jnp.mean(recipe.estimator.error(state.jacobian))
+    return Work(theta, state, found.loss, regret, jnp.mean(jnp.stack(shares)), drawn, own, stated)
 
 
 _deploy = partial(jax.jit, static_argnums=(0, 1))(parts.deploy)

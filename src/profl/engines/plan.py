@@ -152,6 +152,13 @@ def own_jacobians(settings: Settings, states: State) -> Array | None:
     return jax.vmap(settings.recipe.estimator.estimate)(states.jacobian) if settings.recipe.share else None
 
 
+def stated_errors(settings: Settings, states: State) -> Array | None:
+    """What the clients state of their Jacobians' mean squared error; None where Jacobians are not shared."""
+    if not settings.recipe.share:
+        return None
+    return jax.vmap(lambda memory: jnp.mean(settings.recipe.estimator.error(memory)))(states.jacobian)
+
+
 def hand_out(states: State, answer: Answer) -> State:
     """The states with the shared Jacobians in them."""
     if answer.shared is None or answer.groups is None:

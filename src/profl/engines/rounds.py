@@ -186,7 +186,8 @@ _estimate = partial(jax.jit, static_argnums=0)(lambda settings, memory: settings
 def _reports(works: list[Work]) -> Report:
     jacobian = None if works[0].jacobian is None else jnp.stack([jnp.asarray(work.jacobian) for work in works])
     losses = jnp.stack([jnp.asarray(work.loss, dtype=float) for work in works])
-    return Report(trees.stack([work.theta for work in works]), losses, jacobian)
+    stated = None if jacobian is None else jnp.stack([jnp.asarray(work.jacobian_error, dtype=float) for work in works])
+    return Report(trees.stack([work.theta for work in works]), losses, jacobian, stated)
 
 
 def _nobody(settings: Settings, server: Server, client: int) -> Work:

@@ -36,6 +36,7 @@ from profl.engines.plan import (
     make_plan,
     own_jacobians,
     poison,
+    stated_errors,
 )
 from profl.engines.progress import progress_bar
 from profl.problem.oracle import told_jacobian
@@ -307,7 +308,7 @@ def _round(
         return _local_steps(settings, n, root, round_, carry.theta, client, row, state)
 
     models, new_states, losses, regrets, kept = trees.map_chunks(local, chunk, chosen, asked, states)
-    reports = Report(models, losses, own_jacobians(settings, new_states))
+    reports = Report(models, losses, own_jacobians(settings, new_states), stated_errors(settings, new_states))
     if settings.attack is not None:
         reports = apply(settings.attack, reports, carry.theta, carry.first, asked.hostile)
     sound = jax.vmap(lambda loss, memory: trees.all_finite((loss, memory)))(losses, new_states.jacobian)

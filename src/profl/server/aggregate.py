@@ -34,7 +34,7 @@ def receive(
     theta = combine(rule, reports.theta, weights, accepted, sent)
     if clusters is None or reports.jacobian is None:
         return Answer(theta, accepted)
-    return Answer(theta, accepted, *clusters.share(key, reports.jacobian, weights, accepted))
+    return Answer(theta, accepted, *clusters.share(key, reports.jacobian, weights, accepted, reports.jacobian_error))
 
 
 def accept(reports: Report, sent: Theta) -> Array:
@@ -43,7 +43,7 @@ def accept(reports: Report, sent: Theta) -> Array:
     >>> accept(Report(jnp.array([[1.0], [1.1], [1e9], [jnp.inf]]), jnp.zeros(4)), jnp.zeros(1))
     Array([ True,  True, False, False], dtype=bool)
     """
-    finite = jax.vmap(trees.all_finite)(reports)
+    finite = jax.vmap(trees.all_finite)(reports._replace(jacobian_error=None))  # that may be unknown
     moves = jax.vmap(lambda own: trees.norm(jax.tree.map(jnp.subtract, own, sent)))(reports.theta)
     usual = jnp.nanmedian(jnp.where(finite, moves, jnp.nan))
     return finite & ((moves <= ABSURD * usual) | (usual == 0))

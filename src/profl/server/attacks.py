@@ -31,6 +31,7 @@ class Report(NamedTuple):
     theta: Theta
     loss: Array
     jacobian: Array | None = None  # (k, p, s), where Jacobians are shared
+    jacobian_error: Array | None = None  # (k,): mean squared error of an entry of it, as the client states it, or NaN
 
 
 class Attack:

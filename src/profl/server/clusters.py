@@ -17,7 +17,8 @@ Aggregation").
     5. share    the cluster's mean with far rows clipped, or another rule. One hostile client moves the paper's plain
                 mean at will; here none pulls harder than the median distance. The coordinate median stands more, but
                 its own noise is a quarter higher, and the errors of a shared Jacobian, being common to the cluster, do
-                not cancel when models are averaged.
+                not cancel when models are averaged. Where clients state the error of their J_i and differ by more than
+                that within a cluster, each gets J_i drawn towards the aggregate, as far as its own error says.
 
 A cluster of fewer than MEMBERS clients, or under SHARE of the weight, is small: its clients get the aggregate of the
 nearest large cluster. A lone client has nobody to share with, and a lone poisoner must not serve itself. Hostile rows
@@ -87,8 +88,9 @@ class Clusters:
         three, 20 % send -50 J_i        0.3          1.00             0.99          0.99
         three, k = 24                   0.3          0.76             0.78          0.98
 
-    Sharing cuts the error of J about 4 times with three groups, 8 times with one. It presumes groups: with gamma spread
-    evenly over [0.75, 2.25] it cuts the error 1.5 times at sigma = 0.3 and raises it 1.4 times at sigma = 0.15.
+    Sharing cuts the error of J about 4 times with three groups, 8 times with one. Where there are no groups (gamma
+    spread evenly over [0.75, 2.25], k = 30), the plain aggregate raises the error 4 times at sigma = 0.05 and 1.4 times
+    at 0.15; with ``shrink``, for which clients state the errors of their J_i, it cuts it 1.02 and 1.2 times.
 
     >>> reports = -jnp.array([1.0, 1.1, 1.0, 0.9, 3.1, 3.0, 2.9, jnp.nan]).reshape(8, 1, 1)
     >>> shared, labels = Clusters(2).share(jax.random.key(0), reports, jnp.full(8, 1 / 8), jnp.arange(8) < 7)
@@ -99,6 +101,7 @@ class Clusters:
     count: int | str = "auto"
     largest: int = 6
     rule: Rule = CLIPPED
+    shrink: bool = True
 
     def __post_init__(self) -> None:
         positive_int("largest", self.largest)
@@ -115,8 +118,13 @@ class Clusters:
         """Labels (k,) int32: 0 is the heaviest large cluster, -1 a row that belongs to none."""
         return self.share(key, jacobians, weights, accepted)[1]
 
-    def share(self, key: Key, jacobians: Array, weights: Array, accepted: Array) -> tuple[Array, Array]:
-        """(what each client gets (k, p, s), labels (k,)); label -1 gets cluster 0's; NaN where no row can be used."""
+    def share(
+        self, key: Key, jacobians: Array, weights: Array, accepted: Array, errors: Array | None = None
+    ) -> tuple[Array, Array]:
+        """(what each client gets (k, p, s), labels (k,)); label -1 gets cluster 0's; NaN where no row can be used.
+
+        ``errors`` (k,) is the mean squared error of an entry that each client states of its J, NaN where it does not.
+        """
         rows = prepare(jacobians, weights, accepted)
         groups = self._group(key, rows)
         slot = jnp.arange(groups.large.shape[0])
@@ -127,8 +135,11 @@ class Clusters:
         aggregates = jax.vmap(self.rule, (None, None, 0, 0))(rows.vectors, rows.weights, members, medians)
         between = jnp.where(groups.large | undivided, distances(groups.centres, groups.centres, slot.size), jnp.inf)
         labels = jnp.where(rows.inside, groups.labels, -1).astype(jnp.int32)
-        shared = aggregates[jnp.argmin(between, 1)[jnp.maximum(labels, 0)]].reshape(jacobians.shape)
-        return jnp.where(jnp.any(rows.weights > 0), shared, jnp.nan), labels
+        shared = aggregates[jnp.argmin(between, 1)[jnp.maximum(labels, 0)]]
+        if self.shrink and errors is not None:
+            own = drawn_towards(rows.vectors, shared, rows.weights * members, errors)
+            shared = jnp.where((rows.weights > 0)[:, None] & groups.kept[:, None], own, shared)
+        return jnp.where(jnp.any(rows.weights > 0), shared.reshape(jacobians.shape), jnp.nan), labels
 
     def _group(self, key: Key, rows: Rows) -> Groups:
         clients = rows.weights.shape[0]
@@ -140,6 +151,23 @@ class Clusters:
             groups, _ = peel(draws, rows.scores, rows.weights, self.count)
         order = jnp.argsort(-(groups.mass + groups.large))
         return Groups(jnp.argsort(order)[groups.labels], groups.kept, *trees.take(groups[2:], order))
+
+
+def drawn_towards(vectors: Array, shared: Array, members: Array, errors: Array) -> Array:
+    """Each row between its own value and what it shares, as its error and the true differences in its cluster say.
+
+        row <- shared + tau^2 / (tau^2 + error) (row - shared)
+        tau^2 = median over the cluster of the mean square of (row - shared), less error
+
+    members: (slots, k) weights. A row whose error is not known takes what is shared.
+    """
+    known = jnp.isfinite(errors) & (errors >= 0)
+    off = jnp.mean((vectors - shared) ** 2, axis=1)
+    beyond = jnp.where(known, off - errors, 0.0)
+    per_slot = jax.vmap(lambda weights: weighted_quantile(beyond[:, None], weights * known)[0])(members)
+    tau2 = jnp.maximum(jnp.sum(jnp.where(members > 0, per_slot[:, None], 0.0), axis=0), 0.0)
+    part = jnp.where(known, tau2 / jnp.maximum(tau2 + errors, jnp.finfo(vectors.dtype).tiny), 0.0)
+    return shared + part[:, None] * (vectors - shared)
 
 
 def prepare(jacobians: Array, weights: Array, accepted: Array) -> Rows:
