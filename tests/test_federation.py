@@ -17,6 +17,7 @@ pytest.importorskip("flwr")
 
 from profl.engines.flower import LocalFederation, certificates
 from profl.engines.flower.apps import write_app
+from profl.engines.flower.processes import free_port
 
 
 @pytest.fixture(scope="module")
@@ -132,3 +133,30 @@ def test_a_run_that_fails_says_so(tmp_path):
     )
     assert done.returncode == 1
     assert "finished:failed" in done.stdout
+
+
+@pytest.mark.slow
+def test_certificates_up_and_submit_on_the_command_line(tmp_path):
+    """A federation that one terminal brings up and another one submits to; it ends when it is asked to."""
+    places = [str(tmp_path / name) for name in ("keys", "federation", "app")]
+    assert call("certificates", places[0], "--clients", "2").returncode == 0
+    settings = {"case": "pricing", "algorithm": "pfl", "clients": 2, "rounds": 1, "local-steps": 1, "samples": 50}
+    write_app(places[2], {**settings, "out": str(tmp_path / "run.npz"), "wait": 120, "timeout": 120})
+    port = str(free_port())
+    command = [sys.executable, "-m", "profl.cli", "flower", "up", places[0], "--clients", "2", "--port", port]
+    process = subprocess.Popen([*command, "--folder", places[1]], stdout=subprocess.PIPE, text=True)
+    try:
+        assert "with 2 SuperNodes" in process.stdout.readline()
+        done = call("submit", places[2], "--keys", places[0], "--port", port)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "finished:completed" in done.stdout
+        assert profl.load(tmp_path / "run.npz").rounds.tolist() == [0, 1]
+        write_app(places[2], {**settings, "federation": "no_such_module:federation", "wait": 20})
+        failed = call("submit", places[2], "--keys", places[0], "--port", port)
+        assert failed.returncode == 1
+        assert "cannot import no_such_module" in failed.stderr
+    finally:
+        process.terminate()
+        assert process.wait(timeout=40) == 0
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", int(port))) != 0
