@@ -1,4 +1,4 @@
-"""A federation in one process: ``python -m tests.flower_run FOLDER OUT`` is what a test kills and starts again."""
+"""A federation in one process that a test kills: ``python -m tests.flower_run FOLDER OUT ROUNDS``."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Slow(InProcessGrid):
 
 
 if __name__ == "__main__":
-    folder, out = sys.argv[1:]
-    own = federation(rounds=12)
+    folder, out, rounds = sys.argv[1:]
+    own = federation(rounds=int(rounds))
     app = make_client_app(own, folder=f"{folder}/clients")
     run = ProFLStrategy(own, checkpoint=f"{folder}/server").run(Slow(app, 4))
     np.save(out, run.theta)

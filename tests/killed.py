@@ -1,4 +1,4 @@
-"""A run that a test kills: ``python -m tests.killed ENGINE FOLDER OUT`` trains with checkpoints and writes theta."""
+"""A run with checkpoints that a test kills: ``python -m tests.killed ENGINE FOLDER OUT ROUNDS`` writes theta."""
 
 from __future__ import annotations
 
@@ -62,5 +62,5 @@ class Paced:
 
 
 if __name__ == "__main__":
-    engine, folder, out = sys.argv[1:]
-    np.save(out, run(engine, folder, pause=0.05).theta)
+    engine, folder, out, rounds = sys.argv[1:]
+    np.save(out, run(engine, folder, pause=0.05, rounds=int(rounds)).theta)

@@ -52,13 +52,13 @@ def test_records_do_not_decide_what_a_crash_costs(tmp_path):
     np.testing.assert_allclose(saved.kept, plain.kept)
 
 
-def start(engine, folder, out):
+def start(engine, folder, out, rounds):
     """The run in a process of its own; what one process compiled, the next one finds."""
     cache = {
         "JAX_COMPILATION_CACHE_DIR": str(out.parent / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
-    command = [sys.executable, "-m", "tests.killed", engine, str(folder), str(out)]
+    command = [sys.executable, "-m", "tests.killed", engine, str(folder), str(out), str(rounds)]
     return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, env={**os.environ, **cache})
 
 
@@ -72,20 +72,22 @@ def start(engine, folder, out):
 )
 def test_kill_9_at_any_moment(engine, kills, tmp_path):
     """A process that is killed again and again, each time after at least one more round, ends with the same bits."""
-    expected = killed.run(engine, tmp_path / "whole").theta
+    rounds = 12 if kills == 2 else 2000 if engine == "simulate" else 100  # enough to be killed in the middle every time
+    expected = killed.run(engine, tmp_path / "whole", rounds=rounds).theta
     folder, out, rng = tmp_path / "killed", tmp_path / "theta.npy", np.random.default_rng(0)
     for _ in range(kills):
-        process = start(engine, folder, out)
+        process = start(engine, folder, out, rounds)
         before = newest(folder)
         deadline = time.monotonic() + 120
         while newest(folder) <= before and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.005)
         time.sleep(rng.uniform(0, 0.2))
         done = newest(folder)
+        assert process.poll() is None  # still under way
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert newest(folder) >= done  # nothing that was finished is lost
-    process = start(engine, folder, out)
+    process = start(engine, folder, out, rounds)
     _, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors.decode()
     np.testing.assert_array_equal(np.load(out), expected)

@@ -17,6 +17,7 @@ pytest.importorskip("flwr")
 
 from profl.engines.flower import LocalFederation, certificates
 from profl.engines.flower.apps import write_app
+from profl.engines.flower.processes import free_port
 
 
 @pytest.fixture(scope="module")
@@ -81,25 +82,37 @@ def test_the_smoke_test_cleans_up_after_a_failure():
 @pytest.mark.slow
 def test_a_real_node_is_killed_and_restarted(keys, tmp_path):
     """Client 2 is missing for some rounds, comes back with its state, and the run completes."""
-    settings = {"case": "pricing", "algorithm": "pofl", "clients": 3, "rounds": 12, "local-steps": 2, "samples": 50}
+    settings = {"case": "pricing", "algorithm": "pofl", "clients": 3, "rounds": 20, "local-steps": 2, "samples": 50}
     settings |= {"out": str(tmp_path / "run.npz"), "checkpoint": str(tmp_path / "server"), "timeout": 40, "wait": 60}
     app = write_app(tmp_path / "app", settings)
     with LocalFederation(tmp_path / "federation", 3, keys) as federation:
         run = federation.submit(app)
         wait_for_round(tmp_path / "server", 2)
         federation.kill("node-2")
-        back = time.monotonic() + 400
-        while time.monotonic() < back:  # refused until the SuperLink has noticed that the old one is gone
-            federation.start_node(2)
-            time.sleep(10)
-            if federation.children["node-2"].poll() is None:
-                break
-        assert federation.wait(run, 900) == "finished:completed", federation.log("superlink", 60)
+        come_back(federation, tmp_path / "federation" / "node-2.log")
+        assert federation.wait(run, 1200) == "finished:completed", federation.log("superlink", 60)
     found = profl.load(tmp_path / "run.npz")
     assert np.all(np.isfinite(found.theta))
     assert found.incidents
     assert {client for _, client, _ in found.incidents} == {2}
     assert not any("lost its state" in what for _, _, what in found.incidents)
+    assert found.live.absent[0, -1] == 0  # it took part again
+
+
+def come_back(federation, log):
+    """Start node 2 again until it gets in: the SuperLink refuses it until it has noticed that the old one is gone."""
+    deadline = time.monotonic() + 400
+    while time.monotonic() < deadline:
+        log.write_text("")
+        federation.start_node(2)
+        while not any(word in log.read_text() for word in ("SuperNode ID", "Exit Code")):
+            assert time.monotonic() < deadline
+            time.sleep(1)
+        if "SuperNode ID" in log.read_text():
+            return
+        federation.kill("node-2")  # it has given up, and what it started has not
+        time.sleep(10)
+    raise AssertionError(log.read_text())
 
 
 def wait_for_round(folder, number):
@@ -132,3 +145,30 @@ def test_a_run_that_fails_says_so(tmp_path):
     )
     assert done.returncode == 1
     assert "finished:failed" in done.stdout
+
+
+@pytest.mark.slow
+def test_certificates_up_and_submit_on_the_command_line(tmp_path):
+    """A federation that one terminal brings up and another one submits to; it ends when it is asked to."""
+    places = [str(tmp_path / name) for name in ("keys", "federation", "app")]
+    assert call("certificates", places[0], "--clients", "2").returncode == 0
+    settings = {"case": "pricing", "algorithm": "pfl", "clients": 2, "rounds": 1, "local-steps": 1, "samples": 50}
+    write_app(places[2], {**settings, "out": str(tmp_path / "run.npz"), "wait": 120, "timeout": 120})
+    port = str(free_port())
+    command = [sys.executable, "-m", "profl.cli", "flower", "up", places[0], "--clients", "2", "--port", port]
+    process = subprocess.Popen([*command, "--folder", places[1]], stdout=subprocess.PIPE, text=True)
+    try:
+        assert "with 2 SuperNodes" in process.stdout.readline()
+        done = call("submit", places[2], "--keys", places[0], "--port", port)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "finished:completed" in done.stdout
+        assert profl.load(tmp_path / "run.npz").rounds.tolist() == [0, 1]
+        write_app(places[2], {**settings, "federation": "no_such_module:federation", "wait": 20})
+        failed = call("submit", places[2], "--keys", places[0], "--port", port)
+        assert failed.returncode == 1
+        assert "cannot import no_such_module" in failed.stderr
+    finally:
+        process.terminate()
+        assert process.wait(timeout=40) == 0
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", int(port))) != 0

@@ -253,11 +253,12 @@ def test_the_server_app_reads_the_settings_and_writes_the_run(tmp_path):
 @pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_the_server_is_killed_and_resumed(kills, tmp_path):
     """Killed at random points; clients keep their states; a new run of the server ends with the same bits."""
-    own = federation(rounds=12)
+    rounds_ = 12 if kills == 2 else 100  # enough to be killed in the middle every time
+    own = federation(rounds=rounds_)
     whole = go(own, app=make_client_app(own, folder=tmp_path / "a"), checkpoint=tmp_path / "b")[0]
     out, rng = tmp_path / "theta.npy", np.random.default_rng(1)
     cache = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "c"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    command = [sys.executable, "-m", "tests.flower_run", str(tmp_path / "killed"), str(out)]
+    command = [sys.executable, "-m", "tests.flower_run", str(tmp_path / "killed"), str(out), str(rounds_)]
     server = tmp_path / "killed" / "server"
 
     def rounds():
@@ -269,6 +270,7 @@ def test_the_server_is_killed_and_resumed(kills, tmp_path):
         while rounds() <= before and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.005)
         time.sleep(rng.uniform(0, 0.3))
+        assert process.poll() is None  # still under way
         process.send_signal(signal.SIGKILL)
         process.wait()
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, **cache}, capture_output=True, text=True, timeout=300)

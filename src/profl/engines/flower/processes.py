@@ -166,13 +166,14 @@ class LocalFederation:
         """The run's final status, such as "finished:completed"."""
         deadline = time.monotonic() + timeout
         while True:
+            asked = time.monotonic()
             status = run_status(run, self.environment())
             if status.startswith("finished"):
                 return status
             self._must_run("superlink", deadline + READY)
             if time.monotonic() > deadline:
                 raise FailedError(f"run {run} is {status} after {timeout:g} s:\n{self.log('superlink')}")
-            time.sleep(3.0)  # asking takes a process with two seconds of imports
+            time.sleep(max(3.0, 2 * (time.monotonic() - asked)))  # asking takes a process with seconds of imports
 
 
 def connect(home: Path, host: str, port: int, keys: Path) -> dict[str, str]:
