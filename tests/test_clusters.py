@@ -312,7 +312,7 @@ def test_more_clusters_than_clients_are_refused():
 
 
 def test_where_clients_differ_within_a_cluster_each_keeps_its_own_part():
-    """No groups: sensitivities spread evenly. The plain aggregate is worse than no sharing; drawn towards it, none is."""
+    """No groups: sensitivities spread evenly. The plain aggregate does harm; drawn towards it, nobody is worse off."""
     k, sigma = 30, 0.05
     true = -np.linspace(0.75, 2.25, k)[:, None, None] * np.eye(5)
     weights, everyone = jnp.full(k, 1 / k), jnp.ones(k, bool)
