@@ -124,6 +124,7 @@ def show(console: Console, results: list[dict[str, Any]]) -> None:
         f"{result['item']}: {claim['claim']}" for result in results for claim in result["claims"] if not claim["holds"]
     ]
     total = sum(len(result["claims"]) for result in results)
-    console.print(f"{total - len(failed)} of {total} claims hold; {sum(result['seconds'] for result in results):.0f} s")
+    seconds = sum(result["seconds"] for result in results)
+    console.print(f"{total - len(failed)} of {total} claims hold; {seconds:.0f} s over all items")
     for name in failed:
         console.print(f"does not hold: {name}", style="red", markup=False, highlight=False)

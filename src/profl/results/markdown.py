@@ -9,14 +9,21 @@ Result = dict[str, Any]
 
 
 def summary(results: Sequence[Result]) -> str:
-    """How many claims hold, one line per item."""
+    """How many claims hold, one line per item, and those that do not, with what was measured."""
     held = sum(claim["holds"] for result in results for claim in result["claims"])
     total = sum(len(result["claims"]) for result in results)
     lines = [
         [result["item"], result["title"], f"{sum(c['holds'] for c in result['claims'])} of {len(result['claims'])}"]
         for result in results
     ]
-    return f"{held} of {total} claims hold.\n\n" + table(["item", "what it shows", "claims that hold"], lines)
+    text = f"{held} of {total} claims hold.\n\n" + table(["item", "what it shows", "claims that hold"], lines)
+    failed = [
+        f"- {result['item']}, {claim['claim']}: {cell(claim['measured'])}, expected {claim['expected']}"
+        for result in results
+        for claim in result["claims"]
+        if not claim["holds"]
+    ]
+    return text + ("\n\nThese do not hold:\n\n" + "\n".join(failed) if failed else "")
 
 
 def claims(results: Sequence[Result]) -> str:

@@ -92,7 +92,7 @@ def _head(results: Sequence[Result], landscape: bool) -> str:
             "<header><h1>ProFL, reproduced</h1>",
             f"<p>{INTRODUCTION}</p>{quick}",
             f"<p><strong>{held} of {len(claims)} claims hold.</strong> "
-            f"{'/'.join(map(str, seeds))} seeds, {seconds:.0f} s in total, {_versions(results)}.</p>",
+            f"{'/'.join(map(str, seeds))} seeds, {seconds:.0f} s over all items, {_versions(results)}.</p>",
             "<nav>" + "".join(f'<a href="#{anchor}">{text}</a>' for anchor, text in links) + "</nav>",
             _table(["item", "claim", "paper", "measured", "expected", "holds"], rows, {"measured"}),
             "<noscript><p>The figures need JavaScript; the tables do not.</p></noscript></header>",
