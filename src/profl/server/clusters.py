@@ -8,8 +8,9 @@ Aggregation").
                 loses the variance that noise explains. A row that lies APART times as far off these directions as usual
                 counts in no centre and no aggregate; it gets the nearest label.
     3. k-means  k-means++ seeds, RESTARTS restarts, STEPS Lloyd steps. Where a cluster comes out small (below), or a row
-                lies STRAY times as far from its centre as usual, such rows are set aside and the rest is divided anew:
-                a stray client must neither use up a cluster nor hide how well the others fall into groups.
+                lies STRAY times as far from its centre as usual, such rows are set aside (if they are few) and the rest
+                is divided anew: a stray client must neither use up a cluster nor hide how well the others fall into
+                groups.
     4. count    "auto" takes the C in 2..largest with the best simplified silhouette, the mean of 1 - a_i / b_i (a_i:
                 distance to the own centre, b_i: to the next), and divides at all only where log(variance / inertia)
                 exceeds that of NULLS Gaussian clouds of the same covariance, divided likewise, by SIGMAS of their
@@ -41,7 +42,7 @@ from profl.checks import InputError, positive_int
 from profl.server.rules import CentredClipping
 from profl.typing import Array, Key
 
-REACH, APART, STRAY = 5.0, 3.0, 6.0
+REACH, APART, STRAY = 5.0, 3.0, 8.0
 DIRECTIONS, FLOOR = 5, 1.5
 RESTARTS, STEPS, PEELS = 8, 20, 3
 NULLS, SIGMAS = 24, 3.5
@@ -252,7 +253,9 @@ def peel(draws: Array, x: Array, weights: Array, count: Array | int) -> tuple[Gr
         mass = used @ member
         large = (jnp.sum(member, 0) >= MEMBERS) & (mass >= SHARE)
         off = jnp.sqrt(jnp.min(distances(x, centres, count), 1))
-        stray = kept & (off > STRAY * weighted_quantile(off[:, None], used))
+        apart = member & (off > STRAY * weighted_quantile(off[:, None], used))[:, None]
+        few = (jnp.sum(apart, 0) < MEMBERS) | (used @ apart < SHARE)  # more of them are a group, and no strays
+        stray = jnp.any(apart & few, 1)
         fits = (jnp.sum(large) == count) & ~jnp.any(stray)
         return kept & large[labels] & ~stray, (Groups(labels, kept, mass, large, centres), fits)
 
