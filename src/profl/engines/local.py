@@ -49,7 +49,7 @@ def local_round(
     regret, kept, drawn = jnp.full((), 0.0 if settings.measured else jnp.nan), [], 0
     for r in range(settings.local_steps):
         number = round_ * settings.local_steps + r
-        key = random.data_key(root, client, number)
+        key = _key(root, client, number)
         deployed, state = _deploy(rules, recipe, state, key, theta)
         if settings.measured:
             regret = regret + _risk(rules.reaction, deployed, row.clients) - row.floor
@@ -123,6 +123,7 @@ def _risk(reaction: Reaction, theta: Theta, client: Client) -> Array:
     return reaction.decoupled(theta, theta, client)
 
 
+_key = jax.jit(random.data_key)
 _deploy = partial(jax.jit, static_argnums=(0, 1))(parts.deploy)
 _step = partial(jax.jit, static_argnums=(0, 1))(parts.step)
 _told = partial(jax.jit, static_argnums=0)(told_jacobian)

@@ -23,7 +23,7 @@ class SimulatedClient:
 
     def deploy(self, theta: Theta, samples: int, step: int) -> Batch:
         settings = self.plan.settings
-        key = random.data_key(self.plan.roots[0], self.client, step)
+        key = _key(self.plan.roots[0], self.client, step)
         n = settings.samples if settings.recipe.size is None else next(n for n in settings.sizes if n >= samples)
         row = trees.take(self.plan.population.clients, self.client)
         batch = _draw(settings, key, trees.cast(theta), row, n)
@@ -52,4 +52,5 @@ def simulated_clients(
     return [SimulatedClient(plan, client) for client in range(problem.count)]
 
 
+_key = jax.jit(random.data_key)
 _draw = partial(jax.jit, static_argnums=(0, 4))(draw)

@@ -102,6 +102,10 @@ class Federation:
 
     def empty_state(self) -> State:
         """The state of a client before its first step."""
+        return self._empty
+
+    @cached_property
+    def _empty(self) -> State:
         return trees.take(first_states(self.plan.settings, self.plan.population, self.start), 0)
 
 
