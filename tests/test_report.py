@@ -198,6 +198,7 @@ def test_hover_reads_values_and_the_scale_changes(tab):
     assert scale.inner_text() == "log"
     assert svg.inner_html() != before
     assert not re.search("NaN|Infinity", svg.inner_html())
+    assert "above the optimum" in svg.text_content()  # a risk may be negative
     assert complaints == []
 
 

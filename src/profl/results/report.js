@@ -3,7 +3,7 @@
 "use strict";
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
-  const W = 460, H = 300, LEFT = 62, RIGHT = 12, TOP = 10, BOTTOM = 40;
+  const W = 460, H = 300, LEFT = 62, RIGHT = 20, TOP = 10, BOTTOM = 40;
 
   const node = (name, attributes = {}, parent = null, text = null) => {
     const made = document.createElementNS(SVG, name);
@@ -70,15 +70,24 @@
     const svg = node("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${spec.title}: ${spec.y}` }, box);
     const tools = element("div", { class: "tools" }, box);
     const readout = element("p", { class: "readout" }, box, "");
-    const positive = spec.lines.some((line) => finite(line.mean).some((v) => v > 0));
+    // A risk can be negative, so its log scale shows how far it is above the optimum.
+    const best = spec.y.endsWith("risk") ? spec.levels.find((level) => level.label.includes("PO")) : undefined;
+    const positive = best || spec.lines.some((line) => finite(line.mean).some((v) => v > 0));
 
     const draw = () => {
       svg.replaceChildren();
-      const shown = spec.lines.filter((_, i) => !hidden.has(i));
-      const levels = spec.levels.filter((level) => level.value !== null && (!log || level.value > 0));
-      let values = finite((shown.length ? shown : spec.lines).flatMap((l) => [...l.mean, ...l.low, ...l.high]));
+      const floor = log && best ? best.value : 0;
+      const lower = (v) => (v === null ? null : v - floor);
+      const drawn = spec.lines.map((line) => ({
+        ...line, mean: line.mean.map(lower), low: line.low.map(lower), high: line.high.map(lower),
+      }));
+      const shown = drawn.filter((_, i) => !hidden.has(i));
+      const levels = spec.levels.map((level) => ({ ...level, value: lower(level.value) }))
+        .filter((level) => level.value !== null && (!log || level.value > 0));
+      let values = finite((shown.length ? shown : drawn).flatMap((l) => [...l.mean, ...l.low, ...l.high]));
       values = values.concat(levels.map((level) => level.value));
       if (log) values = values.filter((v) => v > 0);
+      if (!values.length) values = log ? [0.1, 1] : [0, 1];
       let low = Math.min(...values), high = Math.max(...values);
       if (!(high > low)) { high = low + (Math.abs(low) || 1) * 0.1; }
       if (log) { low = Math.max(low, high * 1e-12) * 0.8; high *= 1.25; } else {
@@ -87,7 +96,8 @@
       const last = Math.max(...spec.lines.flatMap((l) => finite(l.x)), 1);
       const bottom = H - BOTTOM;
       const x = axis(0, last, LEFT, W - RIGHT, false), y = axis(low, high, bottom, TOP, log);
-      frame(svg, spec, x, y, ticks(0, last, 5), log ? decades(low, high) : ticks(low, high, 5), bottom);
+      const named = floor ? { ...spec, y: `${spec.y} above the optimum` } : spec;
+      frame(svg, named, x, y, ticks(0, last, 5), log ? decades(low, high) : ticks(low, high, 5), bottom);
       const inside = (v) => y(log ? Math.max(v, low) : v).toFixed(1);
       const path = (xs, vs) => {
         let d = "", pen = false;
@@ -98,7 +108,7 @@
         });
         return d;
       };
-      spec.lines.forEach((line, i) => {
+      drawn.forEach((line, i) => {
         if (hidden.has(i)) return;
         const keep = line.x.map((_, k) => k).filter((k) => line.low[k] !== null && line.high[k] !== null);
         const up = keep.map((k) => `${x(line.x[k]).toFixed(1)} ${inside(line.high[k])}`);
@@ -120,7 +130,7 @@
         if (wanted < 0 || wanted > last) return leave();
         cursor.setAttribute("x1", x(wanted)); cursor.setAttribute("x2", x(wanted));
         cursor.setAttribute("visibility", "visible");
-        const parts = spec.lines.flatMap((line, i) => {
+        const parts = drawn.flatMap((line, i) => {
           if (hidden.has(i) || !line.x.length) return [];
           let best = 0;
           line.x.forEach((v, k) => { if (Math.abs(v - wanted) < Math.abs(line.x[best] - wanted)) best = k; });
