@@ -45,7 +45,14 @@ def on_page_markdown(text: str, page: Any, **_: Any) -> str:
     text = re.sub(r"<!-- results: (\w+) -->", lambda found: makers[found[1]](), text)
     guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").removeprefix("# Contributing\n")
     text = text.replace("<!-- guide -->", guide.replace("[CHANGELOG.md](CHANGELOG.md)", "CHANGELOG.md"))
-    return text.replace("(../CONTRIBUTING.md)", "(extend.md)")
+    return formulas(text.replace("(../CONTRIBUTING.md)", "(extend.md)"))
+
+
+def formulas(text: str) -> str:
+    """Every ``$$ TeX $$`` as MathML, which browsers show without a script."""
+    from latex2mathml.converter import convert
+
+    return re.sub(r"\$\$(.+?)\$\$", lambda found: convert(found[1].strip(), display="block"), text, flags=re.DOTALL)
 
 
 def items(results: list[dict[str, Any]]) -> str:
