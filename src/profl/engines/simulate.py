@@ -1,6 +1,6 @@
 """The fast engine: every client of every seed at once, compiled (jit, vmap over clients and seeds, scan over rounds).
 
-Memory is bounded by chunks: at most ``_BLOCK`` sampled numbers are alive at a time, whatever the number of clients
+Memory is bounded by chunks: at most ``BLOCK`` sampled numbers are alive at a time, whatever the number of clients
 and seeds. Rounds run in a few segments of one compiled program, so that progress can be shown and what is finished
 lies on the host.
 """
@@ -44,9 +44,9 @@ from profl.results.record import Jacobians, Run, Trace, make_run
 from profl.server.aggregate import receive, weighted_mean
 from profl.server.attacks import Report, apply
 from profl.server.participation import choose, first_occurrence
-from profl.typing import Array, Client, Key, Theta
+from profl.typing import Array, Batch, Client, Key, Theta
 
-_BLOCK = 2**18
+BLOCK = 2**18  # sampled numbers
 _SEGMENTS = 20
 
 
@@ -195,9 +195,9 @@ def _chunks(settings: Settings, population: Population, models: Theta) -> tuple[
     """(seeds, clients) worked on at once, so that a block of samples stays in the cache."""
     batch = batch_shape(settings, population, trees.take(models, 0))
     numbers = sum(leaf.size for leaf in jax.tree.leaves(batch))
-    clients = min(settings.slots, max(1, _BLOCK // numbers))
+    clients = min(settings.slots, max(1, BLOCK // numbers))
     seeds = trees.rows(models)
-    fitting = max(1, _BLOCK // (numbers * clients))
+    fitting = max(1, BLOCK // (numbers * clients))
     return max(c for c in range(1, seeds + 1) if seeds % c == 0 and (c <= fitting or c == 1)), clients
 
 
@@ -334,11 +334,15 @@ def _local_steps(
     rules, reaction = settings.rules, settings.rules.reaction
     weights = reaction.weights(row.clients, n, row.counts if settings.recipe.size is None else state.samples)
 
+    def drawn(key: Key, deployed: Theta) -> Batch:
+        make = partial(draw, settings, key, deployed, row.clients, n)
+        return make() if settings.recipe.filter is None else trees.written(make, (round_ >= 0).astype(jnp.int32))
+
     def body(carry: tuple[Theta, State, Array], r: Array) -> tuple[tuple[Theta, State, Array], tuple[Array, Array]]:
         theta, state, regret = carry
         key = random.data_key(root, client, round_ * settings.local_steps + r)
         deployed, state = deploy(rules, settings.recipe, state, key, theta)
-        batch = draw(settings, key, deployed, row.clients, n)
+        batch = drawn(key, deployed)
         told = told_jacobian(reaction, deployed, row.clients) if settings.recipe.told else None
         if settings.measured:
             regret = regret + deployed_risk(settings, deployed, row.clients) - row.floor
