@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -70,3 +75,28 @@ def test_the_numpy_versions_find_the_optimum(threads):
 def test_the_plain_loop_does_the_same():
     best = peers._start(2, 1)[0] / (2 * 1.5)
     np.testing.assert_allclose(peers.numpy_loop(2, 150), best, atol=0.3)
+
+
+ON_EIGHT = """
+import json, sys, jax, profl
+run = profl.simulate(profl.cases.pricing(clients=3, goods=2), profl.pofl(), **json.loads(sys.argv[1]))
+print(json.dumps([jax.local_device_count(), run.theta.tolist()]))
+"""
+
+
+@pytest.mark.parametrize("seeds", [8, 6])
+def test_seeds_spread_over_devices_give_the_same_run(seeds):
+    """Eight seeds on eight devices; six on six of them."""
+    settings = {"rounds": 4, "local_steps": 2, "samples": 40, "seeds": list(range(seeds)), "progress": False}
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", ON_EIGHT, json.dumps(settings)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    devices, theta = json.loads(done.stdout.splitlines()[-1])
+    alone = profl.simulate(profl.cases.pricing(clients=3, goods=2), profl.pofl(), **settings)
+    assert devices == 8
+    np.testing.assert_allclose(theta, alone.theta, atol=2e-6)
