@@ -34,8 +34,8 @@ lint: setup  ## ruff (lint and format) and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: setup  ## client-steps per second against careful NumPy
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python benchmarks/speed.py
+bench: setup  ## speed against the random numbers, NumPy and Flower; adds a line to benchmarks/history.jsonl
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python benchmarks/track.py speed
 
 reproduce: setup  ## the paper's tables and figures, ten seeds; writes out/paper/report.html
 	$(BIN)/profl reproduce all --out out/paper

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import jax
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -21,11 +23,12 @@ from profl.cases import CASES
 from profl.cases import get as get_case
 from profl.data import MissingDataError
 from profl.data.commands import app as data_app
+from profl.data.registry import cache_directory
 from profl.engines.commands import check_
 from profl.engines.flower.commands import app as flower_app
 from profl.engines.progress import progress_bar
 from profl.engines.simulate import simulate
-from profl.experiments import commands, jacobian, robust
+from profl.experiments import commands, jacobian, robust, speed
 from profl.experiments.compare import compare as compare_algorithms
 from profl.experiments.compare import demo as run_demo
 from profl.experiments.console import parse_seeds, print_item
@@ -35,7 +38,13 @@ from profl.results.plots import plot_runs
 from profl.results.record import Run
 from profl.results.tables import comparison, figures
 
-BENCHMARKS = {"robust": (robust.bench, robust.PARTS), "jacobian": (jacobian.bench, jacobian.PARTS)}
+BENCHMARKS: dict[str, tuple[Callable[..., dict[str, Any]], int]] = {
+    "robust": (robust.bench, robust.PARTS),
+    "jacobian": (jacobian.bench, jacobian.PARTS),
+    "speed": (speed.speed, speed.SPEED_PARTS),
+    "scale": (speed.scale, speed.SCALE_PARTS),
+    "memory": (speed.memory, speed.MEMORY_PARTS),
+}
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -274,8 +283,17 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
+def keep_compiled() -> None:
+    """Keep compiled code in the user's cache, so that a second start need not compile; JAX's own settings win."""
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ or "JAX_ENABLE_COMPILATION_CACHE" in os.environ:
+        return
+    jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
 def main() -> None:
     """The entry point: errors that a person can act on are one line, not a traceback."""
+    keep_compiled()
     try:
         app()
     except (checks.InputError, checks.DivergedError, checks.TooFewReports, checks.FailedError) as error:

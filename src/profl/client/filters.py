@@ -106,6 +106,9 @@ class RobustFilter:
 
     Never keeps less than half of the weight, and leaves fewer than ``least`` samples alone: among so few, nothing tells
     the bulk from the rest.
+
+    All this reads the samples some thirty times. A batch in which nothing calls for it (``suspicious``) is left as it
+    is after one look. Where many batches are worked on at once, one that is suspicious makes the others wait.
     """
 
     reach: float = 4.5
@@ -121,7 +124,17 @@ class RobustFilter:
     def __call__(self, gradients: Array, weights: Array) -> Array:
         if gradients.shape[0] < self.least:
             return weights
-        points = _standardised(gradients.T, weights)
+        points = gradients.T
+        look = suspicious(points, weights)
+        # A loop of one turn or none: unlike a conditional it stays one when batches are vmapped. The weights go through
+        # it, because XLA moves out of a loop what does not change there.
+        return jax.lax.while_loop(
+            lambda state: state[1], lambda state: (self.cut(points, state[0]), jnp.zeros_like(look)), (weights, look)
+        )[0]
+
+    def cut(self, points: Array, weights: Array) -> Array:
+        """The weights of the bulk of the (d, n) points, whatever a first look says."""
+        points = _standardised(jnp.where(weights > 0, points, 0.0), weights)
         inner = _core(points, weights, _larger_side(points, weights))
         inner = _core(points, weights, _mean(points, inner))
         points = _rescaled(points, inner)
@@ -147,6 +160,47 @@ class RobustFilter:
         junk = outside > 0.35 * before + 1.5 * jnp.sqrt(before + 1.0)
         keep = distance <= jnp.where(junk, far, limit(3 * self.reach))
         return _at_least_half(jnp.where(keep, kept, 0.0), kept, weights)
+
+
+def suspicious(points: Array, weights: Array) -> Array:
+    """Whether the (d, n) points are anything but independent Gaussian coordinates, as far as moments tell.
+
+    Four looks, each as a chi-square against the bound that clean batches pass about once in ten thousand: skewness and
+    kurtosis of the coordinates, their correlations, the kurtosis of the distance from the mean, and the farthest
+    sample. A group on one side shows as correlation (or, in one coordinate, as skewness or too little kurtosis), a
+    wider cloud as kurtosis. Clean data that are skewed, correlated or of heavy tails are suspicious too: the look only
+    decides whether to look further. Points of more than 64 coordinates always are.
+    """
+    d = points.shape[0]
+    if d > 64:
+        return jnp.asarray(True)
+    share = weights / jnp.maximum(jnp.sum(weights), jnp.finfo(points.dtype).tiny)
+    count = 1 / jnp.sum(share**2)
+    moved = points - (points @ share)[:, None]
+    variance = (moved**2) @ share
+    unit = moved * jax.lax.rsqrt(jnp.where(variance > 0, variance, 1.0))[:, None]
+    square = unit**2
+    skewness, kurtosis = (square * unit) @ share, (square**2) @ share - 3
+    shape = count * (jnp.sum(skewness**2) / 6 + jnp.sum(kurtosis**2) / 24)  # 2 d degrees of freedom
+    together = count * (jnp.sum(((unit * share) @ unit.T) ** 2) - d) / 2  # d (d - 1) / 2 of them
+    distance = jnp.sum(square, axis=0)
+    thickness = count * ((distance**2) @ share - d * (d + 2)) ** 2 / (8 * d * (d + 2))  # one
+    farthest = jnp.max(jnp.where(weights > 0, distance, 0.0))
+    calm = (
+        (shape < _chi_square(2 * d))
+        & (together < _chi_square(d * (d - 1) / 2))
+        & (thickness < _chi_square(1))
+        & (farthest < _chi_square(d))
+    )
+    return ~calm
+
+
+def _chi_square(freedom: float, reach: float = 5.0) -> float:
+    """What a chi-square exceeds as rarely as a normal exceeds ``reach`` (Wilson and Hilferty)."""
+    if freedom == 0:
+        return 1.0
+    part = 2 / (9 * freedom)
+    return freedom * (1 - part + reach * math.sqrt(part)) ** 3
 
 
 def _core(points: Array, weights: Array, centre: Array) -> Array:

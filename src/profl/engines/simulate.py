@@ -1,6 +1,6 @@
 """The fast engine: every client of every seed at once, compiled (jit, vmap over clients and seeds, scan over rounds).
 
-Memory is bounded by chunks: at most ``_BLOCK`` sampled numbers are alive at a time, whatever the number of clients
+Memory is bounded by chunks: at most ``BLOCK`` sampled numbers are alive at a time, whatever the number of clients
 and seeds. Rounds run in a few segments of one compiled program, so that progress can be shown and what is finished
 lies on the host.
 """
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, PartitionSpec
 
 from profl import checks, random, trees
 from profl.algorithms.base import Algorithm
@@ -45,9 +46,9 @@ from profl.results.record import Jacobians, Run, Trace, make_run
 from profl.server.aggregate import receive, weighted_mean
 from profl.server.attacks import Report, apply
 from profl.server.participation import choose, first_occurrence
-from profl.typing import Array, Client, Key, Theta
+from profl.typing import Array, Batch, Client, Key, Theta
 
-_BLOCK = 2**18
+BLOCK = 2**18  # sampled numbers
 _SEGMENTS = 20
 
 
@@ -192,14 +193,15 @@ def _final(settings: Settings, states: State) -> Jacobians:
     return Jacobians(np.asarray(own), np.asarray(states.shared.jacobian), np.asarray(states.shared.group))
 
 
-def _chunks(settings: Settings, population: Population, models: Theta) -> tuple[int, int]:
-    """(seeds, clients) worked on at once, so that a block of samples stays in the cache."""
+def _chunks(settings: Settings, population: Population, models: Theta) -> tuple[int, int, int]:
+    """(seeds, clients) worked on at once, so that a block of samples stays in the cache; and over how many devices."""
     batch = batch_shape(settings, population, trees.take(models, 0))
     numbers = sum(leaf.size for leaf in jax.tree.leaves(batch))
-    clients = min(settings.slots, max(1, _BLOCK // numbers))
-    seeds = trees.rows(models)
-    fitting = max(1, _BLOCK // (numbers * clients))
-    return max(c for c in range(1, seeds + 1) if seeds % c == 0 and (c <= fitting or c == 1)), clients
+    clients = min(settings.slots, max(1, BLOCK // numbers))
+    devices = max(k for k in range(1, jax.local_device_count() + 1) if trees.rows(models) % k == 0)
+    seeds = trees.rows(models) // devices
+    fitting = max(1, BLOCK // (numbers * clients))
+    return max(c for c in range(1, seeds + 1) if seeds % c == 0 and (c <= fitting or c == 1)), clients, devices
 
 
 @partial(jax.jit, static_argnums=0)
@@ -213,15 +215,40 @@ def _start(settings: Settings, population: Population, models: Theta) -> Carry:
 @partial(jax.jit, static_argnums=(0, 1, 2), donate_argnums=3)
 def _segment(
     settings: Settings,
-    chunks: tuple[int, int],
+    chunks: tuple[int, int, int],
     records: int,
     carry: Carry,
     population: Population,
     roots: Key,
     first: Array,
 ) -> tuple[Carry, tuple[Theta, Tally]]:
-    """``records`` record intervals of every seed; intervals past the last round change nothing."""
-    seed_chunk, client_chunk = chunks
+    """``records`` record intervals of every seed; intervals past the last round change nothing.
+
+    Seeds are spread evenly over the devices that there are; each holds all clients and works alone.
+    """
+    seed_chunk, client_chunk, devices = chunks
+    work = partial(_records, settings, seed_chunk, client_chunk, records)
+    if devices == 1:
+        return work(carry, population, roots, first)
+    mesh = Mesh(np.asarray(jax.local_devices()[:devices]), ("seeds",))
+    seeds, same = PartitionSpec("seeds"), PartitionSpec()
+    spread = jax.shard_map(
+        work, mesh=mesh, in_specs=(seeds, same, seeds, same), out_specs=(seeds, seeds), check_vma=False
+    )
+    return spread(carry, population, roots, jnp.asarray(first))
+
+
+def _records(
+    settings: Settings,
+    seed_chunk: int,
+    client_chunk: int,
+    records: int,
+    carry: Carry,
+    population: Population,
+    roots: Key,
+    first: Array,
+) -> tuple[Carry, tuple[Theta, Tally]]:
+    """``_segment`` on one device."""
 
     def some_seeds(group: tuple[Carry, Key]) -> tuple[Carry, tuple[Theta, Tally]]:
         carry, roots = group
@@ -335,11 +362,15 @@ def _local_steps(
     rules, reaction = settings.rules, settings.rules.reaction
     weights = reaction.weights(row.clients, n, row.counts if settings.recipe.size is None else state.samples)
 
+    def drawn(key: Key, deployed: Theta) -> Batch:
+        make = partial(draw, settings, key, deployed, row.clients, n)
+        return make() if settings.recipe.filter is None else trees.written(make, (round_ >= 0).astype(jnp.int32))
+
     def body(carry: tuple[Theta, State, Array], r: Array) -> tuple[tuple[Theta, State, Array], tuple[Array, Array]]:
         theta, state, regret = carry
         key = random.data_key(root, client, round_ * settings.local_steps + r)
         deployed, state = deploy(rules, settings.recipe, state, key, theta)
-        batch = draw(settings, key, deployed, row.clients, n)
+        batch = drawn(key, deployed)
         told = told_jacobian(reaction, deployed, row.clients) if settings.recipe.told else None
         if settings.measured:
             regret = regret + deployed_risk(settings, deployed, row.clients) - row.floor

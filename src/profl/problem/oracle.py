@@ -20,6 +20,7 @@ from profl.problem import solvers
 from profl.problem.reaction import Reaction
 from profl.typing import Array, Client, Theta
 
+_CHUNK = 2**12  # clients summed up at once
 _BLOCK = 2**21  # models x numbers of the clients alive at once: some megabytes
 
 World = tuple[Reaction, Client, Array]
@@ -34,7 +35,21 @@ def client_risks(world: World, deployed: Theta, theta: Theta) -> Array:
 
 
 def decoupled_risk(world: World, deployed: Theta, theta: Theta) -> Array:
-    return world[2] @ client_risks(world, deployed, theta)
+    """Many clients are summed up in chunks, also when this is differentiated: a million would not fit in memory."""
+    reaction, clients, weights = world
+    count = weights.shape[0]
+    whole = count - count % _CHUNK
+
+    @jax.checkpoint
+    def add(total: Array, group: tuple[Client, Array]) -> tuple[Array, None]:
+        return total + group[1] @ client_risks((reaction, *group), deployed, theta), None
+
+    groups = jax.tree.map(lambda leaf: leaf[:whole].reshape(-1, _CHUNK, *leaf.shape[1:]), (clients, weights))
+    rest = jax.tree.map(lambda leaf: leaf[whole:], (clients, weights))
+    total = jnp.zeros((), weights.dtype)
+    if whole:
+        total = jax.lax.scan(add, total, groups)[0]
+    return total if whole == count else total + rest[1] @ client_risks((reaction, *rest), deployed, theta)
 
 
 def risk(world: World, theta: Theta) -> Array:
