@@ -185,7 +185,7 @@ def over_clients(sizes: tuple[int, ...], turns: int) -> Part:
     ]
     grown = [(c, ratio(each[c], each[1000])) for c in sizes if c > 1000]
     name = "clients: time per client-step against 1000 clients, off by a factor of"
-    return Part(rows, [at_most(f"{c:,} {name}", max(value, 1 / value), 1.25) for c, value in grown])
+    return Part(rows, [at_most(f"{c:,} {name}", max(value, 1 / value), 1.2) for c, value in grown])
 
 
 def over_samples(turns: int) -> Part:
@@ -196,7 +196,7 @@ def over_samples(turns: int) -> Part:
     rows = [{"part": "time against n", "n": n, "ns / number": statistics.median(each[n])} for n in sizes]
     value = ratio(each[50_000], each[5000])
     name = "n = 50,000: time per number against n = 5,000, off by a factor of"
-    return Part(rows, [at_most(name, max(value, 1 / value), 1.25)])
+    return Part(rows, [at_most(name, max(value, 1 / value), 1.2)])
 
 
 def _timed(clients: int, n: int, rounds: int) -> Callable[[], Any]:
