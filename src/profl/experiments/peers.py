@@ -120,7 +120,7 @@ def has_flower() -> bool:
 def flower(clients: int, rounds: int) -> float:
     """Seconds that Flower's simulation (Ray, one CPU per client) takes for this work, its start-up left out.
 
-    The client does the plain NumPy step on numbers that stay in its process; the strategy is FedAvg.
+    The client does the plain NumPy step, with a window that begins anew every round; the strategy is FedAvg.
     """
     if not has_flower():
         raise checks.FailedError("flower needs the packages flwr and ray: pip install 'profl[flower]'")
