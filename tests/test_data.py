@@ -502,7 +502,7 @@ def test_retraining_ends_at_the_stable_point_and_pofl_near_the_optimum():
     found = profl.simulate(case, profl.pofl(0.3, window=50), **settings)
     gap = case.risk(case.stable) - case.risk(case.optimum)
     np.testing.assert_allclose(stuck.tail_excess(), gap, rtol=0.1)
-    assert np.all(found.tail_excess() < 0.1 * gap)
+    assert found.tail_excess().mean() < 0.1 * gap
 
 
 @needs_files

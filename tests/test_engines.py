@@ -20,7 +20,16 @@ ROBUST_CASES = ("pricing", "group_pricing", "strategic, positive")  # one of eac
 PAIRS = [(a, c) for a in ALGORITHMS for c in CASES if not a.startswith("profl") or c in ROBUST_CASES]
 
 
-@pytest.mark.parametrize(("algorithm", "case"), PAIRS)
+def short(algorithm, case):
+    """What the default run does of the table: every method on two cases, and the main one on all."""
+    return algorithm == "pofl" or case in ("pricing", "group_pricing")
+
+
+def slow_unless_short(pairs):
+    return [pytest.param(*row, marks=[] if short(row[0], row[1]) else pytest.mark.slow) for row in pairs]
+
+
+@pytest.mark.parametrize(("algorithm", "case"), slow_unless_short(PAIRS))
 def test_simulate_and_debug_agree(case, algorithm):
     """Every algorithm on every case, in double precision.
 
@@ -38,8 +47,10 @@ def test_simulate_and_debug_agree(case, algorithm):
     assert np.all(fast.excess > -1e-6)  # nothing beats the optimum
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize(("algorithm", "tolerance"), [("pfl", 1e-5), ("pofl, exact", 1e-5), ("pofl", 1e-4)])
+SINGLE = [(a, c, t) for a, t in [("pfl", 1e-5), ("pofl, exact", 1e-5), ("pofl", 1e-4)] for c in CASES]
+
+
+@pytest.mark.parametrize(("algorithm", "case", "tolerance"), slow_unless_short(SINGLE))
 def test_they_agree_in_single_precision(case, algorithm, tolerance):
     problem, method = CASES[case](clients=3), ALGORITHMS[algorithm]
     fast = profl.simulate(problem, method, **SMALL)

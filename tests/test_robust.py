@@ -158,7 +158,7 @@ def test_every_attack_is_tested():
     np.testing.assert_allclose(get("f_hat").f_hat(jnp.array([2.0])), [-2.0])
 
 
-@pytest.mark.parametrize("attack", ["scaled", "stale", "f_hat"])
+@pytest.mark.parametrize("attack", [*(pytest.param(a, marks=pytest.mark.slow) for a in ("scaled", "stale")), "f_hat"])
 def test_the_fitting_rule_withstands_and_the_mean_does_not(attack):
     """Short form of the benchmark's fifth part: two of ten clients hostile."""
     case = profl.cases.pricing()
@@ -192,7 +192,9 @@ def test_too_few_reports_stop_the_run_and_keep_what_was_done(engine):
     assert run.rounds[-1] == 4
 
 
-@pytest.mark.parametrize(("count", "members"), [("auto", 11), ("auto", 33), (3, 11)])
+@pytest.mark.parametrize(
+    ("count", "members"), [("auto", 11), (3, 11), pytest.param("auto", 33, marks=pytest.mark.slow)]
+)
 def test_one_poisoned_jacobian_moves_its_cluster_less_than_the_honest_spread(count, members):
     share = jax.jit(lambda rows: Clusters(count).share(jax.random.key(0), rows, everyone / len(rows), everyone > 0))
     everyone = jnp.ones(3 * members)
