@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -24,11 +25,16 @@ def fed(estimator, signals, f, variance=1e-8, around=None):
 
 def memory(estimator, signals, f, variance, around=None):
     around = signals if around is None else around
-    state = estimator.init(jnp.asarray(signals[0]), jnp.asarray(f[0]))
-    update = jax.jit(estimator.update)
-    for row, value, at in zip(signals, f, around, strict=True):
-        state = update(state, jnp.asarray(row), jnp.asarray(value), jnp.full(f.shape[1], variance), jnp.asarray(at))
-    return state
+    rows = jnp.asarray(signals), jnp.asarray(f), jnp.asarray(around)
+    return _scanned(estimator, *rows, jnp.full(f.shape[1], variance))
+
+
+@partial(jax.jit, static_argnums=0)
+def _scanned(estimator, signals, f, around, variance):
+    def update(state, row):
+        return estimator.update(state, row[0], row[1], variance, row[2]), None
+
+    return jax.lax.scan(update, estimator.init(signals[0], f[0]), (signals, f, around))[0]
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)

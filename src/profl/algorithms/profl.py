@@ -35,7 +35,7 @@ def profl(
     >>> profl(filter="rubust")
     Traceback (most recent call last):
         ...
-    profl.checks.InputError: filter must be one of none, paper, robust, got 'rubust'; did you mean 'robust'?
+    profl.checks.InputError: unknown filter 'rubust'; did you mean 'robust'? There are: none, paper, robust
     """
     return Algorithm(
         "profl",

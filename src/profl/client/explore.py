@@ -52,7 +52,7 @@ class Exploration:
     >>> Exploration(scale=-1.0)
     Traceback (most recent call last):
         ...
-    profl.checks.InputError: scale must be greater than 0, got -1.0
+    profl.checks.InputError: scale must be a finite number above 0, got -1.0
     """
 
     scale: float = 0.1

@@ -237,7 +237,8 @@ def _valley(place: Array, kept: Array) -> Array:
     A valley is the emptiest stretch of one sigma that has, beyond it, (i) more samples than a normal tail by 4 standard
     errors and (ii) a stretch of one sigma with more samples than itself by 1.2 standard errors.
     """
-    inside = (place[:, None] >= _EDGES) & (place[:, None] < _EDGES + _WIDTH) & (kept[:, None] > 0)
+    edges = _EDGES.astype(place.dtype)
+    inside = (place[:, None] >= edges) & (place[:, None] < edges + _WIDTH) & (kept[:, None] > 0)
     counts = jnp.sum(inside, axis=0).astype(place.dtype)
     stretch = counts[:-1] + counts[1:]  # (bins + 1,): one sigma from each edge on
     beyond = jnp.sum(counts) - jnp.cumsum(counts)[:_BINS]
