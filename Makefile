@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup  ## compare retraining with the performative gradient; writes out/demo.png
 	$(BIN)/profl demo --out out/demo.png
 
-test: setup  ## run the tests (about 10 minutes on 2 cores)
+test: setup  ## run the tests (about 15 minutes on 2 cores)
 	$(BIN)/pytest -n $(WORKERS)
 
 test-full: setup  ## run the tests, the slow ones in full
