@@ -132,7 +132,7 @@ def test_landscape_of_two_parameters_lies_on_the_line_through_both_points():
 @pytest.fixture(scope="module")
 def browser():
     """Headless Chromium: the system's own, or the one that playwright keeps."""
-    api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -e '.[browser]'")
+    api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -e '.[dev]'")
     system = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with api.sync_playwright() as playwright:
         try:

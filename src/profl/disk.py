@@ -1,11 +1,14 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and the sum that tells whether they still are."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 
 class atomic:
@@ -35,3 +38,12 @@ def _umask() -> int:
     current = os.umask(0)
     os.umask(current)
     return current
+
+
+def digest(arrays: dict[str, np.ndarray]) -> str:
+    """sha256 over the names, types, shapes and numbers of named arrays."""
+    total = hashlib.sha256()
+    for name in sorted(arrays):
+        total.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
+        total.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return total.hexdigest()

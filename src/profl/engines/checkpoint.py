@@ -7,7 +7,6 @@ step). It is refused when it is cut short, of another format or of another run, 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -19,7 +18,7 @@ import jax
 import numpy as np
 
 from profl.checks import InputError
-from profl.disk import atomic
+from profl.disk import atomic, digest
 
 FORMAT = 1
 KEEP = 3
@@ -64,7 +63,7 @@ class Checkpoints:
     def save(self, number: int, state: Any, history: Any) -> None:
         """Write the checkpoint of a round, then remove the oldest beyond ``KEEP``."""
         arrays = {**_arrays("state", state), **_arrays("history", history)}
-        meta = {"format": FORMAT, "round": number, "facts": self.facts, "sha256": _digest(arrays)}
+        meta = {"format": FORMAT, "round": number, "facts": self.facts, "sha256": digest(arrays)}
         with atomic(self.path(number)) as temporary, open(temporary, "wb") as file:
             np.savez(file, allow_pickle=False, **arrays, meta=np.array(json.dumps(meta)))
         for old in self.numbers()[:-KEEP]:
@@ -89,7 +88,7 @@ class Checkpoints:
         arrays, meta = _read(path)
         if meta.get("format") != FORMAT:
             raise InputError(f"cannot resume from {path}: it has format {meta.get('format')!r}, not {FORMAT}")
-        if (found := _digest(arrays)) != meta["sha256"]:
+        if (found := digest(arrays)) != meta["sha256"]:
             raise InputError(f"cannot resume from {path}: its sha256 is {found}, the file says {meta['sha256']}")
         if differing := difference(meta["facts"], self.facts):
             raise InputError(f"cannot resume from {path}, it is of another run: {'; '.join(differing)}")
@@ -137,11 +136,3 @@ def _tree(path: Path, prefix: str, arrays: dict[str, np.ndarray], like: Any, sam
                 f"cannot resume from {path}: {name} has shape {arrays[name].shape}, this run's {np.shape(leaf)}"
             )
     return jax.tree.unflatten(structure, [arrays[name] for name in names])
-
-
-def _digest(arrays: dict[str, np.ndarray]) -> str:
-    total = hashlib.sha256()
-    for name in sorted(arrays):
-        total.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
-        total.update(np.ascontiguousarray(arrays[name]).tobytes())
-    return total.hexdigest()

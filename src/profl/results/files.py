@@ -6,7 +6,6 @@ arrays. A zip archive keeps its directory at the end, so a file that was cut off
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import zipfile
@@ -17,7 +16,7 @@ import jax
 import numpy as np
 
 from profl import checks
-from profl.disk import atomic
+from profl.disk import atomic, digest
 from profl.results.record import SERIES, Jacobians, Live, Run
 
 __all__ = ["FORMAT", "atomic", "load", "save"]
@@ -34,7 +33,7 @@ def save(run: Run, path: str | os.PathLike[str]) -> None:
     shapes: dict[str, Any] = {}
     for name in _TREES:
         shapes[name] = _pack(getattr(run, name), name, arrays)
-    meta = {"format": FORMAT, "trees": shapes, "sha256": _digest(arrays)}
+    meta = {"format": FORMAT, "trees": shapes, "sha256": digest(arrays)}
     meta |= {name: getattr(run, name) for name in (*_PLAIN, "incidents")}
     target = Path(path)
     with atomic(target) as temporary, open(temporary, "wb") as file:
@@ -60,7 +59,7 @@ def load(path: str | os.PathLike[str]) -> Run:
         raise checks.InputError(problem + f"the file is cut short or no profl run ({error})") from error
     if meta.get("format") != FORMAT:
         raise checks.InputError(problem + f"it has format {meta.get('format')!r}, this version reads {FORMAT}")
-    if (found := _digest(arrays)) != meta["sha256"]:
+    if (found := digest(arrays)) != meta["sha256"]:
         raise checks.InputError(problem + f"its sha256 is {found}, the file says {meta['sha256']}")
     plain: dict[str, Any] = {name: meta[name] for name in _PLAIN}
     plain["seeds"] = tuple(plain["seeds"])
@@ -99,11 +98,3 @@ def _unpack(shape: Any, arrays: dict[str, np.ndarray]) -> Any:
     if kind == "dict":
         return {key: _unpack(value, arrays) for key, value in content}
     return (list if kind == "list" else tuple)(_unpack(value, arrays) for value in content)
-
-
-def _digest(arrays: dict[str, np.ndarray]) -> str:
-    total = hashlib.sha256()
-    for name in sorted(arrays):
-        total.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
-        total.update(np.ascontiguousarray(arrays[name]).tobytes())
-    return total.hexdigest()

@@ -19,6 +19,17 @@
     if (parent) parent.appendChild(made);
     return made;
   };
+  const toggles = (lines, tools, hidden, draw) => lines.forEach((line, i) => {
+    const button = element("button", { type: "button", "aria-pressed": "true", "data-toggle": i }, tools);
+    element("span", { class: "swatch", style: `background:${line.colour}` }, button);
+    button.append(line.label);
+    button.onclick = () => {
+      hidden.has(i) ? hidden.delete(i) : hidden.add(i);
+      button.setAttribute("aria-pressed", String(!hidden.has(i)));
+      draw();
+    };
+  });
+
   const short = (value) => {
     if (value === null || !Number.isFinite(value)) return "-";
     const size = Math.abs(value);
@@ -145,16 +156,7 @@
       box.dataset.drawn = String(svg.querySelectorAll("path.mean").length);
     };
 
-    spec.lines.forEach((line, i) => {
-      const button = element("button", { type: "button", "aria-pressed": "true", "data-toggle": i }, tools);
-      element("span", { class: "swatch", style: `background:${line.colour}` }, button);
-      button.append(line.label);
-      button.onclick = () => {
-        hidden.has(i) ? hidden.delete(i) : hidden.add(i);
-        button.setAttribute("aria-pressed", String(!hidden.has(i)));
-        draw();
-      };
-    });
+    toggles(spec.lines, tools, hidden, draw);
     if (positive) {
       const scale = element("button", { type: "button", class: "scale", title: "linear or logarithmic" }, tools);
       const say = () => { scale.textContent = log ? "log" : "linear"; };
@@ -231,16 +233,7 @@
         ? `deployed ${short(spec.at[j])}, model ${short(spec.at[i])}: risk ${short(spec.risk[i][j])}` : "";
     };
     svg.onpointerleave = () => { readout.textContent = ""; };
-    spec.lines.forEach((line, i) => {
-      const button = element("button", { type: "button", "aria-pressed": "true", "data-toggle": i }, tools);
-      element("span", { class: "swatch", style: `background:${line.colour}` }, button);
-      button.append(line.label);
-      button.onclick = () => {
-        hidden.has(i) ? hidden.delete(i) : hidden.add(i);
-        button.setAttribute("aria-pressed", String(!hidden.has(i)));
-        draw();
-      };
-    });
+    toggles(spec.lines, tools, hidden, draw);
     draw();
   };
 
