@@ -49,7 +49,7 @@ def test_what_is_written_out_is_what_was_made():
     def make():
         return {"x": random.normal(random.seed_key(0), 6, 2), "y": jnp.arange(6)}
 
-    made = jax.jit(lambda turns: trees.written(make, turns))(jnp.int32(1))
+    made = jax.jit(lambda yes: trees.written(make, yes))(jnp.asarray(True))
     jax.tree.map(np.testing.assert_array_equal, made, make())
 
 

@@ -122,7 +122,7 @@ UNROLLED = define_prng_impl(
     seed=lambda seed: jax.random.key_data(jax.random.key(seed, impl=_STOCK)),
     split=lambda key, shape: jax.random.key_data(jax.random.split(_stock(key), shape)),
     random_bits=_random_bits,
-    fold_in=lambda key, data: jax.random.key_data(jax.random.fold_in(_stock(key), data)),
+    fold_in=lambda key, data: jnp.stack(threefry(key, jnp.uint32(0), jnp.uint32(data))),
     name="threefry2x32_unrolled",
     tag="fru",
 )

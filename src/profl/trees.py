@@ -76,14 +76,14 @@ def map_chunks(function: Callable[..., Any], chunk: int, *stacked: Any) -> Any:
     return jax.lax.map(lambda row: function(*row), stacked, batch_size=chunk if chunk > 1 else None)
 
 
-def written(make: Callable[[], Any], turns: Array) -> Any:
-    """``make()``, a batch with samples first, written to memory once; ``turns`` is 1, but traced.
+def written(make: Callable[[], Any], yes: Array) -> Any:
+    """``make()``, a batch with samples first, written to memory once; ``yes`` is true, but traced.
 
     XLA fuses what makes the samples into everything that reads them, so that they would be drawn again for each of the
-    filter's looks (it ignores optimization_barrier on a CPU). What comes out of a loop lies in memory; it must not know
-    that the loop has one turn. The samples lie innermost there.
+    filter's looks (it ignores optimization_barrier on a CPU). What comes out of a conditional lies in memory, if XLA
+    does not know how it goes. The samples lie innermost there.
     """
     inner = partial(jax.tree.map, lambda leaf: jnp.moveaxis(leaf, 0, -1))
     empty = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(lambda: inner(make())))
-    made = jax.lax.fori_loop(0, turns, lambda _, old: inner(make()), empty)
+    made = jax.lax.cond(yes, lambda: inner(make()), lambda: empty)
     return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), made)

@@ -11,11 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_batching import custom_vmap
 
 from profl import checks
 from profl.typing import Array
@@ -108,7 +110,7 @@ class RobustFilter:
     the bulk from the rest.
 
     All this reads the samples some thirty times. A batch in which nothing calls for it (``suspicious``) is left as it
-    is after one look. Where many batches are worked on at once, one that is suspicious makes the others wait.
+    is after one look.
     """
 
     reach: float = 4.5
@@ -124,13 +126,7 @@ class RobustFilter:
     def __call__(self, gradients: Array, weights: Array) -> Array:
         if gradients.shape[0] < self.least:
             return weights
-        points = gradients.T
-        look = suspicious(points, weights)
-        # A loop of one turn or none: unlike a conditional it stays one when batches are vmapped. The weights go through
-        # it, because XLA moves out of a loop what does not change there.
-        return jax.lax.while_loop(
-            lambda state: state[1], lambda state: (self.cut(points, state[0]), jnp.zeros_like(look)), (weights, look)
-        )[0]
+        return where_needed(self, suspicious)(gradients.T[None], weights[None])[0]
 
     def cut(self, points: Array, weights: Array) -> Array:
         """The weights of the bulk of the (d, n) points, whatever a first look says."""
@@ -162,6 +158,40 @@ class RobustFilter:
         return _at_least_half(jnp.where(keep, kept, 0.0), kept, weights)
 
 
+@lru_cache
+def where_needed(filter_: RobustFilter, needed: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+    """``filter_.cut`` of those among (B, d, n) points and (B, n) weights that ``needed`` says yes to.
+
+    Under vmap all batches make one B, and those to cut are gathered a few at a time: left to itself, vmap would cut all
+    of them when one needs it.
+    """
+
+    @custom_vmap
+    def several(points: Array, weights: Array) -> Array:
+        batches = weights.shape[0]
+        few = min(batches, max(8, batches // 64))
+
+        def cut_few(state: tuple[Array, Array]) -> tuple[Array, Array]:
+            weights, left = state
+            chosen = jnp.argsort(~left)[:few]
+            cut = jnp.where(left[chosen, None], jax.vmap(filter_.cut)(points[chosen], weights[chosen]), weights[chosen])
+            return weights.at[chosen].set(cut), left.at[chosen].set(False)
+
+        left = jax.vmap(needed)(points, weights)
+        return jax.lax.while_loop(lambda state: jnp.any(state[1]), cut_few, (weights, left))[0]
+
+    @several.def_vmap
+    def _(size: int, batched: list[bool], points: Array, weights: Array) -> tuple[Array, bool]:
+        spread = [
+            leaf if own else jnp.broadcast_to(leaf, (size, *leaf.shape))
+            for leaf, own in zip((points, weights), batched, strict=True)
+        ]
+        kept = several(*(leaf.reshape(-1, *leaf.shape[2:]) for leaf in spread))
+        return kept.reshape(size, -1, kept.shape[-1]), True
+
+    return several
+
+
 def suspicious(points: Array, weights: Array) -> Array:
     """Whether the (d, n) points are anything but independent Gaussian coordinates, as far as moments tell.
 
@@ -179,13 +209,15 @@ def suspicious(points: Array, weights: Array) -> Array:
     share = weights / jnp.maximum(jnp.sum(weights), jnp.finfo(points.dtype).tiny)
     count = 1 / jnp.sum(share**2)
     moved = points - (points @ share)[:, None]
-    variance = (moved**2) @ share
-    unit = moved * jax.lax.rsqrt(jnp.where(variance > 0, variance, 1.0))[:, None]
-    square = unit**2
-    skewness, kurtosis = (square * unit) @ share, (square**2) @ share - 3
+    square = moved**2
+    cross = (moved * share) @ moved.T
+    variance = jnp.diagonal(cross)
+    scale = jax.lax.rsqrt(jnp.where(variance > 0, variance, 1.0))
+    skewness, kurtosis = ((square * moved) @ share) * scale**3, ((square**2) @ share) * scale**4 - 3
     shape = count * (jnp.sum(skewness**2) / 6 + jnp.sum(kurtosis**2) / 24)  # 2 d degrees of freedom
-    together = count * (jnp.sum(((unit * share) @ unit.T) ** 2) - d) / 2  # d (d - 1) / 2 of them
-    distance = jnp.sum(square, axis=0)
+    correlation = cross * scale[:, None] * scale
+    together = count * (jnp.sum(correlation**2) - d) / 2  # d (d - 1) / 2 of them
+    distance = scale**2 @ square
     thickness = count * ((distance**2) @ share - d * (d + 2)) ** 2 / (8 * d * (d + 2))  # one
     farthest = jnp.max(jnp.where(weights > 0, distance, 0.0))
     calm = (

@@ -29,21 +29,28 @@ class Terms(NamedTuple):
 def terms(rules: Rules, second: str, theta: Theta, batch: Batch, weights: Array, f: Array) -> Terms:
     """Mean loss, L1 and u. ``second`` is "pathwise", "score" or "none" (PFL: u = 0)."""
     losses = jax.vmap(rules.loss, (None, 0))
-    if second == "pathwise":
-        shift = jax.vmap(rules.family.moved, (0, None))
-
-        def average(theta: Theta, delta: Array) -> Array:
-            return weights @ losses(theta, shift(batch, delta))
-
-        loss, (first, worth) = jax.value_and_grad(average, argnums=(0, 1))(theta, jnp.zeros_like(f))
-        return Terms(loss, first, worth)
-
     loss, first = jax.value_and_grad(lambda t: weights @ losses(t, batch))(theta)
     if second == "none":
         return Terms(loss, first, jnp.zeros_like(f))
+    if second == "pathwise":
+        return Terms(loss, first, _pathwise(rules, theta, batch, weights, f))
     excess = weights * (losses(theta, batch) - loss)
     log_prob = jax.vmap(rules.family.log_prob, (0, None))
     return Terms(loss, first, jax.grad(lambda g: excess @ log_prob(batch, g))(f))
+
+
+def _pathwise(rules: Rules, theta: Theta, batch: Batch, weights: Array, f: Array) -> Array:
+    """u by moving the samples. Where that is worth the same for all of them (a loss linear in z), nothing is summed."""
+    nowhere = jnp.zeros_like(f)
+
+    def worth(z: Batch) -> Array:
+        return jax.grad(lambda delta: rules.loss(theta, rules.family.moved(z, delta)))(nowhere)
+
+    try:
+        return jax.vmap(worth, out_axes=None)(batch)  # refused where it differs from sample to sample
+    except ValueError:
+        shift, losses = jax.vmap(rules.family.moved, (0, None)), jax.vmap(rules.loss, (None, 0))
+        return jax.grad(lambda delta: weights @ losses(theta, shift(batch, delta)))(nowhere)
 
 
 def sample_terms(

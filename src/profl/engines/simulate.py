@@ -252,6 +252,8 @@ def _records(
 
     def some_seeds(group: tuple[Carry, Key]) -> tuple[Carry, tuple[Theta, Tally]]:
         carry, roots = group
+        # A mean over samples is a product with their weights; where these lack the seeds' axis, it transposes the samples.
+        copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (seed_chunk, *leaf.shape)), population)
 
         def interval(carry: Carry, record: Array) -> tuple[Carry, tuple[Theta, Tally]]:
             start = record * settings.record_every
@@ -259,10 +261,10 @@ def _records(
 
             def body(round_: Array, state: tuple[Carry, Tally]) -> tuple[Carry, Tally]:
                 def at(n: int) -> tuple[Carry, Tally]:
-                    def one(root: Key, carry: Carry, tally: Tally) -> tuple[Carry, Tally]:
+                    def one(root: Key, population: Population, carry: Carry, tally: Tally) -> tuple[Carry, Tally]:
                         return _round(settings, n, client_chunk, population, root, round_, carry, tally)
 
-                    return trees.map_chunks(one, seed_chunk, roots, *state)
+                    return trees.map_chunks(one, seed_chunk, roots, copies, *state)
 
                 return _at_size(settings, state[0].states, at)
 
@@ -364,7 +366,7 @@ def _local_steps(
 
     def drawn(key: Key, deployed: Theta) -> Batch:
         make = partial(draw, settings, key, deployed, row.clients, n)
-        return make() if settings.recipe.filter is None else trees.written(make, (round_ >= 0).astype(jnp.int32))
+        return make() if settings.recipe.filter is None else trees.written(make, round_ >= 0)
 
     def body(carry: tuple[Theta, State, Array], r: Array) -> tuple[tuple[Theta, State, Array], tuple[Array, Array]]:
         theta, state, regret = carry

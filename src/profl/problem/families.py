@@ -26,6 +26,15 @@ import jax.numpy as jnp
 from profl.typing import Array, Batch
 
 
+def average(weights: Array, values: Array) -> Array:
+    """The weighted mean of (n, ...) values over samples: a product, which XLA vectorises on a CPU, unlike a sum.
+
+    >>> average(jnp.array([0.5, 0.5]), jnp.array([[1.0], [3.0]]))
+    Array([2.], dtype=float32)
+    """
+    return jnp.dot(jnp.moveaxis(values, 0, -1), weights, precision="highest")
+
+
 class Family:
     """Base class; subclasses are frozen dataclasses, so that equal families share compiled code."""
 
@@ -70,7 +79,7 @@ class GaussianMean(Family):
     sd: float = 1.0
 
     def estimate(self, batch: Batch, weights: Array) -> Array:
-        return jnp.sum(weights[:, None] * batch, axis=0)
+        return average(weights, batch)
 
     def log_prob(self, z: Batch, f: Array) -> Array:
         return -0.5 * jnp.sum((z - f) ** 2) / self.sd**2
