@@ -325,7 +325,7 @@ def top_direction(centred: Array, weights: Array, iterations: int = 12) -> Array
         turned = gram @ direction if gram is not None else heavy @ (direction @ rows)
         return turned / jnp.maximum(jnp.linalg.norm(turned), jnp.finfo(turned.dtype).tiny)
 
-    return jax.lax.fori_loop(0, iterations, body, start / jnp.linalg.norm(start))
+    return jax.lax.fori_loop(0, iterations, body, start / jnp.linalg.norm(start), unroll=_unroll())
 
 
 def quantiles(values: Array, weights: Array, levels: tuple[float, ...], steps: int = 16) -> Array:
@@ -350,8 +350,13 @@ def quantiles(values: Array, weights: Array, levels: tuple[float, ...], steps: i
         enough = jnp.sum(jnp.where(bits <= middle[..., None], weights, 0.0), axis=-1) >= target
         return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
 
-    high = jax.lax.fori_loop(0, steps, body, (low, high))[1]
+    high = jax.lax.fori_loop(0, steps, body, (low, high), unroll=_unroll())[1]
     return jax.lax.bitcast_convert_type(_flip(high), jnp.float32).astype(values.dtype)
+
+
+def _unroll() -> bool:
+    """Whether to write short loops out: an accelerator waits for the host at each turn, a CPU compiles more slowly."""
+    return jax.default_backend() != "cpu"
 
 
 def _ordered_bits(values: Array) -> Array:

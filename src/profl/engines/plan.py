@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -81,6 +82,7 @@ def make_plan(
     attack: Any = None,
     hostile: Any = 0.2,
     min_reports: int = 0,
+    prng: str = "auto",
 ) -> Plan:
     """Check everything, then lay it out; raises ``profl.InputError`` before any work is done."""
     if not isinstance(problem, Problem):
@@ -106,7 +108,7 @@ def make_plan(
         measured=problem.exact,
     )
     numbers = _seeds(seeds)
-    roots = jax.vmap(random.seed_key)(jnp.asarray(numbers, dtype=jnp.uint32))
+    roots = jax.vmap(partial(random.seed_key, prng=prng))(jnp.asarray(numbers, dtype=jnp.uint32))
     models = _models(problem, roots, initial)
     floor = world.client_risks(problem.optimum) if problem.exact else np.full(world.count, np.nan)
     population = Population(

@@ -17,17 +17,20 @@ from profl.engines import simulate as fast
 from profl.engines.checkpoint import Checkpoints
 from profl.engines.plan import Plan
 from profl.engines.progress import progress_bar
+from profl.engines.spread import spread_out
 from profl.results.record import Trace
 
 _ENDLESS = 2**30
 
 
-def run_saved(plan: Plan, title: str, progress: bool, saved: Checkpoints) -> tuple[Trace, np.ndarray]:
+def run_saved(
+    plan: Plan, title: str, progress: bool, saved: Checkpoints, client_chunk: int | None = None
+) -> tuple[Trace, np.ndarray]:
     """The trace, and the round in which each seed was stopped (-1: it was not)."""
     # one round per call: how many there are in all must not be part of the compiled code
     settings, population = plan.settings._replace(record_every=1, rounds=_ENDLESS), plan.population
     rounds = plan.settings.rounds
-    chunks = fast._chunks(settings, population, plan.models)
+    spread = spread_out(settings, population, plan.models, client_chunk)
     carry = fast._start(settings, population, plan.models)
     history = _before_the_first(plan)
     done = 0
@@ -38,7 +41,7 @@ def run_saved(plan: Plan, title: str, progress: bool, saved: Checkpoints) -> tup
     with progress_bar(title, rounds, progress) as advance:
         advance(done)
         while done < rounds and not np.any(np.asarray(carry.stopped) >= 0):
-            carry, out = fast._segment(settings, chunks, 1, carry, population, plan.roots, done)
+            carry, out = fast._segment(settings, spread, 1, carry, population, plan.roots, done)
             history = jax.tree.map(lambda old, new: np.concatenate([old, np.asarray(new)], axis=1), history, out)
             done += 1
             saved.save(done, carry, history)

@@ -1,8 +1,8 @@
 """The fast engine: every client of every seed at once, compiled (jit, vmap over clients and seeds, scan over rounds).
 
-Memory is bounded by chunks: at most ``BLOCK`` sampled numbers are alive at a time, whatever the number of clients
-and seeds. Rounds run in a few segments of one compiled program, so that progress can be shown and what is finished
-lies on the host.
+Memory is bounded by chunks: at most a block of sampled numbers is alive at a time, whatever the number of clients
+and seeds (``profl.engines.spread``). Rounds run in a few segments of one compiled program, so that progress can be
+shown and what is finished lies on the host.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from profl import checks, random, trees
 from profl.algorithms.base import Algorithm
@@ -29,7 +29,6 @@ from profl.engines.plan import (
     Plan,
     Population,
     Settings,
-    batch_shape,
     describe,
     draw,
     first_states,
@@ -40,6 +39,7 @@ from profl.engines.plan import (
     stated_errors,
 )
 from profl.engines.progress import progress_bar
+from profl.engines.spread import Spread, spread_out
 from profl.problem.oracle import told_jacobian
 from profl.problem.problem import Problem
 from profl.results.record import Jacobians, Run, Trace, make_run
@@ -48,7 +48,6 @@ from profl.server.attacks import Report, apply
 from profl.server.participation import choose, first_occurrence
 from profl.typing import Array, Batch, Client, Key, Theta
 
-BLOCK = 2**18  # sampled numbers
 _SEGMENTS = 20
 
 
@@ -92,6 +91,8 @@ def simulate(
     min_reports: int = 0,
     progress: bool = True,
     engine: str = "fast",
+    client_chunk: int | None = None,
+    prng: str = "auto",
     checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = True,
     callbacks: Iterable[Callable[[Run], None]] = (),
@@ -113,6 +114,8 @@ def simulate(
       min_reports: stop with ``profl.TooFewReports``, which holds what was done, when fewer can be used in a round.
       progress: show a progress bar on a terminal.
       engine: "fast", or "debug": a plain loop that names client, round and stage in its errors.
+      client_chunk: clients worked on at once, which bounds memory; by itself, what a cache or an accelerator holds.
+      prng: how Threefry's rounds are written, "unrolled" or "stock": the same numbers; "auto" is what is fast here.
       checkpoint: a folder; after every round all that the next one needs is written there ("fast" only).
       resume: go on from the newest checkpoint in that folder.
       callbacks: called with the finished run; ready ones are in ``profl.results.tracking``.
@@ -140,6 +143,7 @@ def simulate(
         attack=attack,
         hostile=hostile,
         min_reports=min_reports,
+        prng=prng,
     )
     started = time.perf_counter()
     title = f"{algorithm.name} on {problem.name}"
@@ -147,9 +151,9 @@ def simulate(
         from profl.engines.saved import run_saved
 
         saved = Checkpoints(checkpoint, facts("simulate", problem, algorithm, plan), resume)
-        trace, stopped = run_saved(plan, title, progress, saved)
+        trace, stopped = run_saved(plan, title, progress, saved, client_chunk)
     else:
-        trace, stopped = run_debug(plan) if engine == "debug" else _run(plan, title, progress)
+        trace, stopped = run_debug(plan) if engine == "debug" else _run(plan, title, progress, client_chunk)
     run = make_run(problem, algorithm, trace, describe(plan), time.perf_counter() - started)
     if np.any(stopped >= 0):
         raise checks.TooFewReports(_why_stopped(plan, stopped), run)
@@ -166,17 +170,17 @@ def _why_stopped(plan: Plan, stopped: np.ndarray) -> str:
     )
 
 
-def _run(plan: Plan, title: str, progress: bool) -> tuple[Trace, np.ndarray]:
+def _run(plan: Plan, title: str, progress: bool, client_chunk: int | None) -> tuple[Trace, np.ndarray]:
     """The trace, and the round in which each seed was stopped (-1: it was not)."""
     settings, population = plan.settings, plan.population
     records = math.ceil(settings.rounds / settings.record_every)
     per_segment = math.ceil(records / min(records, _SEGMENTS))
-    chunks = _chunks(settings, population, plan.models)
+    spread = spread_out(settings, population, plan.models, client_chunk)
     carry = _start(settings, population, plan.models)
     pieces = [(jax.tree.map(lambda leaf: np.asarray(leaf)[:, None], plan.models), None)]
     with progress_bar(title, records, progress) as advance:
         for first in range(0, records, per_segment):
-            carry, out = _segment(settings, chunks, per_segment, carry, population, plan.roots, first)
+            carry, out = _segment(settings, spread, per_segment, carry, population, plan.roots, first)
             done = min(per_segment, records - first)
             pieces.append(jax.tree.map(lambda leaf, k=done: np.asarray(leaf)[:, :k], out))
             advance(done)
@@ -193,17 +197,6 @@ def _final(settings: Settings, states: State) -> Jacobians:
     return Jacobians(np.asarray(own), np.asarray(states.shared.jacobian), np.asarray(states.shared.group))
 
 
-def _chunks(settings: Settings, population: Population, models: Theta) -> tuple[int, int, int]:
-    """(seeds, clients) worked on at once, so that a block of samples stays in the cache; and over how many devices."""
-    batch = batch_shape(settings, population, trees.take(models, 0))
-    numbers = sum(leaf.size for leaf in jax.tree.leaves(batch))
-    clients = min(settings.slots, max(1, BLOCK // numbers))
-    devices = max(k for k in range(1, jax.local_device_count() + 1) if trees.rows(models) % k == 0)
-    seeds = trees.rows(models) // devices
-    fitting = max(1, BLOCK // (numbers * clients))
-    return max(c for c in range(1, seeds + 1) if seeds % c == 0 and (c <= fitting or c == 1)), clients, devices
-
-
 @partial(jax.jit, static_argnums=0)
 def _start(settings: Settings, population: Population, models: Theta) -> Carry:
     def start(theta: Theta) -> Carry:
@@ -215,33 +208,26 @@ def _start(settings: Settings, population: Population, models: Theta) -> Carry:
 @partial(jax.jit, static_argnums=(0, 1, 2), donate_argnums=3)
 def _segment(
     settings: Settings,
-    chunks: tuple[int, int, int],
+    spread: Spread,
     records: int,
     carry: Carry,
     population: Population,
     roots: Key,
     first: Array,
 ) -> tuple[Carry, tuple[Theta, Tally]]:
-    """``records`` record intervals of every seed; intervals past the last round change nothing.
-
-    Seeds are spread evenly over the devices that there are; each holds all clients and works alone.
-    """
-    seed_chunk, client_chunk, devices = chunks
-    work = partial(_records, settings, seed_chunk, client_chunk, records)
-    if devices == 1:
-        return work(carry, population, roots, first)
-    mesh = Mesh(np.asarray(jax.local_devices()[:devices]), ("seeds",))
-    seeds, same = PartitionSpec("seeds"), PartitionSpec()
-    spread = jax.shard_map(
-        work, mesh=mesh, in_specs=(seeds, same, seeds, same), out_specs=(seeds, seeds), check_vma=False
-    )
-    return spread(carry, population, roots, jnp.asarray(first))
+    """``records`` record intervals of every seed; intervals past the last round change nothing."""
+    work = partial(_records, settings, spread, records)
+    if spread.devices > 1 and spread.over == "seeds":  # each device holds all clients and works alone
+        seeds, same = PartitionSpec("seeds"), PartitionSpec()
+        shards = (seeds, same, seeds, same)
+        work = jax.shard_map(work, mesh=spread.mesh, in_specs=shards, out_specs=(seeds, seeds), check_vma=False)
+    with jax.default_matmul_precision("highest"):  # accelerators would round the factors of products
+        return work(carry, population, roots, jnp.asarray(first))
 
 
 def _records(
     settings: Settings,
-    seed_chunk: int,
-    client_chunk: int,
+    spread: Spread,
     records: int,
     carry: Carry,
     population: Population,
@@ -249,10 +235,11 @@ def _records(
     first: Array,
 ) -> tuple[Carry, tuple[Theta, Tally]]:
     """``_segment`` on one device."""
+    seed_chunk = spread.seed_chunk
 
     def some_seeds(group: tuple[Carry, Key]) -> tuple[Carry, tuple[Theta, Tally]]:
         carry, roots = group
-        # A mean over samples is a product with their weights; where these lack the seeds' axis, it transposes the samples.
+        # Means over samples are products with their weights: were these without the axis of seeds, XLA would transpose.
         copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (seed_chunk, *leaf.shape)), population)
 
         def interval(carry: Carry, record: Array) -> tuple[Carry, tuple[Theta, Tally]]:
@@ -262,7 +249,7 @@ def _records(
             def body(round_: Array, state: tuple[Carry, Tally]) -> tuple[Carry, Tally]:
                 def at(n: int) -> tuple[Carry, Tally]:
                     def one(root: Key, population: Population, carry: Carry, tally: Tally) -> tuple[Carry, Tally]:
-                        return _round(settings, n, client_chunk, population, root, round_, carry, tally)
+                        return _round(settings, n, spread, population, root, round_, carry, tally)
 
                     return trees.map_chunks(one, seed_chunk, roots, copies, *state)
 
@@ -270,7 +257,7 @@ def _records(
 
             tally = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (seed_chunk,)), _empty_tally())
             carry, tally = jax.lax.fori_loop(start, stop, body, (carry, tally))
-            stated, off = jax.vmap(partial(_jacobian_errors, settings, client_chunk, population))(carry)
+            stated, off = jax.vmap(partial(_jacobian_errors, settings, spread.client_chunk, population))(carry)
             return carry, (carry.theta, tally._replace(jacobian_error=stated, jacobian_off=off))
 
         carry, records_ = jax.lax.scan(interval, carry, first + jnp.arange(records))
@@ -319,7 +306,7 @@ def _jacobian_errors(settings: Settings, chunk: int, population: Population, car
 def _round(
     settings: Settings,
     n: int,
-    chunk: int,
+    spread: Spread,
     population: Population,
     root: Key,
     round_: Array,
@@ -333,10 +320,14 @@ def _round(
     )
     asked, states = (population, carry.states) if everyone else trees.take((population, carry.states), chosen)
 
-    def local(client: Array, row: Population, state: State) -> tuple[Theta, State, Array, Array, Array]:
-        return _local_steps(settings, n, root, round_, carry.theta, client, row, state)
+    def local(root: Key, round_: Array, theta: Theta, *rows: Any) -> tuple[Theta, State, Array, Array, Array]:
+        return trees.map_chunks(partial(_local_steps, settings, n, root, round_, theta), spread.client_chunk, *rows)
 
-    models, new_states, losses, regrets, kept = trees.map_chunks(local, chunk, chosen, asked, states)
+    if spread.devices > 1 and spread.over == "clients":  # each device does its part of them; the rest is spread by XLA
+        same, rows = PartitionSpec(), PartitionSpec("clients")
+        shards = (same, same, same, rows, rows, rows)
+        local = jax.shard_map(local, mesh=spread.mesh, in_specs=shards, out_specs=rows, check_vma=False)
+    models, new_states, losses, regrets, kept = local(root, round_, carry.theta, chosen, asked, states)
     reports = Report(models, losses, own_jacobians(settings, new_states), stated_errors(settings, new_states))
     if settings.attack is not None:
         reports = apply(settings.attack, reports, carry.theta, carry.first, asked.hostile)

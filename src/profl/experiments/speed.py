@@ -24,7 +24,8 @@ from profl import random
 from profl.algorithms import pfl, pofl, profl
 from profl.algorithms.base import Algorithm
 from profl.cases import pricing
-from profl.engines.simulate import BLOCK, simulate
+from profl.engines.simulate import simulate
+from profl.engines.spread import block
 from profl.experiments import peers
 from profl.experiments.claims import Part, at_least, at_most, item
 from profl.experiments.peers import D, N, R
@@ -122,7 +123,7 @@ def ratio(times: list[float], others: list[float]) -> float:
 
 def ceiling(batches: int, rounds: int) -> Callable[[], Any]:
     """Draw (n, d) normals for every client of every seed in every step, and average them: compiled."""
-    chunk = max(c for c in range(1, batches + 1) if batches % c == 0 and c * N * D <= max(BLOCK, N * D))
+    chunk = max(c for c in range(1, batches + 1) if batches % c == 0 and c * N * D <= max(block(), N * D))
 
     @jax.jit
     def draw(root: random.Key) -> jax.Array:
