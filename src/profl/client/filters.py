@@ -169,7 +169,7 @@ def where_needed(filter_: RobustFilter, needed: Callable[[Array, Array], Array])
     @custom_vmap
     def several(points: Array, weights: Array) -> Array:
         batches = weights.shape[0]
-        few = min(batches, max(8, batches // 64))
+        few = min(batches, max(8, batches // 256))
 
         def cut_few(state: tuple[Array, Array]) -> tuple[Array, Array]:
             weights, left = state
@@ -210,13 +210,11 @@ def suspicious(points: Array, weights: Array) -> Array:
     count = 1 / jnp.sum(share**2)
     moved = points - (points @ share)[:, None]
     square = moved**2
-    cross = (moved * share) @ moved.T
-    variance = jnp.diagonal(cross)
+    variance = square @ share
     scale = jax.lax.rsqrt(jnp.where(variance > 0, variance, 1.0))
     skewness, kurtosis = ((square * moved) @ share) * scale**3, ((square**2) @ share) * scale**4 - 3
     shape = count * (jnp.sum(skewness**2) / 6 + jnp.sum(kurtosis**2) / 24)  # 2 d degrees of freedom
-    correlation = cross * scale[:, None] * scale
-    together = count * (jnp.sum(correlation**2) - d) / 2  # d (d - 1) / 2 of them
+    together = count * _correlation(moved, share, scale)  # d (d - 1) / 2 of them
     distance = scale**2 @ square
     thickness = count * ((distance**2) @ share - d * (d + 2)) ** 2 / (8 * d * (d + 2))  # one
     farthest = jnp.max(jnp.where(weights > 0, distance, 0.0))
@@ -227,6 +225,23 @@ def suspicious(points: Array, weights: Array) -> Array:
         & (farthest < _chi_square(d))
     )
     return ~calm
+
+
+def _correlation(moved: Array, share: Array, scale: Array) -> Array:
+    """The sum over pairs of coordinates of their squared correlation.
+
+    Few coordinates are multiplied with themselves shifted round, so that each pair comes up once: batched products of
+    such small matrices are slow everywhere.
+    """
+    d = moved.shape[0]
+    if d > 8:
+        return (jnp.sum((((moved * share) @ moved.T) * scale[:, None] * scale) ** 2) - d) / 2
+    total = jnp.zeros((), moved.dtype)
+    for shift in range(1, d // 2 + 1):
+        partner = jnp.roll(moved, shift, axis=0)
+        found = jnp.sum((((moved * partner) @ share) * scale * jnp.roll(scale, shift)) ** 2)
+        total = total + (found / 2 if 2 * shift == d else found)  # half way round, each pair comes up twice
+    return total
 
 
 def _chi_square(freedom: float, reach: float = 5.0) -> float:
