@@ -1,4 +1,5 @@
-"""The same work done in other ways, for ``profl bench speed``: PoFL on pricing in NumPy, and Flower's simulation.
+"""The same work done in other ways, for ``profl bench speed``: PoFL on pricing in NumPy, in Flower's simulation and in
+pfl-research.
 
 All of it is pricing with d goods: draw n samples per client and step, f_hat, the Jacobian from a window of H
 deployments (least squares with intercept), both gradient terms, projected update, averaging after R steps.
@@ -47,21 +48,28 @@ def numpy_batched(clients: int, seeds: int, rounds: int, threads: int = 1) -> np
 def numpy_loop(clients: int, rounds: int) -> np.ndarray:
     """The same, as it is first written: one seed, one client after the other, one small array at a time."""
     mu0, gamma, theta = _start(clients, 1)
-    rng = np.random.default_rng(0)
-    windows = [_Window(1, 1) for _ in range(clients)]
+    retailers = [Retailer(mu0, gamma[0, client], client) for client in range(clients)]
     model = theta[0, 0]
-    for round_ in range(rounds):
-        own = []
-        for client in range(clients):
-            price = model
-            for r in range(R):
-                z = mu0 - gamma[0, client] * price + rng.standard_normal((N, D), dtype=np.float32)
-                f = z.mean(0)
-                jacobian = windows[client].fit(round_ * R + r, price[None, None], f[None, None])[0, 0]
-                price = np.clip(price - RATE * (-f - jacobian.T @ price), 0, 5)
-            own.append(price)
-        model = np.mean(own, axis=0)
+    for _ in range(rounds):
+        model = np.mean([retailer.steps(model) for retailer in retailers], axis=0)
     return model
+
+
+class Retailer:
+    """One client that does its R steps in plain NumPy and remembers its deployments."""
+
+    def __init__(self, mu0: np.ndarray, gamma: np.ndarray, seed: int) -> None:
+        self.mu0, self.gamma, self.rng = mu0, gamma, np.random.default_rng(seed)
+        self.window, self.done = _Window(1, 1), 0
+
+    def steps(self, price: np.ndarray) -> np.ndarray:
+        for _ in range(R):
+            z = self.mu0 - self.gamma * price + self.rng.standard_normal((N, D), dtype=np.float32)
+            f = z.mean(0)
+            jacobian = self.window.fit(self.done, price[None, None], f[None, None])[0, 0]
+            price = np.clip(price - RATE * (-f - jacobian.T @ price), 0, 5)
+            self.done += 1
+        return price
 
 
 class _Drawer:
@@ -132,19 +140,12 @@ def flower(clients: int, rounds: int) -> float:
 
     mu0, gamma, theta = _start(clients, 1)
 
-    class Retailer(NumPyClient):
+    class Client(NumPyClient):
         def __init__(self, number: int) -> None:
-            self.number, self.window = number, _Window(1, 1)
-            self.rng = np.random.default_rng(number)
+            self.retailer = Retailer(mu0, gamma[0, number], number)
 
         def fit(self, parameters: list[np.ndarray], config: dict[str, Any]) -> Any:
-            price = parameters[0]
-            for r in range(R):
-                z = mu0 - gamma[0, self.number] * price + self.rng.standard_normal((N, D), dtype=np.float32)
-                f = z.mean(0)
-                jacobian = self.window.fit(r, price[None, None], f[None, None])[0, 0]
-                price = np.clip(price - RATE * (-f - jacobian.T @ price), 0, 5)
-            return [price], N, {}
+            return [self.retailer.steps(parameters[0])], N, {}
 
     started: list[float] = []
 
@@ -161,6 +162,72 @@ def flower(clients: int, rounds: int) -> float:
         )
         return ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=rounds + 1))
 
-    app = ClientApp(client_fn=lambda context: Retailer(int(context.node_config["partition-id"])).to_client())
+    app = ClientApp(client_fn=lambda context: Client(int(context.node_config["partition-id"])).to_client())
     run_simulation(ServerApp(server_fn=server), app, clients, backend_config={"client_resources": {"num_cpus": 1}})
     return started[-1] - started[-1 - rounds]
+
+
+def has_pfl_research() -> bool:
+    return importlib.util.find_spec("pfl") is not None
+
+
+def pfl_research(clients: int, rounds: int) -> float:
+    """Seconds that pfl-research's simulation takes for this work in one process; clients remember their deployments."""
+    if not has_pfl_research():
+        raise checks.FailedError("pfl_research needs the package pfl: pip install 'profl[peers]'")
+    from pfl.aggregate.simulate import SimulatedBackend
+    from pfl.algorithm.base import FederatedAlgorithm
+    from pfl.common_types import Population
+    from pfl.context import CentralContext
+    from pfl.data.dataset import Dataset
+    from pfl.data.federated_dataset import FederatedDataset
+    from pfl.data.sampling import get_user_sampler
+    from pfl.hyperparam.base import AlgorithmHyperParams, ModelHyperParams
+    from pfl.internal.ops import numpy_ops
+    from pfl.internal.ops.selector import set_framework_module
+    from pfl.metrics import Metrics
+    from pfl.model.base import Model
+    from pfl.stats import MappedVectorStatistics
+
+    set_framework_module(numpy_ops)
+    mu0, gamma, theta = _start(clients, 1)
+    retailers = [Retailer(mu0, gamma[0, client], client) for client in range(clients)]
+
+    class Prices(Model):
+        value = theta[0, 0]
+
+        def apply_model_update(self, statistics: Any) -> Any:
+            self.value = statistics["price"] / statistics.weight
+            return self, Metrics()
+
+    class Rounds(FederatedAlgorithm):
+        def get_next_central_contexts(self, model: Any, iteration: int, *params: Any) -> Any:
+            if iteration == rounds:
+                return None, model, Metrics()
+            context = CentralContext(
+                current_central_iteration=iteration,
+                do_evaluation=False,
+                cohort_size=clients,
+                population=Population.TRAIN,
+                model_train_params=ModelHyperParams(),
+                algorithm_params=AlgorithmHyperParams(),
+            )
+            return (context,), model, Metrics()
+
+        def simulate_one_user(self, model: Any, user: Any, context: Any) -> Any:
+            price = retailers[int(user.user_id)].steps(model.value)
+            return MappedVectorStatistics({"price": price}, weight=1), Metrics()
+
+        def process_aggregated_statistics(self, context: Any, metrics: Any, model: Any, statistics: Any) -> Any:
+            return model.apply_model_update(statistics)
+
+    def shop(user: int) -> Any:
+        return Dataset(raw_data=[np.zeros(1)], user_id=str(user))
+
+    everyone = FederatedDataset(shop, get_user_sampler("minimize_reuse", range(clients)))
+    backend = SimulatedBackend(training_data=everyone, val_data=everyone)
+    started = time.perf_counter()
+    Rounds().run(
+        AlgorithmHyperParams(), backend, Prices(), model_train_params=ModelHyperParams(), send_metrics_to_platform=False
+    )
+    return time.perf_counter() - started

@@ -34,7 +34,7 @@ from profl.problem.reaction import SampledReaction
 
 SHAPES = ((10, 1), (10, 10), (100, 10), (1000, 1), (1000, 10))
 """Clients x seeds."""
-WORK = 20_000  # client-steps in one timing
+WORK = 50_000  # client-steps in one timing
 
 Advance = Callable[[int], None]
 
@@ -45,9 +45,10 @@ def nothing(steps: int) -> None:
 
 def speed(seeds: int = 10, quick: bool = False, advance: Advance = nothing) -> dict[str, Any]:
     """PoFL and ProFL against the ceiling and against NumPy, for every shape; then Flower and pfl-research."""
-    turns, work = (2, WORK // 20) if quick else (5, WORK)
-    parts: list[Callable[[], Part]] = [partial(shape, *pair, turns, work) for pair in SHAPES]
-    return item("speed", seeds, [*parts, partial(federations, (10,) if quick else (10, 100))], advance)
+    turns, work, shapes = (2, WORK // 20, SHAPES[:2]) if quick else (5, WORK, SHAPES)
+    parts: list[Callable[[], Part]] = [partial(shape, *pair, turns, work) for pair in shapes]
+    sizes = (10,) if quick else (10, 100, 1000)
+    return item("speed", seeds, [*parts, partial(federations, sizes, work)], advance)
 
 
 SPEED_PARTS = len(SHAPES) + 1
@@ -140,26 +141,34 @@ def ceiling(batches: int, rounds: int) -> Callable[[], Any]:
     return lambda: draw(random.seed_key(0)).block_until_ready()
 
 
-def federations(sizes: tuple[int, ...]) -> Part:
-    """Flower's simulation on the same work (its start-up left out); pfl-research where it is installed."""
+def federations(sizes: tuple[int, ...], work: int) -> Part:
+    """The same work by Flower's simulation (its start-up left out) and by pfl-research, where they are installed."""
     rows: list[dict[str, Any]] = []
     claims = []
     for clients in sizes:
-        case, rounds = pricing(clients=clients), max(1, WORK // (clients * R))
+        case, rounds = pricing(clients=clients), max(1, work // (clients * R))
         run = partial(simulate, case, pofl(), rounds=rounds, seeds=[0], record_every=rounds, progress=False)
-        ours = clients * R * rounds / statistics.median(in_turns({"pofl": run}, 3)["pofl"])
-        loop = (
-            clients * R * 10 / statistics.median(in_turns({"loop": partial(peers.numpy_loop, clients, 10)}, 3)["loop"])
-        )
-        rows += [_federation("profl", clients, ours), _federation("NumPy, one client at a time", clients, loop)]
-        if peers.has_flower():
-            theirs = clients * R * 5 / peers.flower(clients, 5)
-            rows.append(_federation("Flower simulation", clients, theirs))
-            claims.append(at_least(f"{clients} clients: profl over Flower's simulation", ours / theirs, 50))
-    if not peers.has_flower():
-        rows.append(_federation("Flower simulation: not installed, skipped", 0, None))
-    rows.append(_federation("pfl-research: not installed, skipped", 0, None))
+        few = max(1, 2000 // (clients * R))
+        loop = statistics.median(in_turns({"loop": partial(peers.numpy_loop, clients, few)}, 3)["loop"])
+        ours = clients * R * rounds / statistics.median(in_turns({"pofl": run}, 5)["pofl"])
+        rows += [
+            _federation("profl", clients, ours),
+            _federation("NumPy, one client at a time", clients, clients * R * few / loop),
+        ]
+        for name, here, other, bar in PEERS:
+            if not here():
+                rows.append(_federation(f"{name}: not installed, skipped", clients, None))
+                continue
+            theirs = clients * R * (few + 2) / other(clients, few + 2)
+            rows.append(_federation(name, clients, theirs))
+            claims.append(at_least(f"{clients} clients: profl over {name}", ours / theirs, bar))
     return Part(rows, claims)
+
+
+PEERS = (
+    ("Flower's simulation", peers.has_flower, peers.flower, 50),
+    ("pfl-research", peers.has_pfl_research, peers.pfl_research, 8),
+)
 
 
 def _federation(who: str, clients: int, rate: float | None) -> dict[str, Any]:
