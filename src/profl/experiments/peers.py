@@ -23,25 +23,18 @@ RATE, NOISE = np.float32(0.01), np.float32(1 / N)
 def numpy_batched(clients: int, seeds: int, rounds: int, threads: int = 1) -> np.ndarray:
     """Careful NumPy: clients and seeds batched, float32, SFC64 into a buffer that is used again; (seeds, d) models.
 
-    Samples are drawn one client-batch at a time: a block of all clients would leave the cache and cost three times as
-    much. With several threads each draws its part of the clients with a generator of its own.
+    Every thread does the R steps of its part of the clients; they meet once a round.
     """
     mu0, gamma, theta = _start(clients, seeds)
-    draw = [_Drawer(part) for part in range(threads)]
-    rows = np.array_split(np.arange(seeds * clients), threads)
-    window = _Window(seeds, clients)
+    sensitivity = np.broadcast_to(gamma, (seeds, clients, 1)).reshape(-1, 1)
+    parts = np.array_split(np.arange(seeds * clients), threads)
+    shares = [_Share(mu0, sensitivity[rows], number) for number, rows in enumerate(parts)]
     with ThreadPoolExecutor(threads) as pool:
-        for t in range(rounds * R):
-            f = mu0 - gamma * theta
-            flat = f.reshape(-1, D)
-            if threads == 1:
-                draw[0].add(flat, rows[0])
-            else:
-                list(pool.map(lambda part, flat=flat: draw[part].add(flat, rows[part]), range(threads)))
-            jacobian = window.fit(t, theta, f)
-            theta = np.clip(theta - RATE * (-f - np.einsum("scpk,scp->sck", jacobian, theta)), 0, 5)
-            if (t + 1) % R == 0:
-                theta = np.repeat(theta.mean(1, keepdims=True), clients, axis=1)
+        for _ in range(rounds):
+            flat = theta.reshape(-1, D)
+            own = pool.map(lambda share, rows, flat=flat: share.steps(flat[rows]), shares, parts)
+            means = np.concatenate(list(own)).reshape(seeds, clients, D).mean(1, keepdims=True)
+            theta = np.repeat(means, clients, axis=1)
     return theta[:, 0]
 
 
@@ -72,19 +65,30 @@ class Retailer:
         return price
 
 
-class _Drawer:
-    """One thread's generator and buffer."""
+class _Share:
+    """One thread's clients, with a generator and a buffer of its own.
 
-    def __init__(self, part: int) -> None:
-        self.rng = np.random.Generator(np.random.SFC64(part))
+    Samples are drawn one client-batch at a time: a block of all clients would leave the cache and cost three times as
+    much.
+    """
+
+    def __init__(self, mu0: np.ndarray, gamma: np.ndarray, number: int) -> None:
+        self.mu0, self.gamma, self.done = mu0, gamma, 0
+        self.rng = np.random.Generator(np.random.SFC64(number))
         self.block = np.empty((N, D), np.float32)
         self.weights = np.full(N, np.float32(1 / N))
+        self.window = _Window(1, len(gamma))
 
-    def add(self, means: np.ndarray, rows: np.ndarray) -> None:
-        """Add the mean of n fresh normals to the given rows."""
-        for row in rows:
-            self.rng.standard_normal(dtype=np.float32, out=self.block)
-            means[row] += self.weights @ self.block
+    def steps(self, theta: np.ndarray) -> np.ndarray:
+        for _ in range(R):
+            f = self.mu0 - self.gamma * theta
+            for row in f:
+                self.rng.standard_normal(dtype=np.float32, out=self.block)
+                row += self.weights @ self.block
+            jacobian = self.window.fit(self.done, theta[None], f[None])[0]
+            theta = np.clip(theta - RATE * (-f - np.einsum("cpk,cp->ck", jacobian, theta)), 0, 5)
+            self.done += 1
+        return theta
 
 
 class _Window:
