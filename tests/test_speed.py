@@ -14,7 +14,10 @@ import pytest
 
 import profl
 from profl import random, trees
+from profl.client import filters
+from profl.client import step as steps
 from profl.client.filters import suspicious
+from profl.engines import simulate as fast
 from profl.experiments import peers
 from profl.problem import oracle
 
@@ -79,24 +82,81 @@ def test_the_plain_loop_does_the_same():
 
 ON_EIGHT = """
 import json, sys, jax, profl
-run = profl.simulate(profl.cases.pricing(clients=3, goods=2), profl.pofl(), **json.loads(sys.argv[1]))
+case = profl.cases.pricing(clients=int(sys.argv[1]), goods=2)
+run = profl.simulate(case, profl.profl(), **json.loads(sys.argv[2]))
 print(json.dumps([jax.local_device_count(), run.theta.tolist()]))
 """
 
 
-@pytest.mark.parametrize("seeds", [8, 6])
-def test_seeds_spread_over_devices_give_the_same_run(seeds):
-    """Eight seeds on eight devices; six on six of them."""
+@pytest.mark.parametrize(("clients", "seeds"), [(3, 6), (16, 1)])
+def test_what_is_spread_over_devices_gives_the_same_run(clients, seeds):
+    """Six seeds on six of eight devices; the sixteen clients of one seed on all eight."""
     settings = {"rounds": 4, "local_steps": 2, "samples": 40, "seeds": list(range(seeds)), "progress": False}
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
-        [sys.executable, "-c", ON_EIGHT, json.dumps(settings)],
+        [sys.executable, "-c", ON_EIGHT, str(clients), json.dumps(settings)],
         env=environment,
         capture_output=True,
         text=True,
         check=True,
     )
     devices, theta = json.loads(done.stdout.splitlines()[-1])
-    alone = profl.simulate(profl.cases.pricing(clients=3, goods=2), profl.pofl(), **settings)
+    alone = profl.simulate(profl.cases.pricing(clients=clients, goods=2), profl.profl(), **settings)
     assert devices == 8
     np.testing.assert_allclose(theta, alone.theta, atol=2e-6)
+
+
+def test_how_a_run_is_laid_out_changes_nothing_but_its_memory():
+    case, settings = profl.cases.pricing(clients=7, goods=2), {"rounds": 3, "samples": 40, "progress": False}
+    whole = profl.simulate(case, profl.pofl(), **settings)
+    for other in ({"client_chunk": 2}, {"client_chunk": 100}, {"prng": "stock"}):
+        np.testing.assert_allclose(
+            profl.simulate(case, profl.pofl(), **settings, **other).theta, whole.theta, atol=2e-6
+        )
+    with pytest.raises(profl.InputError, match="client_chunk must be a whole number of at least 1, got 0"):
+        profl.simulate(case, profl.pofl(), **settings, client_chunk=0)
+    with pytest.raises(profl.InputError, match="unknown prng 'fast'"):
+        profl.simulate(case, profl.pofl(), **settings, prng="fast")
+
+
+def test_only_what_needs_it_is_cut_however_batches_are_mapped():
+    filter_ = filters.RobustFilter()
+    points = jnp.concatenate([batches(9), batches(12, 0.2, 10)]).swapaxes(1, 2).reshape(3, 7, N, D)
+    alone = np.array([[filter_(points[i, j], EQUAL) for j in range(7)] for i in range(3)])
+    together = jax.jit(jax.vmap(jax.vmap(lambda seen: filter_(seen, EQUAL))))(points)
+    np.testing.assert_array_equal(np.asarray(together), alone)
+    untouched = (alone == np.asarray(EQUAL)).all(-1).ravel()
+    assert untouched[:9].all()
+    assert not untouched[9:].any()
+
+
+@pytest.mark.parametrize("case", [profl.cases.pricing, profl.cases.housing, profl.cases.strategic, profl.cases.retail])
+def test_single_precision_steps_like_double(case):
+    """Ten steps of PoFL on the same batches in both precisions."""
+    problem = case(clients=2)
+    theta, client = problem.initial(random.seed_key(9)), trees.take(trees.cast(problem.clients), 0)
+    sampled = [problem.reaction.sample(random.seed_key(k), theta, client, 500) for k in range(10)]
+    single = ten_steps(problem, sampled)
+    with jax.enable_x64(True):
+        double = ten_steps(problem, trees.cast(sampled, np.float64))
+        assert double.dtype == np.float64
+    assert np.max(np.abs(single - double)) > 0
+    np.testing.assert_allclose(single, double, rtol=2e-5, atol=2e-5)
+
+
+def ten_steps(problem, sampled):
+    recipe = profl.pofl().recipe(problem)._replace(explore=None)
+    theta = trees.cast(problem.initial(random.seed_key(9)), float)
+    weights = jnp.full(500, 1 / 500, dtype=float)
+    state = steps.init(problem.rules, recipe, theta, trees.cast(sampled[0]), 500)
+    for batch in sampled:
+        theta, state, _ = steps.step(problem.rules, recipe, state, theta, trees.cast(batch), weights)
+    return np.asarray(theta)
+
+
+def test_what_is_counted_may_pass_two_thousand_million():
+    count = fast._empty_tally().samples
+    for _ in range(3):
+        count = fast._add(count, 5, jnp.full(10_000_000, 1501))
+    count = fast._add(count, 1, jnp.asarray([1, 2]))
+    assert int(count.units) + 1024 * int(count.thousands) == 3 * 5 * 15_010_000_000 + 3

@@ -91,19 +91,18 @@ def demo(
     quiet: Quiet = False,
 ) -> None:
     """Plain retraining against the performative gradient, on two problems whose answers are known."""
-    results = run_demo(seeds=parse_seeds(seeds), rounds=rounds, progress=not quiet)
-    plot_runs(results, out)
-    write_json(json_path, "demo", [run for runs in results.values() for run in runs])
-    if quiet:
-        return
-    console = Console()
-    for name, runs in results.items():
+    console = Console(quiet=quiet)
+    results = {}
+    for name, runs in run_demo(seeds=parse_seeds(seeds), rounds=rounds, progress=not quiet):
+        results[name] = runs
         print_comparison(console, name, runs)
         stuck, found = runs[0], runs[-1]
         console.print(
             f"Retraining ({stuck.algorithm.upper()}) settles {stuck.tail_excess().mean():.3g} above the optimum, "
             f"the performative gradient ({found.algorithm.upper()}) {found.tail_excess().mean():.3g} above it.\n"
         )
+    plot_runs(results, out)
+    write_json(json_path, "demo", [run for runs in results.values() for run in runs])
     console.print(f"Picture: {out}")
 
 

@@ -108,6 +108,7 @@ def make_plan(
         measured=problem.exact,
     )
     numbers = _seeds(seeds)
+    checks.one_of("prng", prng, random.PRNGS)
     roots = jax.vmap(partial(random.seed_key, prng=prng))(jnp.asarray(numbers, dtype=jnp.uint32))
     models = _models(problem, roots, initial)
     floor = world.client_risks(problem.optimum) if problem.exact else np.full(world.count, np.nan)

@@ -42,7 +42,7 @@ def run_saved(
         advance(done)
         while done < rounds and not np.any(np.asarray(carry.stopped) >= 0):
             carry, out = fast._segment(settings, spread, 1, carry, population, plan.roots, done)
-            history = jax.tree.map(lambda old, new: np.concatenate([old, np.asarray(new)], axis=1), history, out)
+            history = jax.tree.map(lambda old, new: np.concatenate([old, new], axis=1), history, fast._on_host(out))
             done += 1
             saved.save(done, carry, history)
             advance(1)
@@ -55,7 +55,8 @@ def _before_the_first(plan: Plan) -> tuple[Any, Any]:
     """The models of round 0; and a tally for it that says nothing, so that both have one entry per round."""
     seeds = len(plan.seeds)
     models = jax.tree.map(lambda leaf: np.asarray(leaf)[:, None], plan.models)
-    return models, jax.tree.map(lambda leaf: np.broadcast_to(np.asarray(leaf), (seeds, 1)), fast._empty_tally())
+    _, nothing = fast._on_host((models, fast._empty_tally()))
+    return models, jax.tree.map(lambda leaf: np.broadcast_to(leaf, (seeds, 1)), nothing)
 
 
 def _thin(history: tuple[Any, Any], every: int) -> tuple[Any, Any]:

@@ -60,12 +60,19 @@ class Carry(NamedTuple):
     stopped: Array  # the round in which too few reports could be used, -1 where there was none
 
 
+class Count(NamedTuple):
+    """A whole number past 2**31, in two of 32 bits: ``units + 1024 * thousands``."""
+
+    units: Array
+    thousands: Array
+
+
 class Tally(NamedTuple):
     """What is counted between two records, for one seed."""
 
     regret: Array  # sum over local steps of the participants' weighted risk above L(PO)
-    deployments: Array
-    samples: Array
+    deployments: Any  # a Count on the device, on the host one number; so are the samples
+    samples: Any
     refused: Array
     bad_round: Array  # of the first refused report, -1 where there was none
     bad_client: Array
@@ -182,7 +189,7 @@ def _run(plan: Plan, title: str, progress: bool, client_chunk: int | None) -> tu
         for first in range(0, records, per_segment):
             carry, out = _segment(settings, spread, per_segment, carry, population, plan.roots, first)
             done = min(per_segment, records - first)
-            pieces.append(jax.tree.map(lambda leaf, k=done: np.asarray(leaf)[:, :k], out))
+            pieces.append(jax.tree.map(lambda leaf, k=done: leaf[:, :k], _on_host(out)))
             advance(done)
             if np.any(np.asarray(carry.stopped) >= 0):
                 break
@@ -190,6 +197,16 @@ def _run(plan: Plan, title: str, progress: bool, client_chunk: int | None) -> tu
     tallies = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *[tally for _, tally in pieces[1:]])
     final = None if not settings.recipe.share else _final(settings, carry.states)
     return Trace(theta=models, **tallies._asdict(), final=final), np.asarray(carry.stopped)
+
+
+def _on_host(records: tuple[Theta, Tally]) -> tuple[Theta, Tally]:
+    """Records as NumPy arrays, with counts as single numbers of 64 bits."""
+    models, tally = jax.tree.map(np.asarray, records)
+    whole = {
+        name: count.units + 1024 * count.thousands.astype(np.int64)
+        for name, count in (("deployments", tally.deployments), ("samples", tally.samples))
+    }
+    return models, tally._replace(**whole)
 
 
 def _final(settings: Settings, states: State) -> Jacobians:
@@ -280,7 +297,8 @@ def _at_size(settings: Settings, states: State, work: Callable[[int], Any]) -> A
 def _empty_tally() -> Tally:
     zero = jnp.zeros((), jnp.int32)
     unknown = jnp.full((), jnp.nan)
-    return Tally(jnp.zeros(()), zero, zero, zero, zero - 1, zero - 1, jnp.zeros(()), unknown, unknown)
+    none = Count(zero, zero)
+    return Tally(jnp.zeros(()), none, none, zero, zero - 1, zero - 1, jnp.zeros(()), unknown, unknown)
 
 
 def _jacobian_errors(settings: Settings, chunk: int, population: Population, carry: Carry) -> tuple[Array, Array]:
@@ -401,8 +419,8 @@ def _count(
     is_first = (tally.bad_round < 0) & jnp.any(bad)
     return Tally(
         tally.regret + weighted_mean(regrets, weights, accepted),
-        tally.deployments + settings.local_steps * _whole(distinct),
-        tally.samples + settings.local_steps * _whole(jnp.where(distinct, per_step, 0)),
+        _add(tally.deployments, settings.local_steps, distinct.astype(jnp.int32)),
+        _add(tally.samples, settings.local_steps, jnp.where(distinct, per_step, 0)),
         tally.refused + _whole(bad),
         jnp.where(is_first, jnp.int32(round_), tally.bad_round),
         jnp.where(is_first, jnp.int32(chosen[jnp.argmax(bad)]), tally.bad_client),
@@ -410,6 +428,14 @@ def _count(
         tally.jacobian_error,
         tally.jacobian_off,
     )
+
+
+def _add(count: Count, times: int, values: Array) -> Count:
+    """The count with ``times`` the sum of the values added."""
+    groups = jnp.pad(values % 1024, (0, -values.shape[0] % 1024)).reshape(-1, 1024).sum(1, dtype=jnp.int32)
+    units, thousands = _whole(groups % 1024), _whole(values // 1024) + _whole(groups // 1024)
+    total = count.units + times * (units % 1024)
+    return Count(total % 1024, count.thousands + times * (thousands + units // 1024) + total // 1024)
 
 
 def _whole(values: Array) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from profl.algorithms import pfl, pg, pofl
@@ -25,8 +25,10 @@ def compare(problem: Problem, algorithms: Iterable[Algorithm], **settings: Any) 
     return [simulate(problem, algorithm, **settings) for algorithm in algorithms]
 
 
-def demo(*, seeds: Sequence[int] = range(10), rounds: int = 200, progress: bool = True) -> dict[str, list[Run]]:
-    """PFL, PG and PoFL on pricing and housing (eta = 0.01, R = 5, H = 20, n = 500, ten different clients)."""
+def demo(
+    *, seeds: Sequence[int] = range(10), rounds: int = 200, progress: bool = True
+) -> Iterator[tuple[str, list[Run]]]:
+    """PFL, PG and PoFL on pricing, then on housing (eta = 0.01, R = 5, H = 20, n = 500, ten different clients)."""
     methods = [pfl(0.01), pg(0.01, window=20), pofl(0.01, window=20)]
     settings: dict[str, Any] = {
         "rounds": rounds,
@@ -35,4 +37,6 @@ def demo(*, seeds: Sequence[int] = range(10), rounds: int = 200, progress: bool 
         "seeds": seeds,
         "progress": progress,
     }
-    return {case.name: compare(case, methods, **settings) for case in (pricing(), housing())}
+    for case in (pricing, housing):
+        problem = case()
+        yield problem.name, compare(problem, methods, **settings)
