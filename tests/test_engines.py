@@ -88,7 +88,7 @@ def test_same_seed_same_bits_and_other_seeds_differ():
 def test_chunks_change_nothing(monkeypatch):
     problem = profl.cases.pricing(clients=7, goods=2)
     whole = profl.simulate(problem, profl.pofl(window=3), **SMALL)
-    for block in (40 * 2 * 3, 40 * 2 * 7):  # three clients; all clients but one seed at a time
+    for block in (1, 40 * 2 * 3, 40 * 2 * 7):  # one client; three clients; all clients but one seed at a time
         monkeypatch.setattr("profl.engines.spread.BLOCK", block)
         parts = profl.simulate(problem, profl.pofl(window=3), **SMALL)
         np.testing.assert_allclose(parts.theta, whole.theta, atol=2e-6)

@@ -53,13 +53,13 @@ class Retailer:
 
     def __init__(self, mu0: np.ndarray, gamma: np.ndarray, seed: int) -> None:
         self.mu0, self.gamma, self.rng = mu0, gamma, np.random.default_rng(seed)
-        self.window, self.done = _Window(1, 1), 0
+        self.window, self.done = _Window(1), 0
 
     def steps(self, price: np.ndarray) -> np.ndarray:
         for _ in range(R):
             z = self.mu0 - self.gamma * price + self.rng.standard_normal((N, D), dtype=np.float32)
             f = z.mean(0)
-            jacobian = self.window.fit(self.done, price[None, None], f[None, None])[0, 0]
+            jacobian = self.window.fit(self.done, price[None], f[None])[0]
             price = np.clip(price - RATE * (-f - jacobian.T @ price), 0, 5)
             self.done += 1
         return price
@@ -77,7 +77,7 @@ class _Share:
         self.rng = np.random.Generator(np.random.SFC64(number))
         self.block = np.empty((N, D), np.float32)
         self.weights = np.full(N, np.float32(1 / N))
-        self.window = _Window(1, len(gamma))
+        self.window = _Window(len(gamma))
 
     def steps(self, theta: np.ndarray) -> np.ndarray:
         for _ in range(R):
@@ -85,7 +85,7 @@ class _Share:
             for row in f:
                 self.rng.standard_normal(dtype=np.float32, out=self.block)
                 row += self.weights @ self.block
-            jacobian = self.window.fit(self.done, theta[None], f[None])[0]
+            jacobian = self.window.fit(self.done, theta, f)
             theta = np.clip(theta - RATE * (-f - np.einsum("cpk,cp->ck", jacobian, theta)), 0, 5)
             self.done += 1
         return theta
@@ -94,10 +94,10 @@ class _Share:
 class _Window:
     """The last deployments of every client, and least squares with intercept over them (normal equations)."""
 
-    def __init__(self, seeds: int, clients: int) -> None:
-        self.signals = np.zeros((WINDOW + 1, seeds, clients, D), np.float32)
+    def __init__(self, clients: int) -> None:
+        self.signals = np.zeros((WINDOW + 1, clients, D), np.float32)
         self.estimates = np.zeros_like(self.signals)
-        self.last = np.zeros((seeds, clients, D, D), np.float32)
+        self.last = np.zeros((clients, D, D), np.float32)
 
     def fit(self, t: int, theta: np.ndarray, f: np.ndarray) -> np.ndarray:
         row, filled = t % (WINDOW + 1), min(t + 1, WINDOW + 1)
