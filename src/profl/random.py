@@ -25,6 +25,7 @@ _START, _DATA, _PARTICIPATION, _SERVER = 0, 1, 2, 3
 _EXPLORE = 2**31 - 1  # far from the small numbers that splitting a key uses
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
+SEEDS = 2**32  # how many there are: a seed is one word of a key
 
 
 def seed_key(seed: int | Array, prng: str = "auto") -> Key:

@@ -1,23 +1,38 @@
-"""Named methods, each a recipe over the same parts. ``ALGORITHMS`` maps a name to the function that makes it."""
+"""Named methods, one file each. ``ALGORITHMS`` maps a name to the function that makes it; add your own to it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from profl import checks
-from profl.algorithms.base import Algorithm
+from profl.algorithms.dfo import dfo
+from profl.algorithms.method import Arrival, Method
 from profl.algorithms.pfl import pfl, rgd, rrm
 from profl.algorithms.pofl import pg, pofl
 from profl.algorithms.profl import profl
+from profl.algorithms.two_stage import two_stage
 
-ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
-    function.__name__: function for function in (pfl, pofl, profl, pg, rgd, rrm)
+ALGORITHMS: dict[str, Callable[..., Method]] = {
+    function.__name__: function for function in (pfl, pofl, profl, pg, rgd, rrm, dfo, two_stage)
 }
 
 
-def get(name: str) -> Callable[..., Algorithm]:
+def get(name: str) -> Callable[..., Method]:
     """The algorithm called ``name``; an unknown name gets an error that suggests the nearest."""
     return ALGORITHMS[checks.one_of("algorithm", name, ALGORITHMS)]
 
 
-__all__ = ["ALGORITHMS", "Algorithm", "get", "pfl", "pg", "pofl", "profl", "rgd", "rrm"]
+__all__ = [
+    "ALGORITHMS",
+    "Arrival",
+    "Method",
+    "dfo",
+    "get",
+    "pfl",
+    "pg",
+    "pofl",
+    "profl",
+    "rgd",
+    "rrm",
+    "two_stage",
+]

@@ -9,23 +9,24 @@ from __future__ import annotations
 
 import optax
 
-from profl.algorithms.base import Algorithm, Optimiser
+from profl.algorithms.descent import Descent
+from profl.client.optimise import Optimiser
 
 
-def pfl(learning_rate: float = 0.01, *, optimiser: Optimiser = optax.sgd) -> Algorithm:
+def pfl(learning_rate: float = 0.01, *, optimiser: Optimiser = optax.sgd) -> Descent:
     """Plain federated retraining: ends at the stable point.
 
-    >>> pfl(learning_rate=0.1).second_term
-    'none'
+    >>> pfl(learning_rate=0.1).settings()["learning_rate"]
+    0.1
     """
-    return Algorithm("pfl", learning_rate, optimiser)
+    return Descent("pfl", learning_rate, optimiser)
 
 
-def rgd(learning_rate: float = 0.01, *, optimiser: Optimiser = optax.sgd) -> Algorithm:
+def rgd(learning_rate: float = 0.01, *, optimiser: Optimiser = optax.sgd) -> Descent:
     """Repeated gradient descent on everybody's data in one place."""
-    return Algorithm("rgd", learning_rate, optimiser, pooled=True)
+    return Descent("rgd", learning_rate, optimiser, pooled=True)
 
 
-def rrm(learning_rate: float = 0.05, *, inner_steps: int = 100, optimiser: Optimiser = optax.sgd) -> Algorithm:
+def rrm(learning_rate: float = 0.05, *, inner_steps: int = 100, optimiser: Optimiser = optax.sgd) -> Descent:
     """Repeated risk minimisation: ``inner_steps`` gradient steps on the data of each deployment."""
-    return Algorithm("rrm", learning_rate, optimiser, pooled=True, inner_steps=inner_steps)
+    return Descent("rrm", learning_rate, optimiser, inner_steps, pooled=True)

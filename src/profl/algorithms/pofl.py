@@ -1,4 +1,4 @@
-"""Methods that follow the whole performative gradient L1 + L2 and so find the optimum.
+"""Methods that find the optimum by the performative gradient (``profl.algorithms.performative``).
 
 * ``pofl``: every client estimates its own df_i/dtheta (paper, Algorithm 1 without its robust parts).
 * ``pg``: performative gradient descent by one centralised learner (Izzo et al. 2021), who sees one df/dtheta for all
@@ -7,56 +7,65 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import optax
 
 from profl import checks
-from profl.algorithms.base import Algorithm, Optimiser
+from profl.algorithms.performative import PerformativeDescent
+from profl.client import jacobian as jacobians
 from profl.client.explore import Exploration
+from profl.client.optimise import Optimiser
+from profl.server import clusters
 
 
 def pofl(
     learning_rate: float = 0.01,
     window: int = 20,
     *,
-    jacobian: str = "kalman",
-    explore: Exploration | str | None = "auto",
+    jacobian: Any = "kalman",
+    explore: Any = "auto",
     second_term: str = "auto",
     optimiser: Optimiser = optax.sgd,
-) -> Algorithm:
+) -> PerformativeDescent:
     """Performative optimal federated learning.
 
     Args:
-      learning_rate, window, jacobian, second_term, optimiser: see ``Algorithm``.
-      explore: an ``Exploration``; "auto" takes the default one with ``jacobian="kalman"`` and none otherwise.
+      learning_rate, second_term, optimiser: see ``PerformativeDescent``.
+      jacobian: "kalman", "least_squares", "paper", "exact", or an estimator of one's own.
+      window: H, how many earlier deployments "least_squares" and "paper" look at; "kalman" finds its own memory.
+      explore: an ``Exploration`` or None; "auto" takes the default one where the estimator asks for it.
 
     >>> pofl(window=0)
     Traceback (most recent call last):
         ...
     profl.checks.InputError: window must be a whole number of at least 1, got 0
     """
-    return Algorithm(
-        "pofl", learning_rate, optimiser, second_term, jacobian, window, explore=auto_explore(explore, jacobian)
-    )
+    return performative("pofl", learning_rate, window, jacobian, explore, second_term=second_term, optimiser=optimiser)
 
 
 def pg(
     learning_rate: float = 0.01,
     window: int = 20,
     *,
-    jacobian: str = "kalman",
-    explore: Exploration | str | None = "auto",
+    jacobian: Any = "kalman",
+    explore: Any = "auto",
     second_term: str = "auto",
     optimiser: Optimiser = optax.sgd,
-) -> Algorithm:
+) -> PerformativeDescent:
     """The performative gradient on everybody's data in one place."""
-    return Algorithm(
-        "pg", learning_rate, optimiser, second_term, jacobian, window, True, explore=auto_explore(explore, jacobian)
+    parts = {"second_term": second_term, "optimiser": optimiser, "pooled": True}
+    return performative("pg", learning_rate, window, jacobian, explore, **parts)
+
+
+def performative(
+    name: str, learning_rate: float, window: int, jacobian: Any, explore: Any, share: Any = None, **parts: Any
+) -> PerformativeDescent:
+    """The method with its parts, of which names are short for objects."""
+    estimator = jacobians.get(jacobian, checks.positive_int("window", window))
+    if isinstance(explore, str):
+        checks.one_of("explore", explore, ["auto"])
+        explore = Exploration() if getattr(estimator, "explores", False) else None
+    return PerformativeDescent(
+        name, learning_rate, jacobian=estimator, explore=explore, share=clusters.get(share), **parts
     )
-
-
-def auto_explore(choice: Exploration | str | None, jacobian: str) -> Exploration | None:
-    """ "auto" is the default exploration where the estimator uses it, else none."""
-    if isinstance(choice, str):
-        checks.one_of("explore", choice, ["auto"])
-        return Exploration() if jacobian == "kalman" else None
-    return choice

@@ -6,13 +6,14 @@ clients, Jacobians shared among clients that react alike, and a sample size that
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import optax
 
-from profl.algorithms.base import Algorithm, Optimiser
-from profl.algorithms.pofl import auto_explore
-from profl.client.explore import Exploration
+from profl.algorithms.performative import PerformativeDescent
+from profl.algorithms.pofl import performative
+from profl.client.optimise import Optimiser
 from profl.client.sample_size import AdaptiveSamples
 
 
@@ -23,31 +24,41 @@ def profl(
     filter: Any = "robust",
     aggregate: Any = "mean",
     share: Any = None,
-    samples: AdaptiveSamples | None = None,
+    samples: Any = None,
     secure_aggregation: bool = False,
-    jacobian: str = "kalman",
-    explore: Exploration | str | None = "auto",
+    jacobian: Any = "kalman",
+    explore: Any = "auto",
     second_term: str = "auto",
     optimiser: Optimiser = optax.sgd,
-) -> Algorithm:
+) -> PerformativeDescent:
     """Performative robust optimal federated learning.
+
+    Args:
+      filter: which samples to trust: "robust", "paper", "none", or a function ``(gradients, weights) -> weights``.
+      aggregate: how the server combines models; see ``Method``.
+      share: Jacobians shared among clients that react alike: None, a number of clusters, "auto", or ``Clusters``.
+      samples: an ``AdaptiveSamples``, or None for a fixed number; ``window`` is the H of its published bound.
+
+    The others are those of ``profl.pofl``.
 
     >>> profl(filter="rubust")
     Traceback (most recent call last):
         ...
     profl.checks.InputError: unknown filter 'rubust'; did you mean 'robust'? There are: none, paper, robust
     """
-    return Algorithm(
+    if isinstance(samples, AdaptiveSamples):
+        samples = replace(samples, window=window)
+    return performative(
         "profl",
         learning_rate,
-        optimiser,
-        second_term,
-        jacobian,
         window,
-        explore=auto_explore(explore, jacobian),
+        jacobian,
+        explore,
+        share,
         filter=filter,
         aggregate=aggregate,
-        share=share,
         samples=samples,
         secure_aggregation=secure_aggregation,
+        second_term=second_term,
+        optimiser=optimiser,
     )

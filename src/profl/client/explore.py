@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 
 from profl import checks, random
-from profl.problem.problem import Rules
+from profl.problem.problem import View
 from profl.typing import Array, Key, Theta
 
 DIRECTIONS = ("isotropic", "uncovered")
@@ -74,15 +74,15 @@ class Exploration:
         return Explored(zeros, jnp.zeros((), bool), jnp.zeros(()))
 
     def explore(
-        self, rules: Rules, key: Key, state: Explored, theta: Theta, jacobian: Array, error: Array
+        self, problem: View, key: Key, state: Explored, theta: Theta, jacobian: Array, error: Array
     ) -> tuple[Theta, Explored]:
         """What to deploy in place of ``theta``; ``jacobian`` and its squared ``error`` are (p, size of signal)."""
-        fresh = self._fresh(rules, key, state.made, theta, jacobian, error)
+        fresh = self._fresh(problem, key, state.made, theta, jacobian, error)
         delta = jax.tree.map(lambda new, old: jnp.where(state.due, -old, new), fresh, state.delta)
-        return rules.project(jax.tree.map(jnp.add, theta, delta)), Explored(delta, ~state.due, state.made + 1)
+        return problem.project(jax.tree.map(jnp.add, theta, delta)), Explored(delta, ~state.due, state.made + 1)
 
-    def _fresh(self, rules: Rules, key: Key, count: Array, theta: Theta, jacobian: Array, error: Array) -> Theta:
-        signal, to_theta = jax.vjp(rules.signal, theta)
+    def _fresh(self, problem: View, key: Key, count: Array, theta: Theta, jacobian: Array, error: Array) -> Theta:
+        signal, to_theta = jax.vjp(problem.signal, theta)
         ignorance = jnp.sum(error) / (jnp.sum(jacobian**2 + error) + jnp.finfo(error.dtype).tiny)
         fade = (self.settle / (self.settle + count)) ** self.fade
         size = self.scale * jnp.sqrt(jnp.mean(signal**2)) * fade
@@ -92,12 +92,12 @@ class Exploration:
             signs = signs * jnp.sqrt(share / (jnp.mean(share) + jnp.finfo(error.dtype).tiny))
         (delta,) = to_theta(size * signs)
         return jax.tree.map(
-            lambda a, b: jnp.where(ignorance > self.inward, a, b), delta, with_room(rules, theta, delta)
+            lambda a, b: jnp.where(ignorance > self.inward, a, b), delta, with_room(problem, theta, delta)
         )
 
 
-def with_room(rules: Rules, theta: Theta, delta: Theta) -> Theta:
+def with_room(problem: View, theta: Theta, delta: Theta) -> Theta:
     """``delta``, in every coordinate no larger than the model space allows in both directions."""
-    up = jax.tree.map(jnp.subtract, rules.project(jax.tree.map(jnp.add, theta, delta)), theta)
-    down = jax.tree.map(jnp.subtract, theta, rules.project(jax.tree.map(jnp.subtract, theta, delta)))
+    up = jax.tree.map(jnp.subtract, problem.project(jax.tree.map(jnp.add, theta, delta)), theta)
+    down = jax.tree.map(jnp.subtract, theta, problem.project(jax.tree.map(jnp.subtract, theta, delta)))
     return jax.tree.map(lambda a, b: jnp.where(jnp.abs(a) < jnp.abs(b), a, b), up, down)

@@ -3,7 +3,7 @@
     pathwise   u = d/d delta E[l(shift(z, delta); theta)] at 0       where the family is a location shift
     score      u = E[(l(z; theta) - b) d log p(z; f) / df]           elsewhere; b is the batch's mean loss
 
-u is what one unit of f is worth; the Jacobian df/dtheta turns it into a gradient of theta. The baseline b changes
+u is the slope of the risk in f; the Jacobian df/dtheta turns it into a gradient of theta. The baseline b changes
 nothing in expectation and takes most of the noise away. The score at f_hat uses the batch twice: for a Gaussian mean
 that multiplies u by 1 - 1/n, for group shares by nothing.
 """
@@ -16,63 +16,58 @@ import jax
 import jax.numpy as jnp
 
 from profl import trees
-from profl.problem.problem import Rules
+from profl.problem.problem import View
 from profl.typing import Array, Batch, Theta
 
 
 class Terms(NamedTuple):
     loss: Array  # mean loss on the batch
     first: Theta  # L1
-    worth: Array  # u, (p,)
+    f_gradient: Array  # u, (p,)
 
 
-def terms(rules: Rules, second: str, theta: Theta, batch: Batch, weights: Array, f: Array) -> Terms:
+def terms(problem: View, second: str, theta: Theta, batch: Batch, weights: Array, f: Array) -> Terms:
     """Mean loss, L1 and u. ``second`` is "pathwise", "score" or "none" (PFL: u = 0)."""
-    losses = jax.vmap(rules.loss, (None, 0))
+    losses = jax.vmap(problem.loss, (None, 0))
     loss, first = jax.value_and_grad(lambda t: weights @ losses(t, batch))(theta)
     if second == "none":
         return Terms(loss, first, jnp.zeros_like(f))
     if second == "pathwise":
-        return Terms(loss, first, _pathwise(rules, theta, batch, weights, f))
+        return Terms(loss, first, _pathwise(problem, theta, batch, weights, f))
     excess = weights * (losses(theta, batch) - loss)
-    log_prob = jax.vmap(rules.family.log_prob, (0, None))
+    log_prob = jax.vmap(problem.family.log_prob, (0, None))
     return Terms(loss, first, jax.grad(lambda g: excess @ log_prob(batch, g))(f))
 
 
-def _pathwise(rules: Rules, theta: Theta, batch: Batch, weights: Array, f: Array) -> Array:
-    """u by moving the samples. Where that is worth the same for all of them (a loss linear in z), nothing is summed."""
+def _pathwise(problem: View, theta: Theta, batch: Batch, weights: Array, f: Array) -> Array:
+    """u by moving the samples. Where that does the same to all of them (a loss linear in z), nothing is summed."""
     nowhere = jnp.zeros_like(f)
 
-    def worth(z: Batch) -> Array:
-        return jax.grad(lambda delta: rules.loss(theta, rules.family.moved(z, delta)))(nowhere)
+    def of_one(z: Batch) -> Array:
+        return jax.grad(lambda delta: problem.loss(theta, problem.family.moved(z, delta)))(nowhere)
 
     try:
-        return jax.vmap(worth, out_axes=None)(batch)  # refused where it differs from sample to sample
+        return jax.vmap(of_one, out_axes=None)(batch)  # refused where it differs from sample to sample
     except ValueError:
-        shift, losses = jax.vmap(rules.family.moved, (0, None)), jax.vmap(rules.loss, (None, 0))
+        shift, losses = jax.vmap(problem.family.moved, (0, None)), jax.vmap(problem.loss, (None, 0))
         return jax.grad(lambda delta: weights @ losses(theta, shift(batch, delta)))(nowhere)
 
 
 def sample_terms(
-    rules: Rules, second: str, theta: Theta, batch: Batch, weights: Array, f: Array
+    problem: View, second: str, theta: Theta, batch: Batch, weights: Array, f: Array
 ) -> tuple[Array, Array]:
     """grad l (n, d) and u (n, p) of every sample by itself; their weighted means are L1 and u."""
-    firsts = jax.vmap(lambda z: trees.ravel(jax.grad(rules.loss)(theta, z)))(batch)
+    firsts = jax.vmap(lambda z: trees.ravel(jax.grad(problem.loss)(theta, z)))(batch)
     if second == "pathwise":
         zero = jnp.zeros_like(f)
-        return firsts, jax.vmap(lambda z: jax.grad(lambda g: rules.loss(theta, rules.family.moved(z, g)))(zero))(batch)
+        return firsts, jax.vmap(lambda z: jax.grad(lambda g: problem.loss(theta, problem.family.moved(z, g)))(zero))(batch)
     if second == "none":
         return firsts, jnp.zeros((firsts.shape[0], f.shape[0]), f.dtype)
-    losses = jax.vmap(rules.loss, (None, 0))(theta, batch)
-    scores = jax.vmap(jax.grad(rules.family.log_prob, argnums=1), (0, None))(batch, f)
+    losses = jax.vmap(problem.loss, (None, 0))(theta, batch)
+    scores = jax.vmap(jax.grad(problem.family.log_prob, argnums=1), (0, None))(batch, f)
     return firsts, (losses - weights @ losses)[:, None] * scores
 
 
-def pull_back(rules: Rules, theta: Theta, jacobian: Array, worth: Array, told: bool) -> Theta:
-    """L2 = J^T u brought from the signal back to theta; a told Jacobian already stands in theta."""
-    signal = _flat if told else rules.signal
-    return jax.vjp(signal, theta)[1](jacobian.T @ worth)[0]
-
-
-def _flat(theta: Theta) -> Array:
-    return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(theta)])
+def pull_back(problem: View, theta: Theta, jacobian: Array, f_gradient: Array) -> Theta:
+    """L2 = J^T u, brought from the signal back to theta."""
+    return jax.vjp(problem.signal, theta)[1](jacobian.T @ f_gradient)[0]

@@ -8,6 +8,7 @@ Each is a frozen dataclass with four pure functions over a state of fixed shape:
                                       noise, and the signal of the model that the deployment was made around
     estimate(state) -> J of shape (p, size of signal)
     error(state) -> estimated squared error of every entry of J, same shape
+    explores (optional)               whether it wants what is deployed to be perturbed; False where it is not stated
 
 Here are the paper's and a ridge over a window; ``profl.client.kalman`` has the default, which needs no window. The
 window holds the last H deployments before the current one, and the current one: H + 1 points, newest last.
@@ -15,14 +16,19 @@ window holds the last H deployments before the current one, and the current one:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax.scipy.linalg import cho_factor, cho_solve
 
+from profl.checks import InputError, one_of
 from profl.client.kalman import Kalman
 from profl.typing import Array
+
+
+CONTRACT = ("init", "update", "estimate", "error")
 
 
 class Window(NamedTuple):
@@ -169,5 +175,39 @@ def solve_ridge(gram: Array, right: Array, ridge: Array) -> Array:
     return cho_solve(cho_factor(gram + ridge * jnp.eye(gram.shape[0], dtype=gram.dtype)), right)
 
 
-ESTIMATORS = {"kalman": Kalman, "least_squares": LeastSquares, "paper": Differences}
-"""name -> class; a further choice, "exact", is told the Jacobian and needs no estimator."""
+@dataclass(frozen=True)
+class Exact:
+    """No estimate: the problem itself states df/dtheta. For finding out what the estimating costs."""
+
+    explores = False
+
+
+ESTIMATORS: dict[str, Callable[..., Any]] = {
+    "kalman": Kalman,
+    "least_squares": LeastSquares,
+    "paper": Differences,
+    "exact": Exact,
+}
+"""name -> what makes it; one that has a field ``window`` is given the method's. Add your own, or pass an object."""
+
+
+def get(spec: Any, window: int) -> Any:
+    """An estimator by name, with ``window`` where it has one; an object of one's own as it is.
+
+    >>> get("least_squares", 4), get("exact", 4)
+    (LeastSquares(window=4), Exact())
+    >>> get("kalmann", 4)
+    Traceback (most recent call last):
+        ...
+    profl.checks.InputError: unknown jacobian 'kalmann'; did you mean 'kalman'? There are: kalman, least_squares, paper, exact
+    """
+    if not isinstance(spec, str):
+        missing = [name for name in CONTRACT if not callable(getattr(spec, name, None))]
+        if missing and not isinstance(spec, Exact):
+            raise InputError(
+                f"jacobian must be a name ({', '.join(ESTIMATORS)}) or an object with {', '.join(CONTRACT)}; "
+                f"{spec!r} has no {', '.join(missing)}"
+            )
+        return spec
+    make = ESTIMATORS[one_of("jacobian", spec, ESTIMATORS)]
+    return make(window) if "window" in getattr(make, "__dataclass_fields__", {}) else make()

@@ -54,12 +54,13 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Kalman:
-    """See the module. ``window`` is there for the contract and changes nothing: the memory follows from the data."""
+    """See the module."""
 
-    window: int = 20
     curvature: float = 2.0
     anchor_rate: float = 0.3
     reference_rate: float = 0.02
+
+    explores = True  # without perturbations J fades from sight once the run rests
 
     def init(self, signal: Array, f: Array) -> Line:
         p, s = f.shape[0], signal.shape[0]

@@ -19,18 +19,33 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from profl import checks, trees
 from profl.client.gradient import pull_back, sample_terms
-from profl.problem.problem import Rules
+from profl.problem.problem import View
 from profl.typing import Array, Batch, Theta
 
 RULES = ("variance", "paper")
-_PHI = 0.05
-_BUCKETS = 6
+PHI = 0.05  # the paper's own choice: the bound may fail once in twenty batches
+BUCKETS = 6  # batch sizes for which code is compiled: a batch is at most twice as large as asked for, in few programs
+
+
+class Evidence(NamedTuple):
+    """What a step knows when it decides how many samples to draw next."""
+
+    theta: Theta  # what was deployed
+    batch: Batch
+    weights: Array
+    f: Array
+    jacobian: Array
+    gradient: Theta
+    second: str  # how u was computed: "pathwise" or "score"
+    learning_rate: float
+
 
 
 @dataclass(frozen=True)
@@ -41,7 +56,7 @@ class AdaptiveSamples:
       tolerance: the mean squared error that the performative gradient may have at each client.
       min_samples, max_samples: the size always lies between them.
       rule: "variance", or "paper" for the published bound.
-      curvature: M, a bound on the second derivative of f; used by the published bound alone.
+      curvature, window: M, a bound on the second derivative of f, and H; used by the published bound alone.
 
     >>> AdaptiveSamples(0.05, min_samples=60, max_samples=1000).sizes
     (60, 120, 240, 480, 960, 1020)
@@ -52,6 +67,7 @@ class AdaptiveSamples:
     max_samples: int = 1000
     rule: str = "variance"
     curvature: float = 0.0
+    window: int = 20
 
     def __post_init__(self) -> None:
         checks.positive("tolerance", self.tolerance)
@@ -61,12 +77,13 @@ class AdaptiveSamples:
         checks.one_of("rule", self.rule, RULES)
         if checks.real("curvature", self.curvature) < 0:
             raise checks.InputError(f"curvature must be 0 or more, got {self.curvature}")
+        checks.positive_int("window", self.window)
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """The batch sizes for which code is compiled: multiples of ``min_samples``, about six."""
         most = math.ceil(self.max_samples / self.min_samples)
-        factor = max(2.0, most ** (1 / (_BUCKETS - 1)))
+        factor = max(2.0, most ** (1 / (BUCKETS - 1)))
         blocks, count = [1], 1.0
         while blocks[-1] < most:
             count *= factor
@@ -78,35 +95,31 @@ class AdaptiveSamples:
         n = jnp.where(jnp.isnan(n), jnp.inf, n)
         return jnp.ceil(jnp.clip(n, self.min_samples, self.max_samples)).astype(jnp.int32)
 
+    def next(self, problem: View, known: Evidence) -> Array:
+        """How many samples to draw next."""
+        return variance_size(self, problem, known) if self.rule == "variance" else paper_size(self, problem, known)
 
-def variance_size(
-    size: AdaptiveSamples,
-    rules: Rules,
-    second: str,
-    theta: Theta,
-    batch: Batch,
-    weights: Array,
-    f: Array,
-    jacobian: Array | None,
-    told: bool,
-) -> Array:
+
+def variance_size(size: AdaptiveSamples, problem: View, known: Evidence) -> Array:
     """n = v / tolerance."""
-    first, worth = sample_terms(rules, second, theta, batch, weights, f)
-    if jacobian is not None and second != "none":
-        first = first + jax.vmap(lambda u: trees.ravel(pull_back(rules, theta, jacobian, u, told)))(worth)
-    spread = jnp.sum(weights[:, None] * (first - weights @ first) ** 2)
+    theta, weights = known.theta, known.weights
+    first, f_gradients = sample_terms(problem, known.second, theta, known.batch, weights, known.f)
+    second = jax.vmap(lambda u: trees.ravel(pull_back(problem, theta, known.jacobian, u)))(f_gradients)
+    own = first + second
+    spread = jnp.sum(weights[:, None] * (own - weights @ own) ** 2)
     return size.clip(spread / size.tolerance)
 
 
-def paper_size(
-    size: AdaptiveSamples, window: int, learning_rate: float, losses: Array, gradient: Theta, jacobian: Array, s2: Array
-) -> Array:
+def paper_size(size: AdaptiveSamples, problem: View, known: Evidence) -> Array:
     """The published bound, ``max_samples`` where its denominator is not positive."""
+    window, eta = size.window, known.learning_rate
+    losses = jnp.where(known.weights > 0, jax.vmap(problem.loss, (None, 0))(known.theta, known.batch), 0.0)
+    one = jnp.mean(problem.family.variance(known.batch, known.weights, known.f)) / jnp.sum(known.weights**2)
     steps = window * (window + 1) * (2 * window + 1) / 6
-    slope2 = trees.norm(gradient) ** 2
-    length2 = learning_rate**2 * slope2 * steps + jnp.finfo(losses.dtype).tiny
+    slope2 = trees.norm(known.gradient) ** 2
+    length2 = eta**2 * slope2 * steps + jnp.finfo(losses.dtype).tiny
     loss2 = jnp.max(jnp.abs(losses)) ** 2
-    above = 2 * (2 * loss2 * window / length2 + jnp.sum(jacobian**2)) * s2 * math.log(2 / _PHI)
-    curved = size.curvature**2 * learning_rate**2 * slope2**2 * float(window) ** 6 * length2 * loss2
+    above = 2 * (2 * loss2 * window / length2 + jnp.sum(known.jacobian**2)) * one * math.log(2 / PHI)
+    curved = size.curvature**2 * eta**2 * slope2**2 * float(window) ** 6 * length2 * loss2
     below = 2 * size.tolerance - curved
     return size.clip(jnp.where(below > 0, above / jnp.where(below > 0, below, 1.0), jnp.inf))

@@ -1,7 +1,7 @@
-"""Exact answers, in double precision, as compiled functions of a problem's rules, clients and models.
+"""Exact answers, in double precision, as compiled functions of a problem's reaction, clients and models.
 
 Everything follows from the decoupled risk DPR_i(deployed; theta) by differentiation (see ``profl.problem.reaction``).
-The rules are static arguments, so two problems that differ only in their numbers share one compiled program.
+The reaction is a static argument, so two problems that differ only in their numbers share one compiled program.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def stable_gradient(world: World, theta: Theta) -> Theta:
 
 def jacobians(world: World, theta: Theta) -> Array:
     """df_i/dtheta of every client: (clients, p, size of theta)."""
-    return jax.vmap(partial(told_jacobian, world[0], theta))(world[1])
+    return jax.vmap(partial(exact_jacobian, world[0], theta))(world[1])
 
 
 def accuracy(world: World, theta: Theta) -> Array:
@@ -133,7 +133,7 @@ def _known_points(
     return unravel(optimum), unravel(stable)
 
 
-def told_jacobian(reaction: Reaction, theta: Theta, client: Client) -> Array:
+def exact_jacobian(reaction: Reaction, theta: Theta, client: Client) -> Array:
     """df/dtheta at one client, by differentiating the stated f(theta): shape (p, size of theta)."""
     parameters = reaction.parameters
     assert parameters is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -43,7 +43,17 @@ def everywhere(theta: Theta) -> Theta:
     return theta
 
 
-class Rules(NamedTuple):
+class View(NamedTuple):
+    """A problem as a method sees it, at one client or at the server: it can be learned from, and not sampled."""
+
+    loss: Loss
+    family: Family
+    project: Callable[[Theta], Theta]
+    signal: Callable[[Theta], Array]
+    jacobian: Callable[[Theta], Array] | None = None  # df/dtheta of this client, exactly, where it is known
+
+
+class Functions(NamedTuple):
     """A problem without its data: only functions. Hashable, so that compiled code is found again."""
 
     loss: Loss
@@ -51,6 +61,13 @@ class Rules(NamedTuple):
     reaction: Reaction
     project: Callable[[Theta], Theta]
     signal: Callable[[Theta], Array]
+
+    def view(self, client: Client | None = None, family: Family | None = None) -> View:
+        """What a method sees at a client; at the server where there is none. ``family`` stands in for the problem's."""
+        exact = None
+        if client is not None and self.reaction.parameters is not None:
+            exact = partial(oracle.exact_jacobian, self.reaction, client=client)
+        return View(self.loss, family or self.family, self.project, self.signal, exact)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,8 +129,8 @@ class Problem:
         return trees.rows(self.clients)
 
     @property
-    def rules(self) -> Rules:
-        return Rules(self.loss, self.family, self.reaction, self.project, self.signal)
+    def functions(self) -> Functions:
+        return Functions(self.loss, self.family, self.reaction, self.project, self.signal)
 
     @property
     def exact(self) -> bool:
@@ -121,7 +138,7 @@ class Problem:
         return self.reaction.decoupled is not None
 
     def pooled(self) -> Problem:
-        """The same problem seen by one centralised learner who puts all clients' data on one heap."""
+        """The same problem seen by one centralised learner who puts all clients' data together."""
         clients = jax.tree.map(lambda leaf: leaf[None], {"members": self.clients, "weights": self.weights})
         return replace(self, clients=clients, weights=None, reaction=PooledReaction(self.reaction))
 
@@ -184,8 +201,7 @@ class Problem:
         """A performatively stable point PS (float64); the one that attracts, where one does."""
         return self._known_points[1]
 
-    # -- inside
-    # ----------------------------------------------------------------------------------------------------------
+    # -- inside --------------------------------------------------------------------------------------------------------
 
     @cached_property
     def _known_points(self) -> tuple[Theta, Theta]:

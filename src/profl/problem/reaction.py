@@ -52,7 +52,7 @@ class SampledReaction(Reaction):
 
 @dataclass(frozen=True)
 class PooledReaction(Reaction):
-    """All clients as one: theta is deployed everywhere and the data are put on one heap, member m with weight alpha_m.
+    """All clients as one: theta is deployed everywhere and the data are put together, member m with weight alpha_m.
 
     A pooled client is ``{"members": stacked clients, "weights": alpha}``.
     """
@@ -62,8 +62,8 @@ class PooledReaction(Reaction):
     def sample(self, key: Key, theta: Theta, client: Client, n: int) -> Batch:
         count = trees.rows(client["members"])
         keys = jax.vmap(lambda m: random.data_key(key, m, 0))(jnp.arange(count))
-        heap = jax.vmap(lambda k, c: self.member.sample(k, theta, c, n))(keys, client["members"])
-        return jax.tree.map(_one_heap, heap)
+        pooled = jax.vmap(lambda k, c: self.member.sample(k, theta, c, n))(keys, client["members"])
+        return jax.tree.map(_one_batch, pooled)
 
     def weights(self, client: Client, n: int, count: Array) -> Array:
         each = jax.vmap(lambda c, k: self.member.weights(c, n, k))(client["members"], count)
@@ -88,7 +88,7 @@ class PooledReaction(Reaction):
         return average
 
 
-def _one_heap(leaf: Array) -> Array:
+def _one_batch(leaf: Array) -> Array:
     """(members, n, ...) to (members * n, ...), samples innermost in memory, as ``random.normal`` draws them."""
     inner = jnp.moveaxis(leaf, (0, 1), (-2, -1))
     return jnp.moveaxis(inner.reshape(*inner.shape[:-2], -1), -1, 0)

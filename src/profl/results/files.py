@@ -17,13 +17,14 @@ import numpy as np
 
 from profl import checks
 from profl.disk import atomic, digest
-from profl.results.record import SERIES, Jacobians, Live, Run
+from profl.algorithms.performative import Jacobians
+from profl.results.record import SERIES, Live, Run
 
 __all__ = ["FORMAT", "atomic", "load", "save"]
 
 FORMAT = 2
 _ARRAYS = ("rounds", *SERIES)
-_TREES = ("theta", "optimum", "stable", "jacobians", "live")
+_TREES = ("theta", "optimum", "stable", "jacobians", "live", "info")
 _PLAIN = ("case", "algorithm", "settings", "seeds", "first_refused", "optimum_risk", "stable_risk", "seconds")
 
 
@@ -66,6 +67,7 @@ def load(path: str | os.PathLike[str]) -> Run:
     plain["first_refused"] = tuple(tuple(pair) if pair else None for pair in plain["first_refused"])
     models: dict[str, Any] = {name: _unpack(meta["trees"].get(name), arrays) for name in _TREES}
     models["jacobians"] = None if models["jacobians"] is None else Jacobians(*models["jacobians"])
+    models["info"] = models["info"] or {}
     models["live"] = None if models["live"] is None else Live(*models["live"])
     plain["incidents"] = tuple((r, c, str(what)) for r, c, what in meta.get("incidents", []))
     series: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}

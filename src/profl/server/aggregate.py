@@ -1,55 +1,42 @@
-"""What the server does with the reports of a round (paper, Algorithm 1, lines 18-21): refuse, combine, share."""
+"""What the server does with the reports of a round (paper, Algorithm 1, lines 18-21): refuse, and combine."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from profl import trees
-from profl.server.attacks import Report
-from profl.server.clusters import Clusters
 from profl.server.rules import Rule, WeightedMean
-from profl.typing import Array, Key, Theta
+from profl.typing import Array, Theta
 
-ABSURD = 1e4  # times the median move of a round's reports
-
-
-class Answer(NamedTuple):
-    """What comes out of a round."""
-
-    theta: Theta
-    accepted: Array  # (k,) bool
-    shared: Array | None = None  # (k, p, s): the Jacobian that each client is to use
-    groups: Array | None = None  # (k,) the cluster of each client, -1 for none
+ABSURD = 1e4  # times the median size of a round's reports: what no honest client sends, and no rule must see
 
 
-def receive(
-    rule: Rule, clusters: Clusters | None, key: Key, reports: Report, weights: Array, accepted: Array, sent: Theta
-) -> Answer:
-    """Refuse what cannot be used, combine the rest, and share Jacobians; ``accepted`` says who was sound at all."""
-    accepted = accepted & accept(reports, sent)
-    theta = combine(rule, reports.theta, weights, accepted, sent)
-    if clusters is None or reports.jacobian is None:
-        return Answer(theta, accepted)
-    return Answer(theta, accepted, *clusters.share(key, reports.jacobian, weights, accepted, reports.jacobian_error))
+def accept(reports: dict[str, Any], sent: Theta) -> Array:
+    """Which reports may be used: all numbers finite, and none absurdly large beside the others'. (k,) bool.
 
+    A model's size is how far it moved from ``sent``. Entries of one number per client, and Jacobians, which may well
+    be nothing at most clients, are only asked to be finite.
 
-def accept(reports: Report, sent: Theta) -> Array:
-    """Which reports may be used: all numbers finite, and no move that is absurd beside the others'. (k,) bool.
-
-    >>> accept(Report(jnp.array([[1.0], [1.1], [1e9], [jnp.inf]]), jnp.zeros(4)), jnp.zeros(1))
+    >>> accept({"theta": jnp.array([[1.0], [1.1], [1e9], [jnp.inf]])}, jnp.zeros(1))
     Array([ True,  True, False, False], dtype=bool)
     """
-    finite = jax.vmap(trees.all_finite)(reports._replace(jacobian_error=None))  # that may be unknown
-    moves = jax.vmap(lambda own: trees.norm(jax.tree.map(jnp.subtract, own, sent)))(reports.theta)
-    usual = jnp.nanmedian(jnp.where(finite, moves, jnp.nan))
-    return finite & ((moves <= ABSURD * usual) | (usual == 0))
+    finite = jax.vmap(trees.all_finite)(reports)
+    accepted = finite
+    for name, entry in reports.items():
+        if name.startswith("jacobian") or all(leaf.ndim == 1 for leaf in jax.tree.leaves(entry)):
+            continue
+        moved = jax.tree.map(jnp.subtract, entry, sent) if name == "theta" else entry
+        sizes = jax.vmap(trees.norm)(moved)
+        usual = jnp.nanmedian(jnp.where(finite, sizes, jnp.nan))
+        accepted &= (sizes <= ABSURD * usual) | (usual == 0)
+    return accepted
 
 
-def combine(rule: Rule, models: Theta, weights: Array, accepted: Array, centre: Theta) -> Theta:
+def combine_models(rule: Rule, models: Theta, weights: Array, accepted: Array, centre: Theta) -> Theta:
     """The accepted models under an aggregation rule; ``centre`` is the model they started from."""
     if isinstance(rule, WeightedMean):
         return weighted_mean(models, weights, accepted)

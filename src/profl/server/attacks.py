@@ -15,23 +15,19 @@ reports of the round: the attackers know one another and the others.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from profl import checks, trees
-from profl.typing import Array, Theta
+from profl.problem.families import Family
+from profl.typing import Array, Batch, Theta
 
 
-class Report(NamedTuple):
-    """What crosses to the server, one row per client. Never samples."""
-
-    theta: Theta
-    loss: Array
-    jacobian: Array | None = None  # (k, p, s), where Jacobians are shared
-    jacobian_error: Array | None = None  # (k,): mean squared error of an entry of it, as the client states it, or NaN
+Reports = dict[str, Any]
+"""What crosses to the server, entries by name, one row per client: "theta", and whatever else a method reports."""
 
 
 class Attack:
@@ -41,7 +37,7 @@ class Attack:
         """What a hostile client takes its estimate of f to be."""
         return f
 
-    def reports(self, reports: Report, sent: Theta, first: Theta, hostile: Array) -> Report:
+    def reports(self, reports: Reports, sent: Theta, first: Theta, hostile: Array) -> Reports:
         """All reports of a round as a hostile client would have sent them; only the ``hostile`` rows are used.
 
         ``sent`` is the model that the round began with, ``first`` the one that the run began with.
@@ -49,20 +45,30 @@ class Attack:
         return reports
 
 
-def apply(attack: Attack, reports: Report, sent: Theta, first: Theta, hostile: Array) -> Report:
+def apply(attack: Attack, reports: Reports, sent: Theta, first: Theta, hostile: Array) -> Reports:
     """The reports that reach the server."""
     return trees.where(hostile, attack.reports(reports, sent, first, hostile), reports)
 
 
+def is_jacobian(name: str) -> bool:
+    """Entries that the attacks on models leave alone: "jacobian" is the attack on those."""
+    return name.startswith("jacobian")
+
+
 @dataclass(frozen=True)
 class Moved(Attack):
-    """theta_sent + scale (theta_i - theta_sent)."""
+    """theta_sent + scale (theta_i - theta_sent); other entries times ``scale``."""
 
     scale: float = 10.0
 
-    def reports(self, reports: Report, sent: Theta, first: Theta, hostile: Array) -> Report:
-        move = jax.tree.map(lambda own, old: old + self.scale * (own - old), reports.theta, sent)
-        return reports._replace(theta=move)
+    def reports(self, reports: Reports, sent: Theta, first: Theta, hostile: Array) -> Reports:
+        def moved(name: str, entry: Any) -> Any:
+            if is_jacobian(name):
+                return entry
+            start = sent if name == "theta" else jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), entry)
+            return jax.tree.map(lambda own, old: old + self.scale * (own - old), entry, start)
+
+        return {name: moved(name, entry) for name, entry in reports.items()}
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,7 @@ class Drift(Attack):
 
     z: float = 1.5
 
-    def reports(self, reports: Report, sent: Theta, first: Theta, hostile: Array) -> Report:
+    def reports(self, reports: Reports, sent: Theta, first: Theta, hostile: Array) -> Reports:
         share = (~hostile) / jnp.maximum(jnp.sum(~hostile), 1)
 
         def shifted(leaf: Array) -> Array:
@@ -80,28 +86,32 @@ class Drift(Attack):
             sd = jnp.sqrt(jnp.sum(weight * (leaf - mean) ** 2, axis=0))
             return jnp.broadcast_to(mean - self.z * sd, leaf.shape)
 
-        return reports._replace(theta=jax.tree.map(shifted, reports.theta))
+        return {
+            name: entry if is_jacobian(name) else jax.tree.map(shifted, entry) for name, entry in reports.items()
+        }
 
 
 @dataclass(frozen=True)
 class NotANumber(Attack):
-    def reports(self, reports: Report, sent: Theta, first: Theta, hostile: Array) -> Report:
-        return reports._replace(theta=jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), reports.theta))
+    def reports(self, reports: Reports, sent: Theta, first: Theta, hostile: Array) -> Reports:
+        return {**reports, "theta": jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), reports["theta"])}
 
 
 @dataclass(frozen=True)
 class Stale(Attack):
-    def reports(self, reports: Report, sent: Theta, first: Theta, hostile: Array) -> Report:
-        replay = jax.tree.map(lambda old, own: jnp.broadcast_to(old, own.shape), first, reports.theta)
-        return reports._replace(theta=replay)
+    def reports(self, reports: Reports, sent: Theta, first: Theta, hostile: Array) -> Reports:
+        replay = jax.tree.map(lambda old, own: jnp.broadcast_to(old, own.shape), first, reports["theta"])
+        return {**reports, "theta": replay}
 
 
 @dataclass(frozen=True)
 class PoisonedJacobian(Attack):
     scale: float = -50.0
 
-    def reports(self, reports: Report, sent: Theta, first: Theta, hostile: Array) -> Report:
-        return reports if reports.jacobian is None else reports._replace(jacobian=self.scale * reports.jacobian)
+    def reports(self, reports: Reports, sent: Theta, first: Theta, hostile: Array) -> Reports:
+        if "jacobian" not in reports:
+            return reports
+        return {**reports, "jacobian": self.scale * reports["jacobian"]}
 
 
 @dataclass(frozen=True)
@@ -110,6 +120,24 @@ class PoisonedEstimate(Attack):
 
     def f_hat(self, f: Array) -> Array:
         return self.scale * f
+
+
+@dataclass(frozen=True, eq=False)
+class Poisoned(Family):
+    """A family as a client has it that may be ``hostile``: its estimate is what the attack makes of it."""
+
+    family: Family
+    attack: Attack
+    hostile: Array
+
+    def estimate(self, batch: Batch, weights: Array) -> Array:
+        f = self.family.estimate(batch, weights)
+        return jnp.where(self.hostile, self.attack.f_hat(f), f)
+
+    def __getattribute__(self, name: str) -> Any:
+        own = ("family", "attack", "hostile", "estimate")
+        get = object.__getattribute__
+        return get(self, name) if name in own or name.startswith("__") else getattr(get(self, "family"), name)
 
 
 ATTACKS: dict[str, Attack] = {

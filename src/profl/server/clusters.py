@@ -32,7 +32,7 @@ import math
 import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -305,3 +305,15 @@ def weighted_quantile(vectors: Array, weights: Array, level: float = 0.5) -> Arr
 def draw(sampler: Callable[..., Array], key: Key, shape: tuple[int, ...], like: Array) -> Array:
     """Random numbers drawn as one flat row: in several dimensions they take XLA's CPU compiler eight times as long."""
     return sampler(key, (math.prod(shape),), like.dtype).reshape(shape)
+
+
+def get(spec: Any) -> Any:
+    """How Jacobians are shared: None, a number of clusters, "auto", ``Clusters``, or an object of one's own.
+
+    An object of one's own has ``check(clients)``, which refuses, and
+    ``share(key, jacobians, weights, accepted, errors) -> (what each client gets, labels)``.
+
+    >>> get(2).count, get(None)
+    (2, None)
+    """
+    return spec if spec is None or callable(getattr(spec, "share", None)) else Clusters(spec)

@@ -10,14 +10,20 @@ import jax
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from profl import trees
 from profl.checks import InputError
 from profl.engines.flower import wire
 from profl.engines.flower.federation import Federation, from_config
 from profl.engines.flower.memory import Memory
-from profl.engines.local import local_round
-from profl.engines.named import named
-from profl.engines.simulated import SimulatedClient
-from profl.engines.visit import call, takes_step
+from profl.engines.flower.nodes import PREFIX
+from profl.engines.ledger import one_row
+from profl.engines.live.simulated import SimulatedClient
+from profl.engines.live.turn import local_round
+from profl.engines.live.workers import call, takes_step
+from profl.engines.plan import client_view
+from profl.engines.round import Work
+from profl.engines.step import start
+from profl.objects import named
 from profl.typing import Theta
 
 Clients = Callable[[int], Any] | Sequence[Any] | None
@@ -46,8 +52,8 @@ def make_client_app(
 
         def answer() -> RecordDict:
             own = federation or _settings(context)
-            facts = {f"fact {name}": text for name, text in own.facts.items()}
-            return RecordDict({"hello": ConfigRecord({"client": _number(context, own), **facts})})
+            words = {PREFIX + name: text for name, text in own.fingerprint.items()}
+            return RecordDict({"hello": ConfigRecord({"client": _number(context, own), **words})})
 
         return _reply(message, answer)
 
@@ -71,9 +77,10 @@ def work(
     context: Context,
     folder: Folder,
 ) -> RecordDict:
-    """One round of this client: R local steps from the state that the server names."""
-    plan, empty = federation.plan, federation.empty_state()
-    order = wire.read_order(content, federation.start, empty.shared)
+    """One message to this client: R local steps and a report, or a report alone, from the state that the server names."""
+    empty = federation.empty_state
+    mailed = (federation.start, federation.mail) if federation.delivers else ()
+    order = wire.read_order(content, federation.start, mailed)
     if order.digest != federation.digest:
         raise InputError("the server runs another problem or other settings than this node")
     if order.client != _number(context, federation):
@@ -81,7 +88,20 @@ def work(
     memory = Memory(context.state, folder, order.client, {"token": order.token, "digest": order.digest})
     state = empty if order.since == 0 else memory.recall(order.since, empty)
     lost = state is None
-    state = (empty if lost else state)._replace(shared=order.shared)
+    if lost and order.turn > 0:
+        raise InputError("has lost its state in the middle of a round")
+    state, theta = empty if lost else state, order.theta
+    if federation.delivers and order.since > 0:
+        view = client_view(federation.plan.settings, trees.take(federation.plan.population, order.client))
+        received, state = federation.method.receive(view, state, *order.mailed)
+        theta = received if order.turn > 0 else theta
+    done = _deployed(federation, clients, order, theta, state) if order.turn == 0 else _told(federation, order, theta, state)
+    memory.keep(order.number, done.states, order.base)
+    return wire.write_report(done, order, lost)
+
+
+def _deployed(federation: Federation, clients: Clients, order: wire.Order, theta: Theta, state: Any) -> Work:
+    """R local steps."""
     deploy = _client(federation, clients, order.client).deploy
     with_step = takes_step(deploy)
 
@@ -89,10 +109,16 @@ def work(
         extra = {"step": step} if with_step else {}
         return call(deploy, theta, samples, timeout=federation.timeout, **extra)
 
-    told = (plan.roots[0], order.round - 1, order.client, order.theta)
-    done = local_round(plan, federation.like, *told, state, ask, federation.privacy)
-    memory.keep(order.round, done.state)
-    return wire.write_report(done, order, lost)
+    plan = federation.plan
+    place = (plan.roots[0], order.round - 1, order.client)
+    return local_round(plan, federation.like, *place, theta, state, ask, federation.privacy)
+
+
+def _told(federation: Federation, order: wire.Order, theta: Theta, state: Any) -> Work:
+    """A report that deploys nothing."""
+    settings, population = federation.plan.settings, federation.plan.population
+    row = trees.take(population, order.client)
+    return one_row(settings, row, start(settings, theta, state), 0, federation.figures)
 
 
 def _reply(message: Message, answer: Callable[[], RecordDict]) -> Message:

@@ -5,53 +5,61 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any
 
 from profl import checks, trees
 from profl.algorithms import get as get_algorithm
-from profl.algorithms.base import Algorithm
+from profl.algorithms.method import Method
 from profl.cases import get as get_case
 from profl.client.privacy import Privacy
-from profl.client.step import State
-from profl.engines.facts import facts
-from profl.engines.named import named
-from profl.engines.plan import Plan, batch_shape, first_states, make_plan
+from profl.engines.fingerprint import fingerprint
+from profl.engines.ledger import figure_names
+from profl.engines.live.turn import check_privacy
+from profl.engines.plan import Plan, batch_shape, first_state, make_plan
+from profl.engines.schedule import Schedule, scheduled
+from profl.objects import named
 from profl.problem.live import LiveProblem
 from profl.problem.problem import Problem
 from profl.problem.reaction import SampledReaction
 from profl.typing import Batch, Theta
 
 
-@dataclass(frozen=True, eq=False)
 class Federation:
-    """A problem, an algorithm, and the settings of ``profl.train`` that both sides need.
+    """A problem, a method, and the settings of ``profl.train`` that both sides need.
 
-    ``timeout`` is what one deployment may take at a client.
+    ``timeout`` is what one deployment may take at a client, ``patience`` how many rounds in a row may have too few
+    usable reports.
     """
 
-    problem: Problem | LiveProblem
-    algorithm: Algorithm
-    clients: int
-    rounds: int
-    local_steps: int = 5
-    samples: Any = 500
-    seed: int = 0
-    participation: float = 1.0
-    scheme: str = "uniform"
-    record_every: int = 1
-    initial: Theta | None = None
-    min_reports: int = 1
-    timeout: float = 60.0
-    privacy: Privacy | None = None
+    @scheduled(seed=("seeds", 0), min_reports=1)
+    def __init__(
+        self,
+        problem: Problem | LiveProblem,
+        method: Method,
+        clients: int,
+        *,
+        schedule: Schedule,
+        timeout: float = 60.0,
+        patience: int = 3,
+        privacy: Privacy | None = None,
+    ) -> None:
+        checks.positive_int("clients", clients)
+        checks.positive("timeout", timeout)
+        checks.positive_int("min_reports", schedule.min_reports)
+        if isinstance(method, Method) and method.pooled:
+            raise checks.InputError(f"{method.name} pools raw data in one place: it is no federation")
+        self.problem, self.method, self.clients, self.schedule = problem, method, clients, schedule
+        self.timeout, self.patience, self.privacy = timeout, checks.positive_int("patience", patience), privacy
 
-    def __post_init__(self) -> None:
-        checks.positive_int("clients", self.clients)
-        checks.positive("timeout", self.timeout)
-        checks.positive_int("min_reports", self.min_reports)
-        if isinstance(self.algorithm, Algorithm) and self.algorithm.pooled:
-            raise checks.InputError(f"{self.algorithm.name} pools raw data in one place: it is no federation")
+    def with_rounds(self, rounds: int) -> Federation:
+        """The same federation for another number of rounds."""
+        other = object.__new__(Federation)
+        names = ("problem", "method", "clients", "timeout", "patience", "privacy")
+        other.__dict__.update({name: getattr(self, name) for name in names})
+        other.schedule = replace(self.schedule, rounds=rounds)
+        return other
 
     @cached_property
     def world(self) -> Problem:
@@ -68,45 +76,52 @@ class Federation:
         """Laid out without the exact answers: every message starts a new process, which need not compile them."""
         reaction = self.world.reaction
         bare = replace(self.world, reaction=SampledReaction(reaction.sample, reaction.parameters))
-        return make_plan(
-            bare,
-            self.algorithm,
-            rounds=self.rounds,
-            local_steps=self.local_steps,
-            samples=self.samples,
-            seeds=self.seed,
-            participation=self.participation,
-            scheme=self.scheme,
-            record_every=self.record_every,
-            initial=self.initial,
-            min_reports=self.min_reports,
-        )
+        plan = make_plan(bare, self.method, self.schedule, patience=self.patience)
+        check_privacy(plan, self.privacy)
+        return plan
 
     @cached_property
-    def facts(self) -> dict[str, str]:
-        """What the run is; two sides with other facts must not work together."""
-        return {**facts("flower", self.world, self.algorithm, self.plan), "privacy": repr(self.privacy)}
+    def fingerprint(self) -> dict[str, str]:
+        """What the run is; two sides with other fingerprints must not work together."""
+        return {**fingerprint("flower", self.world, self.plan), "privacy": repr(self.privacy)}
 
     @cached_property
     def digest(self) -> str:
-        return hashlib.sha256(json.dumps(self.facts, sort_keys=True).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(self.fingerprint, sort_keys=True).encode()).hexdigest()[:16]
 
     @cached_property
     def like(self) -> Batch:
         """The shapes of a batch."""
-        return batch_shape(self.plan.settings, self.plan.population, self.start)
+        settings = self.plan.settings
+        return batch_shape(settings, self.plan.population, self.start, settings.samples)
 
     @property
     def start(self) -> Theta:
         return trees.take(self.plan.models, 0)
 
-    def empty_state(self) -> State:
+    @cached_property
+    def empty_state(self) -> Any:
         """The state of a client before its first step."""
-        return self._empty
+        return first_state(self.plan.settings, self.plan.population, self.start)
 
     @cached_property
-    def _empty(self) -> State:
-        return trees.take(first_states(self.plan.settings, self.plan.population, self.start), 0)
+    def mail(self) -> Any:
+        """A client's mail as it is before there is any."""
+        return self.method.mail_like(self.plan.settings.server, self.empty_state)
+
+    @property
+    def delivers(self) -> bool:
+        """Whether a client has to be told what the server made of its last report."""
+        return bool(self.method.exchanges) or self.mail != ()
+
+    @cached_property
+    def figures(self) -> tuple[str, ...]:
+        return figure_names(self.plan)
+
+    @property
+    def turns(self) -> int:
+        """Messages that a client gets in a round."""
+        return 1 + self.method.exchanges
 
 
 def from_config(config: Mapping[str, Any]) -> Federation:
@@ -126,7 +141,7 @@ def _from_items(items: tuple[tuple[str, Any], ...]) -> Federation:
         if not isinstance(found, Federation):
             raise checks.InputError(f"{config['federation']} must be a Federation, got {type(found).__name__}")
         rounds = config.get("rounds")
-        return found if rounds is None else replace(found, rounds=int(rounds))
+        return found if rounds is None else found.with_rounds(int(rounds))
     if "case" not in config:
         raise checks.InputError("the run's settings must name a federation ('module:name') or a case")
     options: dict[str, Any] = {}
@@ -135,9 +150,9 @@ def _from_items(items: tuple[tuple[str, Any], ...]) -> Federation:
     if config.get("share"):
         options["share"] = int(config["share"])
     clients = int(config["clients"])
-    return Federation(
+    return Federation(  # type: ignore[call-arg]
         problem=get_case(str(config["case"]))(clients=clients),
-        algorithm=get_algorithm(str(config.get("algorithm", "profl")))(**options),
+        method=get_algorithm(str(config.get("algorithm", "profl")))(**options),
         clients=clients,
         rounds=int(config["rounds"]),
         local_steps=int(config.get("local-steps", 5)),

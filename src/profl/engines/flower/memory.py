@@ -1,6 +1,6 @@
-"""A client's states after its last few rounds: in Flower's context, which a restart loses, and on disk.
+"""A client's states after its last few messages: in Flower's context, which a restart loses, and on disk.
 
-The server says after which round to go on, so a round that is asked for twice gives the same report twice.
+The server says after which message to go on, so one that is asked for twice gives the same report twice.
 """
 
 from __future__ import annotations
@@ -12,45 +12,48 @@ from typing import Any
 import jax
 
 from profl.checks import InputError
-from profl.engines.checkpoint import Checkpoints
 from profl.engines.flower.wire import arrays, tree
-
-KEEP = 2  # in the context, which travels with every message
+from profl.storage.checkpoints import Checkpoints
 
 
 class Memory:
     """The states of one client in one run."""
 
-    def __init__(self, state: Any, folder: str | os.PathLike[str] | None, client: int, facts: dict[str, str]) -> None:
+    def __init__(
+        self, state: Any, folder: str | os.PathLike[str] | None, client: int, fingerprint: dict[str, str]
+    ) -> None:
         self.records = state  # the context's: a dict of records
-        self.disk = None if folder is None else Checkpoints(Path(folder) / f"client-{client}", facts)
-        self.token = facts["token"]
+        self.disk = None if folder is None else Checkpoints(Path(folder) / f"client-{client}", fingerprint)
+        self.token = fingerprint["token"]
 
-    def recall(self, round_: int, like: Any) -> Any:
-        """The state after a round; None where it is not known any more."""
-        name = self._name(round_)
+    def recall(self, number: int, like: Any) -> Any:
+        """The state after a message; None where it is not known any more."""
+        name = self._name(number)
         if name in self.records:
             return tree(self.records[name], like, "the state")
-        if self.disk is not None and round_ in self.disk.numbers():
+        if self.disk is not None and number in self.disk.numbers():
             try:
-                return jax.tree.map(jax.numpy.asarray, self.disk.load(round_, like, ()).state)
+                return jax.tree.map(jax.numpy.asarray, self.disk.load(number, like, ()).state)
             except InputError:  # cut short, or of another run that was here before
                 return None
         return None
 
-    def keep(self, round_: int, state: Any) -> None:
-        """Remember the state after a round; later ones, of a run that went back, are forgotten."""
-        known = sorted((number for number in map(self._number, self.records) if number is not None), reverse=True)
-        for number in known:
-            if number >= round_ or number <= round_ - KEEP:
-                del self.records[self._name(number)]
-        self.records[self._name(round_)] = arrays(state)
-        if self.disk is not None:
-            self.disk.drop_after(round_)
-            self.disk.save(round_, state, ())
+    def keep(self, number: int, state: Any, base: int) -> None:
+        """Remember the state after a message, and that after ``base``, from which the server may begin the round again.
 
-    def _name(self, round_: int) -> str:
-        return f"profl {self.token} {round_}"
+        The one before this message stays as well, lest it be asked for twice; all others are forgotten, later ones of a
+        run that went back among them.
+        """
+        wanted = (base, number - 1)
+        for old in [n for n in map(self._number, self.records) if n is not None and n not in wanted]:
+            del self.records[self._name(old)]
+        self.records[self._name(number)] = arrays(state)
+        if self.disk is not None:
+            self.disk.remove([n for n in self.disk.numbers() if n not in wanted])
+            self.disk.save(number, state, ())
+
+    def _name(self, number: int) -> str:
+        return f"profl {self.token} {number}"
 
     def _number(self, name: str) -> int | None:
-        return int(name.split()[-1]) if name.startswith("profl ") else None
+        return int(name.split()[-1]) if name.startswith(f"profl {self.token} ") else None

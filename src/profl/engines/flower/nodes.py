@@ -1,4 +1,4 @@
-"""Which node is which client: ids are random, so each new node is asked once for its partition-id and its facts."""
+"""Which node is which client: ids are random, so each new node is asked once for its partition-id and its fingerprint."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from profl.checks import InputError
-from profl.engines.checkpoint import difference
 from profl.engines.flower.federation import Federation
+from profl.storage.checkpoints import difference
 
+PREFIX = "fingerprint "
 MOST = 60.0  # seconds that a node may take to say who it is, at most: a new process has to start there
 
 
@@ -83,8 +84,8 @@ class Nodes:
         return found
 
     def _hello(self, node: int, told: dict[str, object], found: dict[int, int]) -> None:
-        theirs = {name[5:]: str(text) for name, text in told.items() if name.startswith("fact ")}
-        differing = difference(self.federation.facts, theirs)
+        theirs = {name.removeprefix(PREFIX): str(text) for name, text in told.items() if name.startswith(PREFIX)}
+        differing = difference(self.federation.fingerprint, theirs)
         if differing:
             self.refusals[node] = "it runs another problem (server, node): " + "; ".join(differing)
         else:

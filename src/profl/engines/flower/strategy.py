@@ -1,7 +1,7 @@
 """The server's side as a Flower strategy: one payload per client, every reply checked, a checkpoint after each round.
 
 Nodes have random ids; a client is known by the partition-id that its node states when asked. Who is asked, how reports
-are combined and Jacobians shared is ``profl.engines.rounds``, as in the other engines.
+are combined and what goes back is ``profl.engines.round``, as in the other engines.
 """
 
 from __future__ import annotations
@@ -22,16 +22,19 @@ from flwr.serverapp.strategy import Strategy
 
 from profl import checks, trees
 from profl.checks import InputError
-from profl.disk import atomic
-from profl.engines.checkpoint import Checkpoints
 from profl.engines.flower import wire
 from profl.engines.flower.federation import Federation
 from profl.engines.flower.nodes import Nodes
-from profl.engines.guard import Guard
-from profl.engines.history import Incident, keep, restore
+from profl.engines.flower.rounds import Turn, begin_round, blank_report, final, next_turn, open_federation, settle_round
+from profl.engines.live.guard import Guard
+from profl.engines.live.history import Incident, keep, restore
+from profl.engines.live.train import live_figures
 from profl.engines.plan import describe
-from profl.engines.rounds import Asked, Server, Work, begin, take_answers, trace, whom_to_ask
-from profl.results.record import Jacobians, Run, make_run
+from profl.engines.round import Work
+from profl.results.measure import make_run
+from profl.results.record import Run
+from profl.storage.atomic import atomic
+from profl.storage.checkpoints import Checkpoints
 
 
 class ProFLStrategy(Strategy):
@@ -40,8 +43,7 @@ class ProFLStrategy(Strategy):
     Args:
       federation: the same as the clients'.
       checkpoint, resume: as in ``profl.train``; a new Flower run goes on where the last one was cut off.
-      patience: rounds in a row with too few usable reports, after which the run stops with ``profl.TooFewReports``.
-      timeout: seconds that a round may take; ``start`` gets it as well.
+      timeout: seconds that a turn of messages may take; ``start`` gets it as well.
       wait: seconds to wait for clients that are not connected, before the first round and when too few are there.
       report: called with one sentence per incident.
     """
@@ -52,57 +54,53 @@ class ProFLStrategy(Strategy):
         *,
         checkpoint: str | os.PathLike[str] | None = None,
         resume: bool = True,
-        patience: int = 3,
         timeout: float = 120.0,
         wait: float = 30.0,
         report: Callable[[str], None] | None = None,
     ) -> None:
         self.federation, self.plan = federation, federation.plan
-        self.patience, self.timeout = checks.positive_int("patience", patience), checks.positive("timeout", timeout)
+        self.timeout = checks.positive("timeout", timeout)
         self.nodes = Nodes(federation, checks.positive("wait", wait))
         self.report = report
         self.started = time.perf_counter()
         self.bytes_up = self.bytes_down = 0
         self.incidents: tuple[Incident, ...] = ()
-        empty = federation.empty_state()
-        own = () if empty.shared == () else jnp.zeros_like(empty.shared.jacobian)
-        remote = wire.Remote(jnp.int32(0), empty.shared, own)
-        self.server = begin(self.plan, 0, [remote] * federation.clients)
+        self.ledger = open_federation(federation)
         self.token = uuid.uuid4().hex
         self.saved = None
         if checkpoint is not None:
-            self.saved = Checkpoints(checkpoint, federation.facts, resume)
-            fresh = (self.server, Guard(), ())
-            self.server, _, self.incidents = restore(self.saved, federation.rounds, fresh)
+            self.saved = Checkpoints(checkpoint, federation.fingerprint, resume)
+            fresh = (self.ledger, Guard(), ())
+            self.ledger, _, self.incidents = restore(self.saved, federation.schedule.rounds, fresh)
             self.token = self._known_token(self.token)
-        self._asked: Asked | None = None
+        self._turn: Turn | None = None
         self._sent: list[tuple[Message, wire.Order]] = []
+        self._blank = blank_report(federation)
 
     # -- Flower's side -------------------------------------------------------------------------------------------------
 
     def run(self, grid: Grid) -> Run:
         """All rounds that are left, and what they came to."""
-        left = self.federation.rounds - self.server.round
+        left = self.federation.schedule.rounds - self.ledger.round
         if left > 0:
-            self.start(grid, wire.arrays(self.server.theta), num_rounds=left, timeout=self.timeout)
+            turns = left * self.federation.turns
+            self.start(grid, wire.arrays(self.ledger.carry.theta), num_rounds=turns, timeout=self.timeout)
         return self.finish()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        server = self.server
-        self._asked = whom_to_ask(self.plan, self.plan.roots[0], server)
-        places = self.nodes.find(grid, self._asked.clients, everyone=server.round == 0 or not self.nodes.known)
+        """One turn of messages: Flower counts turns, a round has ``federation.turns`` of them."""
+        first = self._turn is None
+        self._turn = turn = begin_round(self.plan, self.ledger) if self._turn is None else self._turn
+        everyone = first and (self.ledger.round == 0 or not self.nodes.known)
+        places = self.nodes.find(grid, turn.to_ask, everyone) if turn.to_ask else {}
         self._sent = []
-        for client in self._asked.clients:
+        for client in turn.to_ask:
             if client not in places:
                 self._note(client, "is not connected")
                 continue
-            remote = server.states[client]
-            since = int(remote.since)
-            order = wire.Order(
-                server.theta, remote.shared, client, server.round + 1, since, self.token, self.federation.digest
-            )
+            order = turn.order(self.federation, self.ledger, client, self.token)
             content = wire.write_order(order)
             self.bytes_down += wire.size(content)
             message = Message(
@@ -110,7 +108,7 @@ class ProFLStrategy(Strategy):
                 dst_node_id=places[client],
                 message_type=MessageType.TRAIN,
                 ttl=self.timeout,  # a node that comes back later must not work on an old round
-                group_id=str(server.round + 1),
+                group_id=str(order.number),
             )
             self._sent.append((message, order))
         return [message for message, _ in self._sent]
@@ -118,24 +116,28 @@ class ProFLStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        assert self._asked is not None
+        assert self._turn is not None
         done = self._read(list(replies))
-        before = self.server
-        root, where = self.plan.roots[0], f"seed {self.federation.seed}"
-        self.server = take_answers(self.plan, root, before, self._asked, done, where, self.patience)
-        for client in self._refused(before, done):
+        turn = next_turn(self.plan, self.ledger, self._turn, done)
+        for client in turn.refused(done):
             self._note(client, "sent numbers that are not finite or absurdly far: refused")
-        if self.server.stopped >= 0:
-            last = "; ".join(f"client {c} {what}" for r, c, what in self.incidents if r == self.server.round)
+        if turn.number <= self.federation.method.exchanges:
+            self._turn = turn
+            return None, None
+        self._turn = None
+        where = f"seed {self.plan.seeds[0]}"
+        self.ledger = settle_round(self.federation, self.ledger, turn, where)
+        if self.ledger.stopped:
+            last = "; ".join(f"client {c} {what}" for r, c, what in self.incidents if r == self.ledger.round)
             raise checks.TooFewReports(
-                f"round {self.server.round}: fewer than min_reports={self.federation.min_reports} reports could be "
-                f"used, {self.patience} rounds in a row. {last}",
+                f"round {self.ledger.round}: fewer than min_reports={self.plan.settings.min_reports} reports could be "
+                f"used, {self.plan.settings.patience} rounds in a row. {last}",
                 self.finish(),
             )
         if self.saved is not None:
-            keep(self.saved, self.server, Guard(), self.incidents)
-        tally = self.server.tallies[-1] if self.server.tallies else self.server.since
-        return wire.arrays(self.server.theta), MetricRecord({"estimated-risk": tally.risk, "reports": len(done)})
+            keep(self.saved, self.ledger, Guard(), self.incidents)
+        risk = self.ledger.latest["loss"]
+        return wire.arrays(self.ledger.carry.theta), MetricRecord({"estimated-risk": risk, "reports": len(done)})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -152,19 +154,13 @@ class ProFLStrategy(Strategy):
 
     def finish(self) -> Run:
         """The record of what was done so far."""
-        found, figures = trace(self.server)
-        found = _each(found)._replace(final=self._final())
+        trace: Any = self.ledger.trace(self.plan, final(self.federation, self.ledger))
+        trace = jax.tree.map(lambda leaf: np.asarray(leaf)[None], trace)
         seconds = time.perf_counter() - self.started
-        run = make_run(self.federation.world, self.federation.algorithm, found, describe(self.plan), seconds)
+        run = make_run(self.federation.world, self.federation.method, trace, describe(self.plan), seconds)
         wired = {"wire_bytes_up": self.bytes_up, "wire_bytes_down": self.bytes_down}
+        figures = live_figures(self.ledger)
         return replace(run, live=figures, incidents=self.incidents, settings={**run.settings, **wired})
-
-    def _final(self) -> Jacobians | None:
-        if not self.plan.settings.recipe.share:
-            return None
-        stacked = trees.stack(self.server.states)
-        shared = stacked.shared
-        return Jacobians(*(np.asarray(part)[None] for part in (stacked.own, shared.jacobian, shared.group)))
 
     def _read(self, replies: list[Message]) -> dict[int, Work]:
         """The reports that can be used, by client, in the order of the clients; the first reply of a client counts."""
@@ -194,7 +190,7 @@ class ProFLStrategy(Strategy):
             return None
         self.bytes_up += wire.size(reply.content)
         try:
-            work, lost = wire.read_report(reply.content, order, wire.shape_of_jacobian(order.shared))
+            work, lost = wire.read_report(reply.content, order, self._blank)
         except InputError as error:
             self._note(order.client, str(error))
             return None
@@ -202,12 +198,8 @@ class ProFLStrategy(Strategy):
             self._note(order.client, "had lost its state and began with an empty window")
         return work
 
-    def _refused(self, before: Server, done: dict[int, Work]) -> list[int]:
-        """Who answered and was not accepted: what the server keeps of it has not moved on."""
-        return [c for c in done if int(self.server.states[c].since) == int(before.states[c].since)]
-
     def _note(self, client: int, what: str) -> None:
-        incident = (self.server.round + (0 if what.endswith("refused") else 1), client, what)
+        incident = (self.ledger.round + 1, client, what)
         self.incidents = (*self.incidents, incident)
         if self.report is not None:
             self.report(f"round {incident[0]}, client {client}: {what}")
@@ -216,12 +208,9 @@ class ProFLStrategy(Strategy):
         """The run's token, the same after a restart: clients find their states by it."""
         assert self.saved is not None
         path = self.saved.folder / "token"
-        if self.server.round > 0 and path.is_file():
+        if self.ledger.round > 0 and path.is_file():
             return path.read_text().strip()
         with atomic(path) as temporary:
             temporary.write_text(fresh)
         return fresh
 
-
-def _each(tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[None], tree)

@@ -1,12 +1,13 @@
 """What crosses the network, as Flower records; and nothing is believed before it is checked.
 
-server to client   theta, the shared Jacobian, and: which round, which client, after which of its rounds to go on
-client to server   theta, its own Jacobian where they are shared, and six numbers. Never samples.
+server to client   theta, the client's mail, and: which round and turn, which client, after which of its messages to go on
+client to server   what the method reports, and a few numbers by name. Never samples.
+
+Any pytree travels as its leaves in order; the other side knows the structure and refuses other shapes.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import jax
@@ -15,97 +16,97 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from profl.checks import InputError
-from profl.client.step import Shared
-from profl.engines.rounds import Work
+from profl.engines.round import Work
 from profl.typing import Theta
+
+PLAIN = ("client", "round", "turn", "number", "since", "base", "token", "digest")
 
 
 class Remote(NamedTuple):
     """What the server keeps of a client that keeps its state itself."""
 
-    since: Any  # () int32: the last of its rounds that was accepted, 0 for none; its state after that one counts
-    shared: Any = ()  # Shared, where Jacobians are shared
-    own: Any = ()  # the Jacobian it reported last
+    since: Any  # () int32: the last of its messages that counts, 0 for none; its state after that one counts
+    mailed: Any = ()  # (theta, mail) that it has not been told of yet, where the method has mail or exchanges
+    report: Any = ()  # what it reported last, without the model
 
 
 class Order(NamedTuple):
     """What a client is told to do."""
 
     theta: Theta
-    shared: Any
+    mailed: Any  # (theta, mail) as ``Remote`` has it
     client: int
     round: int  # counted from 1
-    since: int
+    turn: int  # 0: deploy and report; later ones: report again
+    number: int  # of the message, counted from 1 over the whole run
+    since: int  # the message after which to go on, 0 for none
+    base: int  # ... and that from which the round began
     token: str  # of the run, across restarts of the server
-    digest: str  # of the facts
+    digest: str  # of the fingerprint
 
 
 def write_order(order: Order) -> RecordDict:
-    record = RecordDict({"theta": arrays(order.theta), "order": ConfigRecord(_plain(order))})
-    if order.shared != ():
-        record["shared"] = arrays(order.shared)
+    plain: dict[str, Any] = {name: getattr(order, name) for name in PLAIN}
+    record = RecordDict({"theta": arrays(order.theta), "order": ConfigRecord(plain)})
+    if jax.tree.leaves(order.mailed):
+        record["mailed"] = arrays(order.mailed)
     return record
 
 
-def _plain(order: Order) -> dict[str, Any]:
-    return {name: getattr(order, name) for name in ("client", "round", "since", "token", "digest")}
-
-
-def read_order(record: RecordDict, theta: Theta, shared: Any) -> Order:
-    """The order in a message; ``theta`` and ``shared`` give the shapes."""
-    told: dict[str, Any] = {name: record["order"][name] for name in ("client", "round", "since", "token", "digest")}
+def read_order(record: RecordDict, theta: Theta, mailed: Any) -> Order:
+    """The order in a message; ``theta`` and ``mailed`` give the shapes."""
+    told: dict[str, Any] = {name: record["order"][name] for name in PLAIN}
     found = tree(record["theta"], theta, "theta")
-    return Order(found, tree(record["shared"], shared, "shared") if shared != () else (), **told)
+    return Order(found, tree(record["mailed"], mailed, "the mail") if jax.tree.leaves(mailed) else (), **told)
 
 
 def write_report(work: Work, order: Order, lost: bool) -> RecordDict:
     numbers: dict[str, Any] = {
         "client": order.client,
-        "round": order.round,
-        "loss": float(work.loss),
-        "kept": float(work.kept),
+        "number": order.number,
         "samples": int(work.samples),
-        "jacobian_error": float(work.jacobian_error),
         "sound": int(work.sound),
         "lost": int(lost),
     }
-    record = RecordDict({"theta": arrays(work.theta), "report": MetricRecord(numbers)})
-    if work.jacobian is not None:
-        record["jacobian"] = arrays(work.jacobian)
-    return record
+    numbers |= {f"info {name}": float(value) for name, value in work.info.items()}
+    numbers |= {f"figure {name}": float(value) for name, value in work.figures.items()}
+    return RecordDict({"report": MetricRecord(numbers), **_entries(work.reports)})
 
 
-def read_report(record: RecordDict, sent: Order, jacobian: Any) -> tuple[Work, bool]:
+def _entries(reports: dict[str, Any]) -> dict[str, ArrayRecord]:
+    return {f"entry {name}": arrays(entry) for name, entry in reports.items()}
+
+
+def read_report(record: RecordDict, sent: Order, like: Work) -> tuple[Work, bool]:
     """(the report, whether the client had lost its state); ``InputError`` says what is wrong with it.
 
-    ``sent`` is the order that it answers, ``jacobian`` has the shape of one, or is None.
+    ``sent`` is the order that it answers; ``like`` has the shapes and names of a report.
     """
     if "error" in record:
         raise InputError(str(record["error"].get("what", "failed")))
-    if "report" not in record or "theta" not in record:
+    if "report" not in record:
         raise InputError(f"sent no report, but {sorted(record)}")
     told: dict[str, Any] = dict(record["report"])
-    for name in ("client", "round"):
+    for name in ("client", "number"):
         if told.get(name) != getattr(sent, name):
             raise InputError(f"answered for {name} {told.get(name)}, was asked for {name} {getattr(sent, name)}")
-    theta = tree(record["theta"], sent.theta, "theta")
-    own = None if jacobian is None else tree(record.get("jacobian"), jacobian, "the Jacobian")
     if odd := [name for name, value in told.items() if not isinstance(value, (int, float))]:
         raise InputError(f"sent {odd} that are no numbers")
     samples = told.get("samples", -1)
     if not isinstance(samples, int) or samples < 0:
         raise InputError(f"states a sample count of {samples!r}")
-    state = Remote(jnp.int32(sent.round), sent.shared, () if own is None else own)
-    work = Work(
-        theta,
-        state,
-        float(told.get("loss", math.nan)),
-        math.nan,
-        float(told.get("kept", math.nan)),
-        samples,
-        own,
-        float(told.get("jacobian_error", math.nan)),
-        bool(told.get("sound", 0)),
+
+    def numbers(kind: str, names: Any) -> dict[str, Any]:
+        return {name: jnp.asarray(float(told.get(f"{kind} {name}", np.nan))) for name in names}
+
+    reports = {name: tree(record.get(f"entry {name}"), entry, name) for name, entry in like.reports.items()}
+    work = like._replace(
+        reports=reports,
+        info=numbers("info", like.info),
+        figures=numbers("figure", like.figures),
+        samples=jnp.int32(samples),
+        answered=jnp.asarray(True),
+        sound=jnp.asarray(bool(told.get("sound", 0))),
     )
     return work, bool(told.get("lost", 0))
 
@@ -137,7 +138,3 @@ def tree(record: Any, like: Any, name: str) -> Any:
 def size(record: RecordDict) -> int:
     """Bytes of the arrays and numbers in a message."""
     return sum(part.count_bytes() for part in record.values())
-
-
-def shape_of_jacobian(shared: Any) -> Any:
-    return shared.jacobian if isinstance(shared, Shared) else None

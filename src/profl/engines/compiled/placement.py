@@ -18,9 +18,11 @@ from profl.engines.plan import Population, Settings, batch_shape
 from profl.typing import Theta
 
 BLOCK = 2**18  # sampled numbers that stay in the cache of a CPU's core
+SHARE = 128  # of an accelerator's bytes: a block in single precision takes 1/32 of its memory, its copies some more
+UNKNOWN = 2**33  # bytes of an accelerator that does not say how many it has
 
 
-class Spread(NamedTuple):
+class Placement(NamedTuple):
     """Hashable: part of what code is compiled for."""
 
     seed_chunk: int
@@ -33,7 +35,7 @@ class Spread(NamedTuple):
         return Mesh(np.asarray(jax.local_devices()[: self.devices]), (self.over,))
 
 
-def spread_out(settings: Settings, population: Population, models: Theta, client_chunk: int | None) -> Spread:
+def place(settings: Settings, population: Population, models: Theta, client_chunk: int | None) -> Placement:
     """As many seeds and clients at once as a block holds; or ``client_chunk`` clients of one seed."""
     seeds, clients = trees.rows(models), settings.slots
     over_seeds, over_clients = _most(seeds), _most(clients)
@@ -41,20 +43,20 @@ def spread_out(settings: Settings, population: Population, models: Theta, client
     devices = max(over_seeds, over_clients)
     seeds, clients = (seeds // devices, clients) if over == "seeds" else (seeds, clients // devices)
     if client_chunk is not None:
-        return Spread(1, min(clients, checks.positive_int("client_chunk", client_chunk)), devices, over)
-    batch = batch_shape(settings, population, trees.take(models, 0))
+        return Placement(1, min(clients, checks.positive_int("client_chunk", client_chunk)), devices, over)
+    batch = batch_shape(settings, population, trees.take(models, 0), settings.sizes[-1])
     numbers = sum(leaf.size for leaf in jax.tree.leaves(batch))
     clients = min(clients, max(1, block() // numbers))
     fitting = max(1, block() // (numbers * clients))
-    return Spread(max(c for c in range(1, seeds + 1) if seeds % c == 0 and c <= fitting), clients, devices, over)
+    return Placement(max(c for c in range(1, seeds + 1) if seeds % c == 0 and c <= fitting), clients, devices, over)
 
 
 def block() -> int:
     """How many sampled numbers to have alive at a time."""
     if jax.default_backend() == "cpu":
         return BLOCK
-    memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 2**33)
-    return max(BLOCK, memory // 128)
+    memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", UNKNOWN)
+    return max(BLOCK, memory // SHARE)
 
 
 def _most(rows: int) -> int:

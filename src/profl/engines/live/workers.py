@@ -15,19 +15,19 @@ from typing import Any
 
 
 class Overdue(Exception):
-    """Raised inside a visit whose result nobody waits for any more."""
+    """Raised inside a job whose result nobody waits for any more."""
 
 
-class Visit:
+class Job:
     """``work(self)`` in a thread. Inside it, ``ask(function, ...)`` calls the client; that is what has a time limit."""
 
-    def __init__(self, work: Callable[[Visit], Any], bell: threading.Condition, loop: EventLoop) -> None:
+    def __init__(self, work: Callable[[Job], Any], changed: threading.Condition, loop: EventLoop) -> None:
         self.result: Any = None
         self.error: BaseException | None = None
         self.waiting_since: float | None = None
         self.given_up = False
         self.done = False
-        self._work, self._bell, self._loop = work, bell, loop
+        self._work, self._changed, self._loop = work, changed, loop
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -47,9 +47,9 @@ class Visit:
                 raise Overdue
 
     def _mark(self, since: float | None) -> None:
-        with self._bell:
+        with self._changed:
             self.waiting_since = since
-            self._bell.notify_all()
+            self._changed.notify_all()
 
     def _run(self) -> None:
         try:
@@ -57,9 +57,9 @@ class Visit:
         except BaseException as error:  # a client may raise anything, SystemExit included
             self.error = error
         finally:
-            with self._bell:
+            with self._changed:
                 self.done = True
-                self._bell.notify_all()
+                self._changed.notify_all()
 
 
 class EventLoop:
@@ -69,13 +69,13 @@ class EventLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
 
-    def result(self, awaitable: Any, visit: Visit) -> Any:
+    def result(self, awaitable: Any, job: Job) -> Any:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 threading.Thread(target=self._loop.run_forever, daemon=True).start()
         future = asyncio.run_coroutine_threadsafe(_await(awaitable), self._loop)
-        while not visit.given_up:
+        while not job.given_up:
             try:
                 return future.result(timeout=0.1)
             except TimeoutError:
@@ -93,29 +93,29 @@ async def _await(awaitable: Any) -> Any:
     return await awaitable
 
 
-def wait_for_all(visits: list[Visit], bell: threading.Condition, timeout: float) -> None:
-    """Return once every visit is done or has been waiting for its client for longer than ``timeout`` seconds."""
-    with bell:
-        while pending := [visit for visit in visits if not visit.done and not visit.given_up]:
+def wait_for_all(jobs: list[Job], changed: threading.Condition, timeout: float) -> None:
+    """Return once every job is done or has been waiting for its client for longer than ``timeout`` seconds."""
+    with changed:
+        while pending := [job for job in jobs if not job.done and not job.given_up]:
             now = time.monotonic()
-            for visit in pending:
-                visit.given_up = visit.waiting_since is not None and now - visit.waiting_since >= timeout
-            ends = [visit.waiting_since + timeout - now for visit in pending if visit.waiting_since is not None]
-            if not all(visit.given_up for visit in pending):
-                bell.wait(max(0.001, min([1.0, *(end for end in ends if end > 0)])))
+            for job in pending:
+                job.given_up = job.waiting_since is not None and now - job.waiting_since >= timeout
+            ends = [job.waiting_since + timeout - now for job in pending if job.waiting_since is not None]
+            if not all(job.given_up for job in pending):
+                changed.wait(max(0.001, min([1.0, *(end for end in ends if end > 0)])))
 
 
 def call(function: Callable[..., Any], *arguments: Any, timeout: float, **named: Any) -> Any:
     """What ``function`` returns, waited for where it is a coroutine; ``TimeoutError`` after ``timeout`` seconds."""
-    bell, loop = threading.Condition(), EventLoop()
-    visit = Visit(lambda visit: visit.ask(function, *arguments, **named), bell, loop)
-    wait_for_all([visit], bell, timeout)
+    changed, loop = threading.Condition(), EventLoop()
+    job = Job(lambda job: job.ask(function, *arguments, **named), changed, loop)
+    wait_for_all([job], changed, timeout)
     loop.close()
-    if visit.given_up:
+    if job.given_up:
         raise TimeoutError(f"took longer than {timeout:g} s for a deployment")
-    if visit.error is not None:
-        raise visit.error
-    return visit.result
+    if job.error is not None:
+        raise job.error
+    return job.result
 
 
 def takes_step(deploy: Callable[..., Any]) -> bool:

@@ -9,8 +9,9 @@ import jax
 import numpy as np
 
 from profl import random, trees
-from profl.algorithms.base import Algorithm
-from profl.engines.plan import Plan, draw, make_plan
+from profl.algorithms.method import Method
+from profl.engines.plan import Plan, make_plan, sample_batch
+from profl.engines.schedule import Schedule
 from profl.problem.problem import Problem
 from profl.typing import Batch, Theta
 
@@ -24,33 +25,21 @@ class SimulatedClient:
     def deploy(self, theta: Theta, samples: int, step: int) -> Batch:
         settings = self.plan.settings
         key = _key(self.plan.roots[0], self.client, step)
-        n = settings.samples if settings.recipe.size is None else next(n for n in settings.sizes if n >= samples)
         row = trees.take(self.plan.population.clients, self.client)
-        batch = _draw(settings, key, trees.cast(theta), row, n)
+        batch = _draw(settings, key, trees.cast(theta), row, settings.size(samples))
         return jax.tree.map(lambda leaf: np.asarray(leaf)[:samples], batch)
 
 
 def simulated_clients(
-    problem: Problem, algorithm: Algorithm, *, samples: Any = 500, seed: int = 0
+    problem: Problem, method: Method, *, samples: Any = 500, seed: int = 0
 ) -> list[SimulatedClient]:
     """The clients of a problem as ``profl.train`` takes them, with the data of ``simulate`` for this seed.
 
-    ``algorithm`` and ``samples`` must be those of the run: where n varies, data are drawn in blocks.
+    ``method`` and ``samples`` must be those of the run: where n varies, data are drawn in blocks.
     """
-    plan = make_plan(
-        problem,
-        algorithm,
-        rounds=1,
-        local_steps=1,
-        samples=samples,
-        seeds=seed,
-        participation=1.0,
-        scheme="uniform",
-        record_every=1,
-        initial=None,
-    )
+    plan = make_plan(problem, method, Schedule(rounds=1, samples=samples, seeds=seed))
     return [SimulatedClient(plan, client) for client in range(problem.count)]
 
 
 _key = jax.jit(random.data_key)
-_draw = partial(jax.jit, static_argnums=(0, 4))(draw)
+_draw = partial(jax.jit, static_argnums=(0, 4))(sample_batch)

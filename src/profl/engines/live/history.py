@@ -8,25 +8,25 @@ from typing import Any
 import numpy as np
 
 from profl import checks
-from profl.engines.checkpoint import Checkpoints
-from profl.engines.guard import Guard
-from profl.engines.rounds import Server, pack, unpack
+from profl.engines.ledger import Ledger, pack, unpack
+from profl.engines.live.guard import Guard
+from profl.storage.checkpoints import Checkpoints
 
 Incident = tuple[int, int, str]
 """(round, client, what happened)"""
 
 
-def keep(saved: Checkpoints, server: Server, guard: Guard, incidents: tuple[Incident, ...]) -> None:
+def keep(saved: Checkpoints, ledger: Ledger, guard: Guard, incidents: tuple[Incident, ...]) -> None:
     """Write what the next round needs."""
-    state, history = pack(server)
+    state, history = pack(ledger)
     notes = {"incidents": np.array(json.dumps(incidents)), "guard": tuple(map(np.asarray, guard))}
-    saved.save(server.round, state, {**history, **notes})
+    saved.save(ledger.round, state, {**history, **notes})
 
 
-def restore(saved: Checkpoints, rounds: int, fresh: Any) -> tuple[Server, Guard, tuple[Incident, ...]]:
+def restore(saved: Checkpoints, rounds: int, fresh: Any) -> tuple[Ledger, Guard, tuple[Incident, ...]]:
     """The run as the newest checkpoint has it; ``fresh`` where there is none."""
-    server, guard, _ = fresh
-    state, history = pack(server)
+    ledger, guard, _ = fresh
+    state, history = pack(ledger)
     notes = {"incidents": np.array(""), "guard": tuple(map(np.asarray, guard))}
     found = saved.newest(state, {**history, **notes})
     if found is None:

@@ -1,0 +1,144 @@
+"""What a method is: an object with functions of its own. Engines know nothing else of it.
+
+A method is a frozen dataclass of plain values and parts, so that two equal ones share their compiled code. Its functions
+are pure, and the states that they hand on never change their shapes. ``problem`` is a ``View``: the loss, the family, the
+model space, and at a client what is known exactly of its reaction.
+
+    at a client     init      before the first step
+                    deploy    what is tried in place of theta
+                    step      what came in is made use of
+                    report    what is sent: the model, and what else the method needs. Never samples
+                    receive   what the server sent back
+    at the server   open      before the first round
+                    combine   what was sent becomes the next model, and mail for every client
+
+A round is R times deploy and step, then report, combine, receive. ``exchanges`` further turns of report, combine and
+receive follow in the same round: deployments are expensive (days at a real site), messages are cheap.
+
+The defaults are federated averaging without state or mail: a method of one's own needs ``step`` alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields, is_dataclass
+from typing import Any, NamedTuple
+
+from profl.problem.problem import Problem, View
+from profl.server import rules
+from profl.server.aggregate import combine_models
+from profl.typing import Array, Batch, Key, Theta
+
+Report = dict[str, Any]
+"""What a client sends, entries of arrays by name; "theta" is its model."""
+
+
+class Arrival(NamedTuple):
+    """What a deployment brought in."""
+
+    batch: Batch
+    weights: Array  # of the samples; they sum to one
+    deployed: Theta  # the model that brought it in: not theta, where a method explores or data come late
+    last: Array | bool  # whether it is the last of the round
+
+
+class Method:
+    """Base class of all methods; see the module. Subclasses are frozen dataclasses.
+
+    Attributes:
+      name: shown in tables and plots.
+      pooled: one centralised learner on everybody's data instead of a federation.
+      exchanges: turns of messages in a round that deploy nothing.
+      aggregate: how the server combines models: a name of ``profl.server.rules.RULES``, also with "nnm+" before it, or
+        a rule of one's own.
+      info: the names of what ``step`` tells; a run records them. "loss" is always one of them.
+      sizes: the batch sizes that may occur, where the method itself says how many samples to draw; else None.
+      rereads: whether ``step`` reads its batch so often that it pays to have it in memory.
+    """
+
+    name: str = "method"
+    pooled: bool = False
+    exchanges: int = 0
+    aggregate: Any = "mean"
+    info: tuple[str, ...] = ("loss",)
+    sizes: tuple[int, ...] | None = None
+    rereads: bool = False
+
+    def check(self, problem: Problem) -> None:
+        """Refuse a problem that cannot give what the method needs, before any work."""
+
+    def settings(self) -> dict[str, Any]:
+        """What the method was made with, as plain values."""
+        assert is_dataclass(self)
+        return {field.name: plain(getattr(self, field.name)) for field in fields(self) if field.name not in UNSTATED}
+
+    # -- at a client ---------------------------------------------------------------------------------------------------
+
+    def init(self, problem: View, theta: Theta, batch: Batch) -> Any:
+        """The state before the first step; only the shapes of ``batch`` matter."""
+        return ()
+
+    def deploy(self, problem: View, state: Any, key: Key, theta: Theta) -> tuple[Theta, Any]:
+        """What is deployed in place of ``theta``, and the state that remembers it."""
+        return theta, state
+
+    def step(
+        self, problem: View, state: Any, theta: Theta, arrival: Arrival, key: Key
+    ) -> tuple[Theta, Any, dict[str, Array]]:
+        """The model after one step, the new state, and the numbers that ``info`` names."""
+        raise NotImplementedError(f"{type(self).__name__} must define step(problem, state, theta, arrival, key)")
+
+    def samples_wanted(self, state: Any) -> Array:
+        """How many samples to draw in the next round; asked only of a method that states ``sizes``."""
+        raise NotImplementedError(f"{type(self).__name__} states sizes: it must define samples_wanted(state)")
+
+    def report(self, problem: View, state: Any, theta: Theta) -> Report:
+        """What is sent to the server."""
+        return {"theta": theta}
+
+    def receive(self, problem: View, state: Any, theta: Theta, mail: Any) -> tuple[Theta, Any]:
+        """The model to go on with, and the state, once the server has sent ``theta`` and this client's ``mail``."""
+        return theta, state
+
+    def figures(self, problem: View, state: Any, theta: Theta) -> dict[str, Array]:
+        """Numbers that tell how a client stands at a record, such as the error of what it has estimated."""
+        return {}
+
+    def final(self, problem: View, state: Any, report: Report) -> Any:
+        """What a run keeps of a client at its end, besides the model; None for nothing."""
+        return None
+
+    # -- at the server -------------------------------------------------------------------------------------------------
+
+    def open(self, problem: View, theta: Theta) -> Any:
+        """The server's state before the first round."""
+        return ()
+
+    def combine(
+        self, problem: View, server: Any, theta: Theta, reports: Report, weights: Array, accepted: Array, key: Key
+    ) -> tuple[Theta, Any, Any]:
+        """The next model, the server's state, and the mail: a pytree with one row per report, () for none.
+
+        ``theta`` is the model that was sent; rows of ``reports`` that are not ``accepted`` may hold anything.
+        """
+        rule = rules.get(self.aggregate)
+        return combine_models(rule, reports["theta"], weights, accepted, theta), server, ()
+
+    def mail_like(self, problem: View, state: Any) -> Any:
+        """One client's mail as it is before there is any: it states the shapes."""
+        return ()
+
+
+UNSTATED = ("name", "pooled")
+
+
+def plain(value: Any) -> Any:
+    """A part as a setting shows it: numbers, strings and None as they are, dataclasses by their fields.
+
+    >>> plain(None), plain(0.1), plain(rules.TrimmedMean(0.3))
+    (None, 0.1, {'TrimmedMean': {'share': 0.3}})
+    """
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if is_dataclass(value) and not isinstance(value, type):
+        return {type(value).__name__: {name: plain(part) for name, part in asdict(value).items()}}
+    return getattr(value, "__qualname__", type(value).__qualname__)

@@ -1,0 +1,229 @@
+"""Descent along the whole performative gradient L1 + L2: what PoFL, ProFL and PG have in common.
+
+    f_hat  <- estimate(batch, w)               Algorithm 1, line 8/12
+    J      <- what the deployments so far show line 13
+    g      <- L1 + J^T u                       line 14
+    n      <- what the noise of g asks for     line 15
+
+What is deployed may be theta plus a small perturbation; the batch's terms are then those at what was deployed, and the
+step goes on from theta.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from profl import checks, trees
+from profl.algorithms.descent import Descent, State, shape_of_f
+from profl.algorithms.method import Arrival, Report
+from profl.client import jacobian as jacobians
+from profl.client.gradient import pull_back, terms
+from profl.client.kalman import Kalman
+from profl.client.sample_size import Evidence
+from profl.problem.problem import Problem, View
+from profl.server import rules
+from profl.stages import stage
+from profl.typing import Array, Batch, Key, Theta
+
+SECOND_TERMS = ("auto", "pathwise", "score")
+
+
+class Shared(NamedTuple):
+    """The Jacobian that the server sent to a client."""
+
+    jacobian: Array  # (p, s)
+    ready: Array  # () bool: whether there is one yet
+    group: Array  # () int32: the cluster it comes from, -1 for none
+
+
+class Jacobians(NamedTuple):
+    """Where Jacobians are shared: what each client had at the end of a run."""
+
+    own: np.ndarray  # its own estimate
+    shared: np.ndarray  # what the server sent it
+    groups: np.ndarray  # the cluster it was in, -1 for none
+
+
+@dataclass(frozen=True)
+class PerformativeDescent(Descent):
+    """Follows L1 + L2; made by ``profl.pofl``, ``profl.pg`` and ``profl.profl``.
+
+    Args:
+      second_term: how L2 is computed: "pathwise" (where the family is a location shift), "score", or "auto".
+      jacobian: an estimator of df/dtheta; see ``profl.client.jacobian``.
+      explore: perturbs what is deployed, so that the Jacobian stays visible; None for no perturbation.
+      share: how Jacobians are shared among clients that react alike, a ``Clusters``; None for not at all.
+      samples: says how many samples to draw, an ``AdaptiveSamples``; None for a fixed number.
+      secure_aggregation: the server is to see nothing but the sum of the reports. In simulation this only checks that
+        the method can do with that.
+
+    The others are those of ``Descent``.
+    """
+
+    second_term: str = "auto"
+    jacobian: Any = Kalman()
+    explore: Any = None
+    share: Any = None
+    samples: Any = None
+    secure_aggregation: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.one_of("second_term", self.second_term, SECOND_TERMS)
+        if self.explore is not None and self.exact:
+            raise checks.InputError("explore is for a Jacobian that is estimated: this method estimates none")
+        if self.share is not None and self.exact:
+            raise checks.InputError("share needs a method that estimates Jacobians: with jacobian='exact' none is")
+        if self.samples is not None and not callable(getattr(self.samples, "next", None)):
+            raise checks.InputError(f"samples must be profl.AdaptiveSamples(...) or None, got {self.samples!r}")
+        self._check_secure()
+
+    @property
+    def exact(self) -> bool:
+        return isinstance(self.jacobian, jacobians.Exact)
+
+    @property
+    def sizes(self) -> tuple[int, ...] | None:  # type: ignore[override]
+        return None if self.samples is None else self.samples.sizes
+
+    def check(self, problem: Problem) -> None:
+        if self.second_term == "pathwise" and problem.family.shift is None:
+            raise checks.InputError(
+                "second_term='pathwise' needs a family with shift(z, delta); "
+                f"{type(problem.family).__name__} has none: use 'score' or 'auto'"
+            )
+        if self.exact and problem.reaction.parameters is None:
+            raise checks.InputError(
+                f"jacobian='exact' needs a problem that states f(theta) of one client; {problem.name!r}"
+                f"{' pooled over clients' if self.pooled else ''} does not: use 'kalman'"
+            )
+        if self.share is not None:
+            self.share.check(problem.count)
+
+    # -- at a client ---------------------------------------------------------------------------------------------------
+
+    def init(self, problem: View, theta: Theta, batch: Batch) -> State:
+        f, signal = shape_of_f(problem, batch), jax.eval_shape(problem.signal, theta)
+        nothing = Shared(jnp.zeros((f.shape[0], signal.shape[0]), f.dtype), jnp.asarray(False), jnp.int32(-1))
+        n = jax.tree.leaves(batch)[0].shape[0]
+        return State(
+            self.transformation.init(theta),
+            () if self.exact else self.jacobian.init(signal, f),
+            () if self.share is None else nothing,
+            () if self.explore is None else self.explore.init(theta),
+            () if self.samples is None else self.samples.clip(jnp.asarray(n, float)),
+        )
+
+    def deploy(self, problem: View, state: State, key: Key, theta: Theta) -> tuple[Theta, State]:
+        if self.explore is None:
+            return theta, state
+        with stage("explore") as seen:
+            known = self.jacobian.estimate(state.jacobian), self.jacobian.error(state.jacobian)
+            deployed, explored = seen(self.explore.explore(problem, key, state.explored, theta, *known))
+        return deployed, state._replace(explored=explored)
+
+    def slope(self, problem: View, state: State, theta: Theta, arrival: Arrival) -> tuple[Array, Theta, State]:
+        batch, weights, deployed, last = arrival
+        with stage("estimate f") as seen:  # lines 8 and 12
+            f = seen(problem.family.estimate(batch, weights))
+        with stage("Jacobian") as seen:  # line 13
+            memory, jacobian = seen(self._jacobian(problem, state, theta, arrival, f))
+        if self.exact:  # it stands in theta already, and needs no way back from a signal
+            problem = problem._replace(signal=trees.ravel)
+        with stage("gradient") as seen:  # line 14
+            second = self._second(problem)
+            found = seen(terms(problem, second, deployed, batch, weights, f))
+            back = pull_back(problem, deployed, jacobian, found.f_gradient)
+            gradient = seen(jax.tree.map(jnp.add, found.first, back))
+        samples = state.samples
+        if self.samples is not None:
+            with stage("sample size") as seen:  # line 15, once a round
+                known = Evidence(deployed, batch, weights, f, jacobian, gradient, second, self.learning_rate)
+                samples = seen(jax.lax.cond(last, lambda: self.samples.next(problem, known), lambda: state.samples))
+        return found.loss, gradient, state._replace(jacobian=memory, samples=samples)
+
+    def samples_wanted(self, state: State) -> Array:
+        return state.samples
+
+    def report(self, problem: View, state: State, theta: Theta) -> Report:
+        if self.share is None:
+            return {"theta": theta}
+        own, error = self.jacobian.estimate(state.jacobian), self.jacobian.error(state.jacobian)
+        return {"theta": theta, "jacobian": own, "jacobian_error": jnp.mean(error)}
+
+    def receive(self, problem: View, state: State, theta: Theta, mail: Any) -> tuple[Theta, State]:
+        if self.share is None:
+            return theta, state
+        jacobian = jnp.where(mail.ready, mail.jacobian, state.shared.jacobian)
+        return theta, state._replace(shared=Shared(jacobian, mail.ready | state.shared.ready, mail.group))
+
+    def mail_like(self, problem: View, state: State) -> Any:
+        return state.shared
+
+    def figures(self, problem: View, state: State, theta: Theta) -> dict[str, Array]:
+        """Mean squared error of an entry of J: as the client states it, and as it is, where that is known."""
+        if self.exact:
+            return {}
+        stated = jnp.mean(self.jacobian.error(state.jacobian))
+        if problem.jacobian is None:
+            return {"jacobian_error": stated}
+        to_theta = jax.vmap(lambda row: trees.ravel(jax.vjp(problem.signal, theta)[1](row)[0]))
+        off = to_theta(self._used(state, self.jacobian.estimate(state.jacobian))) - problem.jacobian(theta)
+        return {"jacobian_error": stated, "jacobian_off": jnp.mean(off**2)}
+
+    def final(self, problem: View, state: State, report: Report) -> Any:
+        return None if self.share is None else Jacobians(report["jacobian"], state.shared.jacobian, state.shared.group)
+
+    # -- at the server -------------------------------------------------------------------------------------------------
+
+    def combine(
+        self, problem: View, server: Any, theta: Theta, reports: Report, weights: Array, accepted: Array, key: Key
+    ) -> tuple[Theta, Any, Any]:
+        model, server, _ = super().combine(problem, server, theta, reports, weights, accepted, key)
+        if self.share is None:
+            return model, server, ()
+        shared, groups = self.share.share(
+            key, reports["jacobian"], weights, accepted, reports["jacobian_error"]
+        )
+        ready = jnp.broadcast_to(jnp.all(jnp.isfinite(shared)), groups.shape)
+        return model, server, Shared(shared, ready, groups)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _second(self, problem: View) -> str:
+        shifts = problem.family.shift is not None
+        return self.second_term if self.second_term != "auto" else ("pathwise" if shifts else "score")
+
+    def _jacobian(
+        self, problem: View, state: State, theta: Theta, arrival: Arrival, f: Array
+    ) -> tuple[Any, Array]:
+        """The estimator's memory with this deployment in it, and the Jacobian to use."""
+        if self.exact:
+            assert problem.jacobian is not None
+            return state.jacobian, problem.jacobian(arrival.deployed)
+        variance = problem.family.variance(arrival.batch, arrival.weights, f)
+        signal, at = problem.signal(arrival.deployed), problem.signal(theta)
+        memory = self.jacobian.update(state.jacobian, signal, f, variance, at)
+        return memory, self._used(state, self.jacobian.estimate(memory))
+
+    def _used(self, state: State, own: Array) -> Array:
+        return own if self.share is None else jnp.where(state.shared.ready, state.shared.jacobian, own)
+
+    def _check_secure(self) -> None:
+        if not self.secure_aggregation:
+            return
+        if self.share is not None:
+            raise checks.InputError(
+                "share cannot be combined with secure_aggregation: clustering compares Jacobians of single clients, "
+                "and under secure aggregation the server sees nothing but their sum; drop one of the two"
+            )
+        if not isinstance(rules.get(self.aggregate), rules.WeightedMean):
+            raise checks.InputError(
+                f"aggregate={self.aggregate!r} cannot be combined with secure_aggregation: a robust rule compares the "
+                "models of single clients, and the server sees nothing but their sum; use 'mean'"
+            )

@@ -1,0 +1,1 @@
+"""The fast engine: every client of every seed at once, compiled."""

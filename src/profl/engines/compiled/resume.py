@@ -1,0 +1,81 @@
+"""``simulate`` with a checkpoint after every round: the compiled program runs one round at a time.
+
+Between two rounds everything that the next one needs is on the host and then on disk. Records are thinned at the end,
+so that what is recorded does not decide how much a crash can cost.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from profl import checks
+from profl.engines.compiled.placement import place
+from profl.engines.compiled.scan import Records, records_on_host, segment, start, trace
+from profl.engines.plan import Plan
+from profl.engines.tally import Tally
+from profl.progress import progress_bar
+from profl.results.measure import Trace
+from profl.storage.checkpoints import Checkpoints
+
+ENDLESS = 2**30  # rounds: how many there are in all must not be part of the compiled code
+
+
+def run_saved(
+    plan: Plan, title: str, progress: bool, saved: Checkpoints, client_chunk: int | None = None
+) -> tuple[Trace, np.ndarray]:
+    """The trace, and the round in which each seed was stopped (-1: it was not)."""
+    settings, population = plan.settings._replace(record_every=1, rounds=ENDLESS), plan.population
+    rounds = plan.settings.rounds
+    placement = place(settings, population, plan.models, client_chunk)
+    carry = start(settings, population, plan.models)
+    history = _nothing(jax.eval_shape(lambda c: segment(settings, placement, 1, c, population, plan.roots, 0)[1], carry))
+    done = 0
+    if (found := saved.newest(carry, history)) is not None:
+        if found.round > rounds:
+            raise checks.InputError(f"{saved.folder} holds round {found.round}, asked for {rounds} rounds")
+        done, carry, history = found.round, jax.tree.map(jnp.asarray, found.state), found.history
+    with progress_bar(title, rounds, progress) as advance:
+        advance(done)
+        while done < rounds and not np.any(np.asarray(carry.stopped) >= 0):
+            carry, out = segment(settings, placement, 1, carry, population, plan.roots, done)
+            history = jax.tree.map(lambda old, new: np.concatenate([old, new], axis=1), history, records_on_host(out))
+            done += 1
+            saved.save(done, carry, history)
+            advance(1)
+    return trace(plan, _thin(history, plan.settings.record_every), carry), np.asarray(carry.stopped)
+
+
+def _nothing(records: Records) -> Records:
+    """No records yet, of these shapes."""
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), records)
+    return jax.tree.map(lambda leaf: leaf[:, :0], records_on_host(zeros))
+
+
+def _thin(history: Records, every: int) -> Records:
+    """Models of every ``every``-th round and the last, and what was counted between two of them."""
+    models, tally, figures = history
+    rounds = tally.regret.shape[1]
+    ends = [*range(every, rounds, every), rounds]
+    parts = list(zip([0, *ends[:-1]], ends, strict=True))
+    lasts = [end - 1 for end in ends]
+
+    def total(counts: np.ndarray) -> np.ndarray:
+        return np.stack([counts[:, a:b].sum(axis=1) for a, b in parts], axis=1)
+
+    def first(values: np.ndarray) -> np.ndarray:
+        """In each part, the value of the first round that refused a report."""
+        columns = []
+        for a, b in parts:
+            bad = tally.bad_round[:, a:b] >= 0
+            own = np.take_along_axis(values[:, a:b], np.argmax(bad, axis=1)[:, None], axis=1)[:, 0]
+            columns.append(np.where(bad.any(axis=1), own, -1))
+        return np.stack(columns, axis=1)
+
+    firsts = {name: first(getattr(tally, name)) for name in ("bad_round", "bad_client")}
+    latest = jax.tree.map(lambda leaf: leaf[:, lasts], tally.latest)
+    sums = jax.tree.map(total, {name: v for name, v in tally._asdict().items() if name not in (*firsts, "latest")})
+    kept = Tally(**sums, **firsts, latest=latest)
+    models, figures = jax.tree.map(lambda leaf: leaf[:, lasts], (models, figures))
+    return Records(models, kept, figures)

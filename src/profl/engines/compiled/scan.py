@@ -1,0 +1,197 @@
+"""Every client of every seed at once: jit, vmap over clients and seeds, loops over steps and rounds.
+
+Memory is bounded by chunks: at most a block of sampled numbers is alive at a time, whatever the number of clients
+and seeds (``placement``). Rounds run in a few segments of one compiled program, so that progress can be shown and what
+is finished lies on the host.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from profl import trees
+from profl.engines.compiled.placement import Placement, place
+from profl.engines.plan import Plan, Population, Settings, client_view, samples_wanted
+from profl.engines.round import Carry, Work, ask, begin, close, final, reports, sound
+from profl.engines.step import Progress, local_steps
+from profl.engines.tally import Tally, empty_tally, on_host
+from profl.progress import progress_bar
+from profl.results.measure import Trace
+from profl.typing import Array, Key, Theta
+
+SEGMENTS = 20  # of a run: often enough for a progress bar, seldom enough to cost nothing
+
+
+class Records(NamedTuple):
+    """What a run hands over at its records: seeds x records."""
+
+    theta: Theta
+    tally: Tally
+    figures: dict[str, Array]  # means over all clients
+
+
+def run_compiled(plan: Plan, title: str, progress: bool, client_chunk: int | None) -> tuple[Trace, np.ndarray]:
+    """The trace, and the round in which each seed was stopped (-1: it was not)."""
+    settings, population = plan.settings, plan.population
+    records = math.ceil(settings.rounds / settings.record_every)
+    per_segment = math.ceil(records / min(records, SEGMENTS))
+    placement = place(settings, population, plan.models, client_chunk)
+    carry = start(settings, population, plan.models)
+    pieces = []
+    with progress_bar(title, records, progress) as advance:
+        for first in range(0, records, per_segment):
+            carry, out = segment(settings, placement, per_segment, carry, population, plan.roots, first)
+            done = min(per_segment, records - first)
+            pieces.append(jax.tree.map(lambda leaf, k=done: leaf[:, :k], records_on_host(out)))
+            advance(done)
+            if np.any(np.asarray(carry.stopped) >= 0):
+                break
+    found = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *pieces)
+    return trace(plan, found, carry), np.asarray(carry.stopped)
+
+
+def trace(plan: Plan, records: Records, carry: Carry) -> Trace:
+    """What is handed over to be measured: the records with the start before them, and what clients had at the end."""
+    models = jax.tree.map(
+        lambda start, later: np.concatenate([np.asarray(start)[:, None], later], axis=1), plan.models, records.theta
+    )
+    last = jax.tree.map(np.asarray, jax.vmap(partial(final, plan.settings, plan.population))(carry))
+    return Trace(models, records.tally._asdict(), records.figures, last)
+
+
+def records_on_host(records: Records) -> Records:
+    found = jax.tree.map(np.asarray, records)
+    return found._replace(tally=on_host(records.tally))
+
+
+@partial(jax.jit, static_argnums=0)
+def start(settings: Settings, population: Population, models: Theta) -> Carry:
+    return jax.vmap(partial(begin, settings, population))(models)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2), donate_argnums=3)
+def segment(
+    settings: Settings,
+    placement: Placement,
+    records: int,
+    carry: Carry,
+    population: Population,
+    roots: Key,
+    first: Array,
+) -> tuple[Carry, Records]:
+    """``records`` record intervals of every seed; intervals past the last round change nothing."""
+    work = partial(_records, settings, placement, records)
+    if placement.devices > 1 and placement.over == "seeds":  # each device holds all clients and works alone
+        seeds, same = PartitionSpec("seeds"), PartitionSpec()
+        shards = (seeds, same, seeds, same)
+        work = jax.shard_map(work, mesh=placement.mesh, in_specs=shards, out_specs=(seeds, seeds), check_vma=False)
+    with jax.default_matmul_precision("highest"):  # accelerators would round the factors of products
+        return work(carry, population, roots, jnp.asarray(first))
+
+
+def _records(
+    settings: Settings,
+    placement: Placement,
+    records: int,
+    carry: Carry,
+    population: Population,
+    roots: Key,
+    first: Array,
+) -> tuple[Carry, Records]:
+    """``segment`` on one device."""
+    seed_chunk = placement.seed_chunk
+
+    def some_seeds(group: tuple[Carry, Key]) -> tuple[Carry, Records]:
+        carry, roots = group
+        # Means over samples are products with their weights: were these without the axis of seeds, XLA would transpose.
+        copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (seed_chunk, *leaf.shape)), population)
+
+        def interval(carry: Carry, record: Array) -> tuple[Carry, Records]:
+            start = record * settings.record_every
+            stop = jnp.minimum(start + settings.record_every, settings.rounds)
+
+            def body(round_: Array, state: tuple[Carry, Tally]) -> tuple[Carry, Tally]:
+                def at(n: int) -> tuple[Carry, Tally]:
+                    def one(root: Key, population: Population, carry: Carry, tally: Tally) -> tuple[Carry, Tally]:
+                        return one_round(settings, n, placement, population, root, round_, carry, tally)
+
+                    return trees.map_chunks(one, seed_chunk, roots, copies, *state)
+
+                return _at_size(settings, state[0].states, at)
+
+            nothing = empty_tally(settings.method.info)
+            tally = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (seed_chunk,)), nothing)
+            carry, tally = jax.lax.fori_loop(start, stop, body, (carry, tally))
+            figures = jax.vmap(partial(_figures, settings, placement.client_chunk, population))(carry)
+            return carry, Records(carry.theta, tally, figures)
+
+        carry, found = jax.lax.scan(interval, carry, first + jnp.arange(records))
+        return carry, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), found)
+
+    groups = jax.tree.map(lambda leaf: leaf.reshape(-1, seed_chunk, *leaf.shape[1:]), (carry, roots))
+    done = trees.map_chunks(lambda *group: some_seeds(group), 1, *groups)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), done)
+
+
+def _at_size(settings: Settings, states: Any, work: Callable[[int], Any]) -> Any:
+    """``work`` with the least of the compiled batch sizes that holds what every client wants to draw."""
+    sizes = settings.sizes
+    if len(sizes) == 1:
+        return work(sizes[0])
+    most = jnp.max(settings.method.samples_wanted(states))
+    return jax.lax.switch(jnp.searchsorted(jnp.asarray(sizes), most), [partial(work, size) for size in sizes])
+
+
+def _figures(settings: Settings, chunk: int, population: Population, carry: Carry) -> dict[str, Array]:
+    """The method's figures at the global model, means over the clients of one seed."""
+
+    def of_one(row: Population, state: Any) -> dict[str, Array]:
+        return settings.method.figures(client_view(settings, row), state, carry.theta)
+
+    return jax.tree.map(jnp.mean, trees.map_chunks(of_one, chunk, population, carry.states))
+
+
+def one_round(
+    settings: Settings,
+    n: int,
+    placement: Placement,
+    population: Population,
+    root: Key,
+    round_: Array,
+    carry: Carry,
+    tally: Tally,
+) -> tuple[Carry, Tally]:
+    """One round of one seed, in batches of n."""
+    asked = ask(settings, population, root, round_, carry)
+
+    def local(root: Key, round_: Array, theta: Theta, *rows: Any) -> Progress:
+        steps = partial(local_steps, settings, n, root, round_, theta)
+        return trees.map_chunks(steps, placement.client_chunk, *rows)
+
+    if placement.devices > 1 and placement.over == "clients":  # each device its part of them; the rest XLA spreads
+        same, rows = PartitionSpec(), PartitionSpec("clients")
+        shards = (same, same, same, rows, rows, rows)
+        local = jax.shard_map(local, mesh=placement.mesh, in_specs=shards, out_specs=rows, check_vma=False)
+    done = local(root, round_, carry.theta, asked.clients, asked.rows, asked.states)
+    wanted = samples_wanted(settings, asked.rows, asked.states)
+    info = jax.tree.map(lambda total: total / settings.local_steps, done.info)
+    chunk = placement.client_chunk
+    work = Work(
+        states=done.state,
+        reports=reports(settings, asked.rows, done.state, done.theta, chunk if settings.method.exchanges else None),
+        regret=done.regret,
+        info=info,
+        figures={},
+        samples=settings.local_steps * wanted.reshape(wanted.shape[0], -1).sum(1),
+        answered=jnp.ones(asked.clients.shape, bool),
+        sound=sound(info["loss"], done.state),
+    )
+    return close(settings, chunk, population, root, round_, carry, tally, asked, work)

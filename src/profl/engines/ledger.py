@@ -1,0 +1,180 @@
+"""A run whose rounds are not compiled as a whole: what the next round needs, and the history, for one seed.
+
+The debug engine, ``train`` and Flower differ in how the clients that are asked do their work; who is asked, what is made
+of the answers and what is counted is ``profl.engines.round``, compiled once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from profl import trees
+from profl.checks import DivergedError
+from profl.engines.plan import Plan, Population, Settings, client_view, first_state
+from profl.engines.round import CLOSE, Asked, Carry, Work, ask, begin, final
+from profl.engines.step import Progress, start
+from profl.engines.tally import Tally, empty_tally, on_host
+from profl.results.measure import Trace
+from profl.typing import Array, Key, Theta
+
+Clients = Callable[[int, Asked, Theta], dict[int, Work]]
+"""``(round, asked, theta) -> client -> its work``; a client that is not in the answer did not answer."""
+
+
+class Ledger(NamedTuple):
+    """A run under way."""
+
+    round: int  # rounds that are done
+    carry: Carry
+    since: Tally  # since the last record
+    records: list[Theta]
+    tallies: list[Tally]
+
+    @property
+    def stopped(self) -> bool:
+        return int(self.carry.stopped) >= 0
+
+    @property
+    def latest(self) -> dict[str, float]:
+        """What the clients told in the last round that changed something; before the first, NaN."""
+        tally = self.since if np.isfinite(float(self.since.latest["loss"])) or not self.tallies else self.tallies[-1]
+        return {name: float(value) for name, value in tally.latest.items()}
+
+    def trace(self, plan: Plan, last: Any = None) -> Trace:
+        """What was recorded; ``last`` is what clients had at the end, by default what their states tell."""
+        models = jax.tree.map(lambda *leaves: np.stack(leaves), *self.records)
+        tally = jax.tree.map(lambda *leaves: np.stack(leaves), *self.tallies)
+        if last is None:
+            last = jax.tree.map(np.asarray, final(plan.settings, plan.population, self.carry))
+        figures = {name: tally.latest[name] for name in tally.latest if name not in plan.settings.method.info}
+        return Trace(models, tally._asdict(), figures, last)
+
+
+def open_ledger(plan: Plan, theta: Theta, states: Any = None) -> Ledger:
+    """Before the first round; ``states`` stands in for the clients' own, where they keep those themselves."""
+    carry = BEGIN(plan.settings, plan.population, theta)
+    if states is not None:
+        carry = carry._replace(states=states)
+    nothing = empty_tally(plan.settings.method.info, figure_names(plan))
+    return Ledger(0, carry, nothing, [jax.tree.map(np.asarray, theta)], [])
+
+
+def figure_names(plan: Plan) -> tuple[str, ...]:
+    """The names of the figures that the method's clients tell."""
+    settings = plan.settings
+
+    def told(population: Population, theta: Theta) -> dict[str, Array]:
+        view = client_view(settings, trees.take(population, 0))
+        return settings.method.figures(view, first_state(settings, population, theta), theta)
+
+    return tuple(jax.eval_shape(told, plan.population, trees.take(plan.models, 0)))
+
+
+def run_round(plan: Plan, root: Key, ledger: Ledger, clients: Clients, where: str) -> Ledger:
+    """The ledger after one more round of clients that are at hand."""
+    if ledger.stopped:
+        return record(plan.settings, ledger._replace(round=ledger.round + 1))
+    settings, population = plan.settings, plan.population
+    asked = whom_to_ask(plan, root, ledger)
+    work = stacked(plan, asked, clients(ledger.round, asked, ledger.carry.theta))
+    number = jnp.int32(ledger.round)
+    carry, since = CLOSE(settings, None, population, root, number, ledger.carry, ledger.since, asked, work)
+    return record(settings, checked(ledger._replace(round=ledger.round + 1, carry=carry, since=since), where))
+
+
+def whom_to_ask(plan: Plan, root: Key, ledger: Ledger) -> Asked:
+    return ASK(plan.settings, plan.population, root, jnp.int32(ledger.round), ledger.carry)
+
+
+def checked(ledger: Ledger, where: str) -> Ledger:
+    """The ledger, if the model that the server came to is finite."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(ledger.carry.theta):
+        if not np.all(np.isfinite(np.asarray(leaf))):
+            name = jax.tree_util.keystr(path)
+            raise DivergedError(f"{where}, round {ledger.round}, stage 'aggregate': NaN or Inf in the result{name}")
+    return ledger
+
+
+def record(settings: Settings, ledger: Ledger) -> Ledger:
+    """The ledger with this round in its history, where it is one of those that are recorded."""
+    if ledger.round % settings.record_every and ledger.round != settings.rounds:
+        return ledger
+    model, tally = jax.tree.map(np.asarray, ledger.carry.theta), on_host(ledger.since)
+    nothing = empty_tally(tuple(ledger.since.info), tuple(n for n in ledger.since.latest if n not in ledger.since.info))
+    return ledger._replace(records=[*ledger.records, model], tallies=[*ledger.tallies, tally], since=nothing)
+
+
+def one_row(settings: Settings, row: Population, now: Progress, samples: int, figures: tuple[str, ...]) -> Work:
+    """What one client made of a round."""
+    return ROW(settings, figures, row, now)._replace(samples=jnp.int32(samples))
+
+
+def stacked(plan: Plan, asked: Asked, done: dict[int, Work]) -> Work:
+    """What the clients of a round made of it; who is not in ``done`` did not answer."""
+    clients = np.asarray(asked.clients).tolist()
+    nobody = None if set(clients) <= set(done) else blank(plan)
+    rows = []
+    for slot, client in enumerate(clients):
+        absent = done.get(client, nobody)
+        assert absent is not None
+        rows.append(absent if client in done else absent._replace(states=trees.take(asked.states, slot)))
+    return trees.stack(rows)
+
+
+def blank(plan: Plan) -> Work:
+    """In place of what did not come: the shapes of it, nothing finite, so that nobody counts it."""
+    settings, population, theta = plan.settings, plan.population, trees.take(plan.models, 0)
+
+    def work(population: Population, theta: Theta) -> Work:
+        state = first_state(settings, population, theta)
+        return _row(settings, figure_names(plan), trees.take(population, 0), start(settings, theta, state))
+
+    def unknown(leaf: Any) -> Array:
+        return jnp.full(leaf.shape, jnp.nan if jnp.issubdtype(leaf.dtype, jnp.floating) else 0, leaf.dtype)
+
+    return jax.tree.map(unknown, jax.eval_shape(work, population, theta))
+
+
+def _row(settings: Settings, figures: tuple[str, ...], row: Population, now: Progress) -> Work:
+    view, method = client_view(settings, row), settings.method
+    info = {name: total / settings.local_steps for name, total in now.info.items()}
+    told = method.figures(view, now.state, now.theta)
+    return Work(
+        states=now.state,
+        reports=method.report(view, now.state, now.theta),
+        regret=now.regret,
+        info=info,
+        figures={name: told[name] for name in figures},
+        samples=jnp.int32(0),
+        answered=jnp.asarray(True),
+        sound=trees.all_finite((info["loss"], now.state)),
+    )
+
+
+ASK = partial(jax.jit, static_argnums=0)(ask)
+BEGIN = partial(jax.jit, static_argnums=0)(begin)
+ROW = partial(jax.jit, static_argnums=(0, 1))(_row)
+
+
+def pack(ledger: Ledger) -> tuple[Any, Any]:
+    """(what the next round needs, the history) as pytrees of arrays, for a checkpoint."""
+    history = {"records": _stack(ledger.records), "tallies": _stack([on_host(ledger.since), *ledger.tallies])}
+    return {"carry": ledger.carry, "since": ledger.since}, history
+
+
+def unpack(round_: int, state: Any, history: Any) -> Ledger:
+    """The ledger that ``pack`` packed."""
+    count = len(jax.tree.leaves(history["records"])[0])
+    carry, since = jax.tree.map(jnp.asarray, (state["carry"], state["since"]))
+    records = [trees.take(history["records"], i) for i in range(count)]
+    return Ledger(round_, carry, since, records, [trees.take(history["tallies"], i) for i in range(1, count)])
+
+
+def _stack(rows: list[Any]) -> Any:
+    return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *rows)

@@ -1,0 +1,1 @@
+"""The engine for clients that deploy for real: objects with ``deploy(theta, samples) -> batch``."""

@@ -1,0 +1,84 @@
+"""The clients of a live run at work: one thread per client and round, and a list of what they did wrong."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from profl import checks, trees
+from profl.client.privacy import Privacy
+from profl.engines.live.history import Incident
+from profl.engines.live.turn import Silent, local_round
+from profl.engines.live.workers import EventLoop, Job, takes_step, wait_for_all
+from profl.engines.plan import Plan, batch_shape
+from profl.engines.round import Asked, Work
+from profl.typing import Theta
+
+
+class Team:
+    """The clients of one run."""
+
+    def __init__(self, clients: Sequence[Any], plan: Plan, timeout: float, privacy: Privacy | None) -> None:
+        self.clients, self.plan, self.timeout, self.privacy = clients, plan, timeout, privacy
+        self.x64 = bool(jax.config.read("jax_enable_x64"))
+        theta = trees.take(plan.models, 0)
+        self.like = batch_shape(plan.settings, plan.population, theta, plan.settings.samples)
+        self.changed, self.loop = threading.Condition(), EventLoop()
+        self.jobs: dict[int, Job] = {}
+        self.incidents: list[tuple[int, str]] = []
+
+    def work(self, round_: int, asked: Asked, theta: Theta) -> dict[int, Work]:
+        """What those came to who could be asked and answered in time."""
+        begun = {}
+        for slot, client in enumerate(np.asarray(asked.clients).tolist()):
+            busy = self.jobs.get(client)
+            if client in begun:
+                continue  # it stands there twice and works once
+            if busy is not None and busy.alive:
+                self.incidents.append((client, "is still busy with an earlier round"))
+                continue
+            job = partial(self._round, round_, client, theta, trees.take(asked.states, slot))
+            begun[client] = self.jobs[client] = Job(job, self.changed, self.loop)
+        wait_for_all(list(begun.values()), self.changed, self.timeout)
+        for client, job_ in begun.items():
+            if job_.given_up:
+                self.incidents.append((client, f"took longer than {self.timeout:g} s for a deployment"))
+            elif job_.error is not None:
+                self.incidents.append((client, _what_went_wrong(job_.error)))
+        return {client: job_.result for client, job_ in begun.items() if job_.result is not None}
+
+    def take_incidents(self, round_: int, report: Callable[[str], None] | None) -> tuple[Incident, ...]:
+        """What happened since the last call."""
+        found = tuple((round_, client, what) for client, what in self.incidents)
+        self.incidents.clear()
+        if report is not None:
+            for _, client, what in found:
+                report(f"round {round_}, client {client}: {what}")
+        return found
+
+    def close(self) -> None:
+        self.loop.close()
+
+    def _round(self, round_: int, client: int, theta: Theta, state: Any, job: Job) -> Work:
+        deploy = self.clients[client].deploy
+        wants_step = takes_step(deploy)
+
+        def ask(deployed: Theta, samples: int, step: int) -> Any:
+            return job.ask(deploy, deployed, samples, **({"step": step} if wants_step else {}))
+
+        with jax.enable_x64(self.x64):  # a setting of the thread
+            root = self.plan.roots[0]
+            return local_round(self.plan, self.like, root, round_, client, theta, state, ask, self.privacy)
+
+
+def _what_went_wrong(error: BaseException) -> str:
+    if isinstance(error, Silent):
+        return str(error)
+    if isinstance(error, checks.InputError):
+        return f"sent a batch that cannot be used: {error}"
+    return f"raised {type(error).__name__}: {error}"

@@ -1,0 +1,184 @@
+"""``train``: clients are objects that deploy a model and hand back what came in (paper, Algorithm 1).
+
+Each client of a round works in a thread of its own: deploy, wait for the data, one local step, R times. One that
+raises, is silent, sends what cannot be used, or takes longer than ``timeout`` for a deployment is left out of that
+round and reported; its state stays what it was. The rest is what every engine does, with the same keys: clients that
+wrap a simulated reaction give ``simulate``'s trajectory.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+from profl import checks, trees
+from profl.algorithms.method import Method
+from profl.client.privacy import Privacy
+from profl.engines.fingerprint import fingerprint
+from profl.engines.ledger import Ledger, open_ledger, run_round
+from profl.engines.live.guard import Guard, watch
+from profl.engines.live.history import Incident, keep, restore
+from profl.engines.live.team import Team
+from profl.engines.live.turn import check_privacy
+from profl.engines.plan import Plan, describe, make_plan
+from profl.engines.schedule import Schedule, scheduled
+from profl.problem.live import LiveProblem
+from profl.problem.problem import Problem
+from profl.progress import progress_bar
+from profl.results.measure import make_run
+from profl.results.record import Live, Run
+from profl.storage.checkpoints import Checkpoints
+from profl.typing import Batch, Theta
+
+HIGH_ROUNDS = 3  # in a row with a risk far above the first: one may be an accident of its data
+
+
+class Client(Protocol):
+    """What ``train`` needs of a client. ``deploy`` may be a coroutine, and may take ``step`` as a third argument."""
+
+    def deploy(self, theta: Theta, samples: int) -> Batch:
+        """Deploy ``theta``, wait, and return about ``samples`` samples of what came in."""
+
+
+class UnderWay(NamedTuple):
+    """A run under way."""
+
+    ledger: Ledger
+    guard: Guard
+    incidents: tuple[Incident, ...]
+
+
+@scheduled(seed=("seeds", 0), min_reports=1)
+def train(
+    clients: Sequence[Client],
+    method: Method,
+    problem: Problem | LiveProblem,
+    *,
+    schedule: Schedule,
+    timeout: float = 60.0,
+    patience: int = 3,
+    guard: float = 10.0,
+    privacy: Privacy | None = None,
+    report: Callable[[str], None] | None = None,
+    progress: bool = True,
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: bool = True,
+) -> Run:
+    """Train on clients that deploy for real.
+
+    A client has ``deploy(theta, samples) -> batch``: it puts theta (a pytree of numpy arrays) to use, waits, and
+    returns what came in as a numpy array, a pandas frame or a pytree of arrays. The batch may have fewer rows than
+    asked for, or more. ``deploy`` may be a coroutine; where it takes an argument ``step``, that is the number of the
+    deployment, which is the same again when a round is repeated after a crash. A batch that an earlier deployment
+    brought in is returned as ``profl.Delayed(batch, deployed)``.
+
+    Args:
+      clients: client i has weight ``problem.weights[i]``.
+      problem: a ``LiveProblem``; or a ``Problem``, whose exact answers are then measured as well.
+      rounds, local_steps, samples, seed, participation, scheme, record_every, initial, attack, hostile, min_reports:
+        see ``profl.Schedule``; an attack is simulated on what the clients named ``hostile`` report.
+      timeout: seconds that one deployment may take.
+      patience: after so many rounds in a row with fewer than ``min_reports`` usable reports, which change nothing, the
+        run stops with ``profl.TooFewReports``, which holds what was done.
+      guard: the run stops with ``profl.DivergedError`` when the estimated risk has risen, three rounds in a row, by
+        more than ``guard`` times its scale in the first round.
+      privacy: clip and noise every report at its client (``profl.Privacy``).
+      report: called with one sentence per incident, such as ``print``; they are also in ``run.incidents``.
+      progress: show a progress bar on a terminal.
+      checkpoint: a folder; after every round all that the next one needs is written there.
+      resume: go on from the newest checkpoint in that folder.
+
+    >>> import profl
+    >>> case, method = profl.cases.housing(clients=2), profl.pofl()
+    >>> clients = profl.simulated_clients(case, method, samples=50)
+    >>> run = profl.train(clients, method, case, rounds=3, samples=50, progress=False)
+    >>> run.live.risk.shape
+    (1, 4)
+    """
+    clients = _check_clients(clients)
+    world = problem.problem(len(clients)) if isinstance(problem, LiveProblem) else problem
+    checks.positive_int("min_reports", schedule.min_reports)
+    plan = make_plan(world, method, schedule, patience=checks.positive_int("patience", patience))
+    if method.pooled:
+        raise checks.InputError(f"{method.name} pools raw data in one place; train with pfl, pofl or profl instead")
+    if world.count != len(clients):
+        raise checks.InputError(f"problem {world.name!r} has {world.count} clients, got {len(clients)}")
+    checks.positive("timeout", timeout)
+    checks.positive("guard", guard)
+    check_privacy(plan, privacy)
+    started, rounds = time.perf_counter(), schedule.rounds
+    live = UnderWay(open_ledger(plan, trees.take(plan.models, 0)), Guard(), ())
+    saved = None
+    if checkpoint is not None:
+        saved = Checkpoints(checkpoint, fingerprint("train", world, plan) | {"privacy": repr(privacy)}, resume)
+        live = UnderWay(*restore(saved, rounds, live))
+    team = Team(clients, plan, timeout, privacy)
+    finish = partial(_finish, world, plan, started)
+    try:
+        with progress_bar(f"{method.name} on {world.name}", rounds, progress) as advance:
+            advance(live.ledger.round)
+            while live.ledger.round < rounds:
+                ledger = run_round(plan, plan.roots[0], live.ledger, team.work, f"seed {plan.seeds[0]}")
+                new = team.take_incidents(ledger.round, report)
+                live = UnderWay(ledger, watch(live.guard, ledger, guard), (*live.incidents, *new))
+                advance(1)
+                if ledger.stopped:
+                    raise checks.TooFewReports(_why_stopped(plan, live), finish(live))
+                if live.guard.high >= HIGH_ROUNDS:
+                    raise checks.DivergedError(_why_diverged(live, guard))
+                if saved is not None:
+                    keep(saved, *live)
+    finally:
+        team.close()
+    return finish(live)
+
+
+def live_figures(ledger: Ledger) -> Live:
+    """What stands in for the exact figures, one seed; the start has none."""
+
+    def series(name: str) -> np.ndarray:
+        later = [float(tally.latest.get(name, np.nan)) for tally in ledger.tallies]
+        return np.array([np.nan, *later])[None]
+
+    absent = np.array([0, *(int(tally.absent) for tally in ledger.tallies)])[None]
+    return Live(series("loss"), series("jacobian_error"), absent)
+
+
+def _check_clients(clients: Sequence[Client]) -> Sequence[Client]:
+    found = list(clients)
+    if not found:
+        raise checks.InputError("clients must hold at least one client, got none")
+    for number, client in enumerate(found):
+        if not callable(getattr(client, "deploy", None)):
+            raise checks.InputError(
+                f"clients[{number}] must have a method deploy(theta, samples) -> batch, got {client!r}"
+            )
+    return found
+
+
+def _finish(problem: Problem, plan: Plan, started: float, live: UnderWay) -> Run:
+    trace: Any = jax.tree.map(lambda leaf: np.asarray(leaf)[None], live.ledger.trace(plan))
+    run = make_run(problem, plan.settings.method, trace, describe(plan), time.perf_counter() - started)
+    return replace(run, live=live_figures(live.ledger), incidents=live.incidents)
+
+
+def _why_stopped(plan: Plan, live: UnderWay) -> str:
+    last = [f"client {client} {what}" for round_, client, what in live.incidents if round_ == live.ledger.round]
+    return (
+        f"round {live.ledger.round}: fewer than min_reports={plan.settings.min_reports} reports could be used, "
+        f"{plan.settings.patience} rounds in a row; what was done until then is in the error's .run. {'; '.join(last)}"
+    )
+
+
+def _why_diverged(live: UnderWay, guard: float) -> str:
+    return (
+        f"round {live.ledger.round}: the estimated risk has been {guard:g} times its first scale above its first value "
+        f"({live.guard.first:.4g}) for three rounds; try a smaller learning_rate, more samples, or a larger guard"
+    )

@@ -1,0 +1,118 @@
+"""A client's part of a round whose batches come from elsewhere (paper, Algorithm 1, lines 5-16).
+
+The same step as in every engine, with the same keys. ``train`` and Flower use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from profl import checks, trees
+from profl.algorithms.method import Arrival
+from profl.client.privacy import Privacy
+from profl.engines import step
+from profl.engines.ledger import figure_names, one_row
+from profl.engines.live import batches
+from profl.engines.plan import Plan, samples_wanted
+from profl.engines.round import Work
+from profl.problem.reaction import Reaction
+from profl.typing import Batch, Key, Theta
+
+Ask = Callable[[Theta, int, int], Any]
+"""``ask(deployed, samples, step)``: what came in, as the client gave it."""
+
+
+def local_round(
+    plan: Plan,
+    like: Batch,
+    root: Key,
+    round_: int,
+    client: int,
+    theta: Theta,
+    state: Any,
+    ask: Ask,
+    privacy: Privacy | None = None,
+) -> Work:
+    """R steps: the client's report and its new state; raises ``InputError`` where a batch cannot be used.
+
+    ``like`` has the structure, shapes and dtypes of a batch (``plan.batch_shape``).
+    """
+    settings = plan.settings
+    row = trees.take(plan.population, client)
+    wanted = int(samples_wanted(settings, row, state))
+    now, drawn = step.start(settings, theta, state), 0
+    for r in range(settings.local_steps):
+        key = _key(settings, root, client, round_, r)
+        deployed, now = _deploy(settings, row, key, now)
+        answer = ask(jax.tree.map(np.array, deployed), wanted, round_ * settings.local_steps + r)
+        batch, deployed = _read(answer, like, deployed)
+        count = batches.rows(batch)
+        batch = batches.pad(batch, settings.size(wanted))
+        weights = Reaction().weights(row.clients, batches.rows(batch), jnp.int32(count))
+        last = jnp.asarray(r == settings.local_steps - 1)
+        now = _use(settings, row, key, now, Arrival(batch, weights, deployed, last))
+        drawn += count
+    work = one_row(settings, row, now, drawn, figure_names(plan))
+    return work if privacy is None else protected(privacy, theta, work, wanted * settings.local_steps, client, round_)
+
+
+def check_privacy(plan: Plan, privacy: Privacy | None) -> None:
+    """Refuse a method that reports what ``privacy`` has no way to protect, or exchanges more than it accounts for."""
+    method = plan.settings.method
+    if privacy is not None and method.exchanges:
+        raise checks.InputError(
+            f"privacy protects a model and a Jacobian once a round; {method.name} exchanges more than that: "
+            "use pfl, pofl or profl with privacy"
+        )
+
+
+def protected(privacy: Privacy, sent: Theta, work: Work, samples: int, client: int, round_: int) -> Work:
+    """What may leave the client: the noised model and Jacobian, and no other number that depends on its data."""
+    number = round_ * 2**20 + client
+    reports = {"theta": privacy.model(sent, work.reports["theta"], number)}
+    if "jacobian" in work.reports:
+        unknown = jnp.full_like(work.reports["jacobian_error"], UNKNOWN)
+        reports |= {"jacobian": privacy.jacobian(work.reports["jacobian"], number), "jacobian_error": unknown}
+    nothing = {name: jnp.asarray(1.0 if name == "kept" else 0.0) for name in work.info}
+    unknown_figures = {name: jnp.full((), jnp.nan) for name in work.figures}
+    return work._replace(
+        reports=reports,
+        regret=jnp.full((), jnp.nan),
+        info=nothing,
+        figures=unknown_figures,
+        samples=jnp.int32(samples),
+    )
+
+
+UNKNOWN = -1.0  # an error that a client does not state: no error is negative
+
+
+def _read(answer: Any, like: Batch, deployed: Theta) -> tuple[Batch, Theta]:
+    """The batch, and the model that brought it in."""
+    if isinstance(answer, batches.Delayed):
+        return _nonempty(answer.batch, like), trees.cast(answer.deployed)
+    return _nonempty(answer, like), deployed
+
+
+def _nonempty(answer: Any, like: Batch) -> Batch:
+    if answer is None:
+        raise Silent("sent nothing")
+    batch = batches.read(answer, like)
+    if batches.rows(batch) == 0:
+        raise Silent("sent an empty batch")
+    return batch
+
+
+class Silent(ValueError):
+    """A client that has no data to send."""
+
+
+_key = partial(jax.jit, static_argnums=0)(step.step_key)
+_deploy = partial(jax.jit, static_argnums=0)(step.deploy)
+_use = partial(jax.jit, static_argnums=0)(step.use)

@@ -1,0 +1,216 @@
+"""One round of one seed (paper, Algorithm 1, lines 3 and 18-21): who is asked, and what is made of the answers.
+
+    asked           the server sends the global model to the clients of this round
+    (their steps)   each engine's own affair: ``profl.engines.step``
+    combined        reports are attacked where that is simulated, screened, and combined by the method
+    delivered       the mail reaches the clients; where the method has exchanges, they report again
+    settled         states, counts, and whether the run goes on
+
+The same functions in every engine: compiled as a whole, compiled one by one, or with a network in between.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from profl import random, trees
+from profl.algorithms.method import Report
+from profl.engines.plan import Population, Settings, client_view, first_states
+from profl.engines.tally import Counted, Tally, count
+from profl.server.aggregate import accept
+from profl.server.attacks import apply
+from profl.server.participation import choose, first_occurrence
+from profl.typing import Array, Key, Theta
+
+
+class Carry(NamedTuple):
+    """What goes from round to round, for one seed."""
+
+    theta: Theta
+    states: Any  # one row per client
+    server: Any  # the method's, at the server
+    first: Theta  # the model that the run began with
+    stopped: Array  # the round in which the run was given up, -1 where it was not
+    idle: Array  # rounds in a row with too few reports
+
+
+class Asked(NamedTuple):
+    """Who takes part in a round; under "weighted" a client may stand there twice."""
+
+    clients: Array
+    weights: Array
+    rows: Population
+    states: Any
+
+
+class Work(NamedTuple):
+    """What the clients of a round made of it, one row per slot."""
+
+    states: Any
+    reports: Report
+    regret: Array
+    info: dict[str, Array]  # means over the round's steps
+    figures: dict[str, Array]
+    samples: Array  # drawn in the whole round
+    answered: Array  # bool
+    sound: Array  # bool: what they keep is finite
+
+
+class Combined(NamedTuple):
+    theta: Theta
+    server: Any
+    mail: Any
+    accepted: Array
+
+
+def begin(settings: Settings, population: Population, theta: Theta) -> Carry:
+    """Before the first round."""
+    states, server = first_states(settings, population, theta), settings.method.open(settings.server, theta)
+    return Carry(theta, states, server, theta, jnp.int32(-1), jnp.int32(0))
+
+
+def ask(settings: Settings, population: Population, root: Key, round_: Array, carry: Carry) -> Asked:
+    """Line 3: who takes part."""
+    key = random.participation_key(root, round_)
+    clients, weights = choose(key, settings.scheme, settings.slots, population.weights)
+    if everyone(settings, population):
+        return Asked(clients, weights, population, carry.states)
+    return Asked(clients, weights, *trees.take((population, carry.states), clients))
+
+
+def everyone(settings: Settings, population: Population) -> bool:
+    return settings.scheme == "uniform" and settings.slots == population.weights.shape[0]
+
+
+def reports(settings: Settings, rows: Population, states: Any, thetas: Theta, chunk: int | None = None) -> Report:
+    """What the clients send, one row each."""
+
+    def one(row: Population, state: Any, theta: Theta) -> Report:
+        return settings.method.report(client_view(settings, row), state, theta)
+
+    return _each(one, chunk, rows, states, thetas)
+
+
+def combine(
+    settings: Settings,
+    root: Key,
+    round_: Array,
+    turn: Array | int,
+    carry: Carry,
+    asked: Asked,
+    sent: Report,
+    usable: Array,
+) -> Combined:
+    """Lines 18-21: refuse what cannot be used, combine the rest. ``carry`` has the model that was sent out."""
+    if settings.attack is not None:
+        sent = apply(settings.attack, sent, carry.theta, carry.first, asked.rows.hostile)
+    accepted = usable & accept(sent, carry.theta)
+    key = random.server_key(root, round_)
+    if settings.method.exchanges:
+        key = jax.random.fold_in(key, turn)
+    found = settings.method.combine(settings.server, carry.server, carry.theta, sent, asked.weights, accepted, key)
+    return Combined(*found, accepted)
+
+
+def deliver(
+    settings: Settings, rows: Population, states: Any, found: Combined, chunk: int | None = None
+) -> tuple[Theta, Any]:
+    """The models that the clients go on with, and their states, once the mail is there."""
+
+    def one(row: Population, state: Any, mail: Any) -> tuple[Theta, Any]:
+        return settings.method.receive(client_view(settings, row), state, found.theta, mail)
+
+    return _each(one, chunk, rows, states, found.mail)
+
+
+def close(
+    settings: Settings,
+    chunk: int | None,
+    population: Population,
+    root: Key,
+    round_: Array,
+    carry: Carry,
+    tally: Tally,
+    asked: Asked,
+    work: Work,
+) -> tuple[Carry, Tally]:
+    """The rest of a round whose clients are at hand, once they have made their steps; ``chunk`` of them at a time."""
+    chunk = chunk if settings.method.exchanges else None
+    found = combine(settings, root, round_, 0, carry, asked, work.reports, work.answered & work.sound)
+    thetas, states = deliver(settings, asked.rows, work.states, found, chunk)
+
+    def turn(number: Array, state: tuple[Combined, Theta, Any]) -> tuple[Combined, Theta, Any]:
+        found, thetas, states = state
+        sent = reports(settings, asked.rows, states, thetas, chunk)
+        now = carry._replace(theta=found.theta, server=found.server)
+        found = combine(settings, root, round_, number, now, asked, sent, found.accepted)
+        return found, *deliver(settings, asked.rows, states, found, chunk)
+
+    if settings.method.exchanges:
+        found, _, states = jax.lax.fori_loop(1, 1 + settings.method.exchanges, turn, (found, thetas, states))
+    return settle(settings, population, round_, carry, tally, asked, work._replace(states=states), found)
+
+
+def settle(
+    settings: Settings,
+    population: Population,
+    round_: Array,
+    carry: Carry,
+    tally: Tally,
+    asked: Asked,
+    work: Work,
+    found: Combined,
+) -> tuple[Carry, Tally]:
+    """What goes on to the next round. With too few usable reports that is what there was before."""
+    states = trees.where(found.accepted, work.states, asked.states)
+    if not everyone(settings, population):
+        states = jax.tree.map(lambda old, new: old.at[asked.clients].set(new), carry.states, states)
+    after = Carry(found.theta, states, found.server, carry.first, carry.stopped, jnp.int32(0))
+    weighted = settings.scheme == "weighted"
+    distinct = first_occurrence(asked.clients) if weighted else jnp.ones_like(found.accepted)
+    new = Counted(
+        asked.clients,
+        asked.weights,
+        distinct,
+        work.answered,
+        found.accepted,
+        work.samples,
+        work.regret,
+        work.info,
+        work.figures,
+    )
+    counted = count(tally, round_, settings.local_steps, new)
+    if settings.min_reports == 0:
+        return after, counted
+    few = (jnp.sum(found.accepted) < settings.min_reports) | (carry.stopped >= 0)
+    idle = carry.idle + 1
+    stopped = jnp.where((carry.stopped < 0) & (idle >= settings.patience), jnp.int32(round_), carry.stopped)
+    halted = carry._replace(stopped=stopped, idle=idle), tally._replace(absent=counted.absent)
+    return trees.where(few, halted, (after, counted))
+
+
+def sound(loss: Array, states: Any) -> Array:
+    """Which clients' states are finite: (k,) bool."""
+    return jax.vmap(lambda loss, state: trees.all_finite((loss, state)))(loss, states)
+
+
+def final(settings: Settings, population: Population, carry: Carry) -> Any:
+    """What the run keeps of every client at its end, stacked; None for nothing."""
+
+    def one(row: Population, state: Any) -> Any:
+        view = client_view(settings, row)
+        return settings.method.final(view, state, settings.method.report(view, state, carry.theta))
+
+    return jax.vmap(one)(population, carry.states)
+
+
+def _each(function: Any, chunk: int | None, *rows: Any) -> Any:
+    return jax.vmap(function)(*rows) if chunk is None else trees.map_chunks(function, chunk, *rows)
+
+
+CLOSE = partial(jax.jit, static_argnums=(0, 1))(close)
+"""``close``, compiled: for engines whose rounds are not."""

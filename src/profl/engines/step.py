@@ -1,0 +1,100 @@
+"""One step of one client (paper, Algorithm 1, lines 5-16): deploy, wait for the data, make use of them.
+
+All engines step with these functions and the same keys. They differ in who brings the data and in how the steps are
+strung together: compiled in a loop (``local_steps``), one after the other, or at a site far away.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from profl import random, trees
+from profl.algorithms.method import Arrival
+from profl.engines.plan import Population, Settings, client_view, sample_batch, samples_wanted
+from profl.stages import stage
+from profl.typing import Array, Batch, Key, Theta
+
+
+class Progress(NamedTuple):
+    """A client in the middle of a round."""
+
+    theta: Theta
+    state: Any
+    regret: Array  # risk of what it deployed above L_i(PO), summed over its steps
+    info: dict[str, Array]  # what its steps told, summed
+
+
+def start(settings: Settings, theta: Theta, state: Any) -> Progress:
+    regret = jnp.zeros(()) if settings.measured else jnp.full((), jnp.nan)
+    return Progress(theta, state, regret, {name: jnp.zeros(()) for name in settings.method.info})
+
+
+def step_key(settings: Settings, root: Key, client: Array | int, round_: Array | int, r: Array | int) -> Key:
+    """The key of a client's step number ``r`` of a round."""
+    return random.data_key(root, client, round_ * settings.local_steps + r)
+
+
+def deploy(settings: Settings, row: Population, key: Key, now: Progress) -> tuple[Theta, Progress]:
+    """What goes out in place of theta, and its risk on the account of what was deployed."""
+    deployed, state = settings.method.deploy(client_view(settings, row), now.state, key, now.theta)
+    regret = now.regret
+    if settings.measured:
+        with stage("risk") as seen:
+            decoupled = settings.functions.reaction.decoupled
+            assert decoupled is not None
+            regret = seen(regret + decoupled(deployed, deployed, row.clients) - row.floor)
+    return deployed, now._replace(state=state, regret=regret)
+
+
+def use(settings: Settings, row: Population, key: Key, now: Progress, arrival: Arrival) -> Progress:
+    """The client after it has made use of what a deployment brought in."""
+    view = client_view(settings, row)
+    theta, state, info = settings.method.step(view, now.state, now.theta, arrival, key)
+    return now._replace(theta=theta, state=state, info={name: now.info[name] + info[name] for name in now.info})
+
+
+def simulated_step(
+    settings: Settings,
+    root: Key,
+    client: Array,
+    row: Population,
+    round_: Array,
+    r: Array,
+    weights: Array,
+    now: Progress,
+) -> Progress:
+    """One whole step of a client whose data a reaction draws, ``weights`` those of ``batch_weights``."""
+    key = step_key(settings, root, client, round_, r)
+    deployed, now = deploy(settings, row, key, now)
+    with stage("sample") as seen:  # line 5: the environment changes, n_i samples come in
+        batch = seen(_drawn(settings, key, deployed, row, weights.shape[0] // row.counts.size, round_))
+    last = r == settings.local_steps - 1
+    return use(settings, row, key, now, Arrival(batch, weights, deployed, last))
+
+
+def batch_weights(settings: Settings, n: int, row: Population, state: Any) -> Array:
+    """The weights of a client's samples, in batches of n, in every step of a round."""
+    return settings.functions.reaction.weights(row.clients, n, samples_wanted(settings, row, state))
+
+
+def _drawn(settings: Settings, key: Key, deployed: Theta, row: Population, n: int, round_: Array) -> Batch:
+    def make() -> Batch:
+        return sample_batch(settings, key, deployed, row.clients, n)
+
+    return trees.written(make, round_ >= 0) if settings.method.rereads else make()
+
+
+def local_steps(
+    settings: Settings, n: int, root: Key, round_: Array, theta: Theta, client: Array, row: Population, state: Any
+) -> Progress:
+    """R steps of one client, compiled as a loop."""
+
+    weights = batch_weights(settings, n, row, state)
+
+    def body(now: Progress, r: Array) -> tuple[Progress, None]:
+        return simulated_step(settings, root, client, row, round_, r, weights, now), None
+
+    return jax.lax.scan(body, start(settings, theta, state), jnp.arange(settings.local_steps))[0]

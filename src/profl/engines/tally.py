@@ -1,0 +1,100 @@
+"""What is counted between two records of a run, for one seed; in arrays, so that it can be compiled."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from profl.server.aggregate import weighted_mean
+from profl.typing import Array
+
+THOUSAND = 1024  # a power of two, so that counting in it is exact and cheap
+
+
+class Count(NamedTuple):
+    """A whole number past 2**31, in two of 32 bits: ``units + 1024 * thousands``."""
+
+    units: Array
+    thousands: Array
+
+
+class Tally(NamedTuple):
+    """See the module. ``rounds`` counts those that changed something."""
+
+    regret: Array  # sum over local steps of the participants' weighted risk above L(PO)
+    deployments: Any  # a Count on the device, on the host one number; so are the samples
+    samples: Any
+    refused: Array
+    absent: Array  # how often a client that was asked sent nothing
+    bad_round: Array  # of the first refused report, -1 where there was none
+    bad_client: Array
+    info: dict[str, Array]  # sums over rounds of the participants' weighted means
+    latest: dict[str, Array]  # those of the last round, figures that the clients sent with them
+
+
+def empty_tally(info: tuple[str, ...], figures: tuple[str, ...] = ()) -> Tally:
+    zero, unknown = jnp.zeros((), jnp.int32), jnp.full((), jnp.nan)
+    none = Count(zero, zero)
+    sums, latest = dict.fromkeys(info, jnp.zeros(())), dict.fromkeys((*info, *figures), unknown)
+    return Tally(jnp.zeros(()), none, none, zero, zero, zero - 1, zero - 1, sums, latest)
+
+
+class Counted(NamedTuple):
+    """What a round adds, one row per slot."""
+
+    clients: Array
+    weights: Array
+    distinct: Array  # bool: not the second slot of a client that was drawn twice
+    answered: Array  # bool
+    accepted: Array  # bool
+    samples: Array  # drawn in the whole round
+    regret: Array
+    info: dict[str, Array]  # means over the round's steps
+    figures: dict[str, Array]
+
+
+def count(tally: Tally, round_: Array, local_steps: int, new: Counted) -> Tally:
+    """The tally with one more round in it."""
+    worked = new.distinct & new.answered
+    bad = worked & ~new.accepted
+    is_first = (tally.bad_round < 0) & jnp.any(bad)
+    told = {name: weighted_mean(value, new.weights, new.accepted) for name, value in new.info.items()}
+    figures = {name: weighted_mean(value, new.weights, new.accepted) for name, value in new.figures.items()}
+    return Tally(
+        tally.regret + weighted_mean(new.regret, new.weights, new.accepted),
+        _add(tally.deployments, local_steps, worked.astype(jnp.int32)),
+        _add(tally.samples, 1, jnp.where(worked, new.samples, 0)),
+        tally.refused + _whole(bad),
+        tally.absent + _whole(new.distinct & ~new.answered),
+        jnp.where(is_first, jnp.int32(round_), tally.bad_round),
+        jnp.where(is_first, jnp.int32(new.clients[jnp.argmax(bad)]), tally.bad_client),
+        {name: tally.info[name] + value for name, value in told.items()},
+        told | figures,
+    )
+
+
+def on_host(tally: Tally) -> Tally:
+    """NumPy arrays, with counts as single numbers of 64 bits."""
+    found = jax.tree.map(np.asarray, tally)
+    whole = {
+        name: value.units + THOUSAND * value.thousands.astype(np.int64)
+        for name, value in (("deployments", found.deployments), ("samples", found.samples))
+    }
+    return found._replace(**whole)
+
+
+def _add(total: Count, times: int, values: Array) -> Count:
+    """The count with ``times`` the sum of the values added."""
+    padded = jnp.pad(values % THOUSAND, (0, -values.shape[0] % THOUSAND))
+    groups = padded.reshape(-1, THOUSAND).sum(1, dtype=jnp.int32)
+    units, thousands = _whole(groups % THOUSAND), _whole(values // THOUSAND) + _whole(groups // THOUSAND)
+    low = total.units + times * (units % THOUSAND)
+    high = total.thousands + times * (thousands + units // THOUSAND)
+    return Count(low % THOUSAND, high + low // THOUSAND)
+
+
+def _whole(values: Array) -> Array:
+    return jnp.sum(values, dtype=jnp.int32)

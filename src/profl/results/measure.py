@@ -1,0 +1,133 @@
+"""What an engine hands over, measured against the exact answers: a ``Run``."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from profl.algorithms.method import Method
+from profl.problem.problem import Problem
+from profl.results.record import Run
+from profl.typing import Theta
+
+REPORT_EXTRA_BYTES = 8  # beside what the method reports, a report carries its sample count and its loss
+
+
+class Trace(NamedTuple):
+    """What an engine hands over (seeds x records; models begin with the start, counts with the first record)."""
+
+    theta: Theta
+    tally: dict[str, Any]  # what was counted between two records, by name: ``profl.engines.tally.Tally``
+    figures: dict[str, np.ndarray]  # the method's own, at the records
+    final: Any  # what each client had at the end, or None
+
+
+class Layout(NamedTuple):
+    """How a run was laid out."""
+
+    seeds: tuple[int, ...]
+    rounds: int
+    local_steps: int
+    record_every: int
+    members: int  # clients behind each row of the engine; more than one when pooled
+    clients: int
+    turns: int  # of messages in a round
+    sample_bytes: int
+    report_bytes: int  # of one turn, up
+    mail_bytes: int  # of one turn, down: the model and the mail
+
+
+def make_run(problem: Problem, method: Method, trace: Trace, layout: Layout, seconds: float) -> Run:
+    """Measure what an engine handed over."""
+    tally = trace.tally
+    records = np.minimum(np.arange(tally["deployments"].shape[1] + 1) * layout.record_every, layout.rounds)
+    shape = (len(layout.seeds), records.size)
+    exact = problem.exact
+    risk = _measure(problem.risks, trace.theta, shape) if exact else np.full(shape, np.nan)
+    low, high = (problem.risk(problem.optimum), problem.risk(problem.stable)) if exact else (math.nan, math.nan)
+    visits = _total(tally["deployments"]) // layout.local_steps
+    samples = _total(tally["samples"])
+    # A centralised learner gets the raw data; a client of a federation sends what its method reports.
+    reported = layout.turns * layout.report_bytes + REPORT_EXTRA_BYTES
+    up = samples * layout.sample_bytes if method.pooled else visits * reported
+    info = {name: _per_round(total, np.diff(records)) for name, total in tally["info"].items()}
+    with np.errstate(invalid="ignore", divide="ignore"):
+        regret = _total(tally["regret"]) / (records * layout.local_steps)
+    classifies = exact and problem.reaction.accuracy is not None
+    return Run(
+        case=problem.name,
+        algorithm=method.name,
+        settings=_settings(method, layout),
+        seeds=layout.seeds,
+        rounds=records,
+        theta=trace.theta,
+        risk=risk,
+        excess=risk - low,
+        deployed_regret=regret if exact else np.full(shape, np.nan),
+        to_optimum=_distance(trace.theta, problem.optimum) if exact else np.full(shape, np.nan),
+        to_stable=_distance(trace.theta, problem.stable) if exact else np.full(shape, np.nan),
+        accuracy=_measure(problem.accuracies, trace.theta, shape) if classifies else None,
+        deployments=_total(tally["deployments"]) * layout.members,
+        samples=samples,
+        bytes_up=up,
+        bytes_down=visits * layout.members * layout.turns * layout.mail_bytes,
+        refused=_total(tally["refused"]),
+        kept=np.where(np.arange(records.size) == 0, 1.0, info["kept"]) if "kept" in info else np.ones(shape),
+        first_refused=_first_refused(tally["bad_round"], tally["bad_client"]),
+        optimum=problem.optimum if exact else None,
+        stable=problem.stable if exact else None,
+        optimum_risk=low,
+        stable_risk=high,
+        seconds=seconds,
+        jacobians=trace.final,
+        jacobian_error=_root(trace.figures.get("jacobian_error")),
+        jacobian_off=_root(trace.figures.get("jacobian_off")),
+        info=info,
+    )
+
+
+def _root(squares: np.ndarray | None) -> np.ndarray | None:
+    """Root of what was measured at the records; before the first there is nothing."""
+    if squares is None or np.all(np.isnan(squares)):
+        return None
+    return np.concatenate([np.full_like(squares[:, :1], np.nan), np.sqrt(squares)], axis=1)
+
+
+def _per_round(total: np.ndarray, rounds: np.ndarray) -> np.ndarray:
+    """Means over the rounds between two records; before the first there is nothing."""
+    return np.concatenate([np.full_like(total[:, :1], np.nan), total / rounds], axis=1)
+
+
+def _settings(method: Method, layout: Layout) -> dict[str, Any]:
+    own = {name: getattr(layout, name) for name in ("rounds", "local_steps", "clients")}
+    return own | method.settings()
+
+
+def _total(increments: np.ndarray) -> np.ndarray:
+    """Running totals from zero; 64 bit, because a large run passes 2^31 samples."""
+    wide = increments.astype(np.float64 if increments.dtype.kind == "f" else np.int64)
+    return np.concatenate([np.zeros_like(wide[:, :1]), np.cumsum(wide, axis=1)], axis=1)
+
+
+def _measure(function: Any, theta: Theta, shape: tuple[int, int]) -> np.ndarray:
+    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), theta)
+    return function(flat).reshape(shape)
+
+
+def _distance(theta: Theta, point: Theta) -> np.ndarray:
+    squares = [
+        ((np.asarray(a, np.float64) - b) ** 2).reshape(*a.shape[:2], -1).sum(-1)
+        for a, b in zip(jax.tree.leaves(theta), jax.tree.leaves(point), strict=True)
+    ]
+    return np.sqrt(np.sum(squares, axis=0))
+
+
+def _first_refused(bad_round: np.ndarray, bad_client: np.ndarray) -> tuple[tuple[int, int] | None, ...]:
+    found: list[tuple[int, int] | None] = []
+    for rounds, clients in zip(bad_round, bad_client, strict=True):
+        hits = np.flatnonzero(rounds >= 0)
+        found.append((int(rounds[hits[0]]) + 1, int(clients[hits[0]])) if hits.size else None)
+    return tuple(found)
