@@ -23,20 +23,20 @@ from profl.cases import CASES
 from profl.cases import get as get_case
 from profl.data import MissingDataError
 from profl.data.commands import app as data_app
-from profl.data.registry import cache_directory
 from profl.engines.commands import check_
 from profl.engines.flower.commands import app as flower_app
-from profl.engines.progress import progress_bar
 from profl.engines.simulate import simulate
 from profl.experiments import commands, jacobian, robust, speed
 from profl.experiments.compare import compare as compare_algorithms
 from profl.experiments.compare import demo as run_demo
 from profl.experiments.console import parse_seeds, print_item
 from profl.problem.problem import Problem
-from profl.results.files import atomic
+from profl.progress import progress_bar
 from profl.results.plots import plot_runs
 from profl.results.record import Run
 from profl.results.tables import comparison, figures
+from profl.storage.atomic import atomic
+from profl.storage.cache import cache_directory
 
 BENCHMARKS: dict[str, tuple[Callable[..., dict[str, Any]], int]] = {
     "robust": (robust.bench, robust.PARTS),

@@ -13,7 +13,7 @@ from rich.table import Table
 from profl import checks
 from profl.data.fetch import WAIT, get
 from profl.data.registry import DATASETS, dataset, find, locate
-from profl.disk import atomic
+from profl.storage.atomic import atomic
 
 app = typer.Typer(no_args_is_help=True, help="Real data sets: what there is, how to get it, where it lies.")
 

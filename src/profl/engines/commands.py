@@ -10,9 +10,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from profl.disk import atomic
 from profl.engines.conformance import check
-from profl.engines.named import named
+from profl.objects import named
+from profl.storage.atomic import atomic
 
 _COLOURS = {"ok": "green", "look": "yellow", "fail": "bold red"}
 

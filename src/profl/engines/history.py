@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from profl import checks
-from profl.engines.checkpoint import Checkpoints
 from profl.engines.guard import Guard
 from profl.engines.rounds import Server, pack, unpack
+from profl.storage.checkpoints import Checkpoints
 
 Incident = tuple[int, int, str]
 """(round, client, what happened)"""

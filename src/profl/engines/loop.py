@@ -23,18 +23,18 @@ from profl import checks
 from profl.algorithms.base import Algorithm
 from profl.client.privacy import Privacy
 from profl.client.step import State
-from profl.engines.checkpoint import Checkpoints
-from profl.engines.facts import facts
+from profl.engines.fingerprint import fingerprint
 from profl.engines.guard import Guard, watch
 from profl.engines.history import Incident, keep, restore
 from profl.engines.local import Silent, local_round
 from profl.engines.plan import Plan, batch_shape, describe, make_plan
-from profl.engines.progress import progress_bar
 from profl.engines.rounds import Server, Work, begin, final_jacobians, one_round, trace
 from profl.engines.visit import EventLoop, Visit, takes_step, wait_for_all
 from profl.problem.live import LiveProblem
 from profl.problem.problem import Problem
+from profl.progress import progress_bar
 from profl.results.record import Run, make_run
+from profl.storage.checkpoints import Checkpoints
 from profl.typing import Batch, Theta
 
 
@@ -132,7 +132,9 @@ def train(
     live = UnderWay(begin(plan, 0), Guard(), ())
     saved = None
     if checkpoint is not None:
-        saved = Checkpoints(checkpoint, {**facts("loop", world, algorithm, plan), "privacy": repr(privacy)}, resume)
+        saved = Checkpoints(
+            checkpoint, {**fingerprint("loop", world, algorithm, plan), "privacy": repr(privacy)}, resume
+        )
         live = UnderWay(*restore(saved, rounds, live))
     crew = Crew(clients, plan, timeout, privacy, bool(jax.config.read("jax_enable_x64")))
     title = f"{algorithm.name} on {world.name}"

@@ -14,11 +14,11 @@ import numpy as np
 
 from profl import checks
 from profl.engines import simulate as fast
-from profl.engines.checkpoint import Checkpoints
 from profl.engines.plan import Plan
-from profl.engines.progress import progress_bar
 from profl.engines.spread import spread_out
+from profl.progress import progress_bar
 from profl.results.record import Trace
+from profl.storage.checkpoints import Checkpoints
 
 _ENDLESS = 2**30
 

@@ -22,9 +22,8 @@ from jax.sharding import PartitionSpec
 from profl import checks, random, trees
 from profl.algorithms.base import Algorithm
 from profl.client.step import State, deploy, step
-from profl.engines.checkpoint import Checkpoints
 from profl.engines.debug import run_debug
-from profl.engines.facts import facts
+from profl.engines.fingerprint import fingerprint
 from profl.engines.plan import (
     Plan,
     Population,
@@ -38,14 +37,15 @@ from profl.engines.plan import (
     poison,
     stated_errors,
 )
-from profl.engines.progress import progress_bar
 from profl.engines.spread import Spread, spread_out
 from profl.problem.oracle import told_jacobian
 from profl.problem.problem import Problem
+from profl.progress import progress_bar
 from profl.results.record import Jacobians, Run, Trace, make_run
 from profl.server.aggregate import receive, weighted_mean
 from profl.server.attacks import Report, apply
 from profl.server.participation import choose, first_occurrence
+from profl.storage.checkpoints import Checkpoints
 from profl.typing import Array, Batch, Client, Key, Theta
 
 _SEGMENTS = 20
@@ -157,7 +157,7 @@ def simulate(
     if checkpoint is not None:
         from profl.engines.saved import run_saved
 
-        saved = Checkpoints(checkpoint, facts("simulate", problem, algorithm, plan), resume)
+        saved = Checkpoints(checkpoint, fingerprint("simulate", problem, algorithm, plan), resume)
         trace, stopped = run_saved(plan, title, progress, saved, client_chunk)
     else:
         trace, stopped = run_debug(plan) if engine == "debug" else _run(plan, title, progress, client_chunk)

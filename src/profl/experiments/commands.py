@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from profl.engines.progress import progress_bar
 from profl.experiments import pages
 from profl.experiments import reproduce as work
 from profl.experiments.console import parse_seeds, print_claims, print_item
 from profl.experiments.paper import ITEMS
+from profl.progress import progress_bar
 
 QUICK_SEEDS = "0-1"
 

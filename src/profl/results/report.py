@@ -13,8 +13,8 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from profl.disk import atomic
 from profl.results.plots import colours
+from profl.storage.atomic import atomic
 
 Result = dict[str, Any]
 

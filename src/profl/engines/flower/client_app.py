@@ -15,9 +15,9 @@ from profl.engines.flower import wire
 from profl.engines.flower.federation import Federation, from_config
 from profl.engines.flower.memory import Memory
 from profl.engines.local import local_round
-from profl.engines.named import named
 from profl.engines.simulated import SimulatedClient
 from profl.engines.visit import call, takes_step
+from profl.objects import named
 from profl.typing import Theta
 
 Clients = Callable[[int], Any] | Sequence[Any] | None

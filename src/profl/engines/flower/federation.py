@@ -15,9 +15,9 @@ from profl.algorithms.base import Algorithm
 from profl.cases import get as get_case
 from profl.client.privacy import Privacy
 from profl.client.step import State
-from profl.engines.facts import facts
-from profl.engines.named import named
+from profl.engines.fingerprint import fingerprint
 from profl.engines.plan import Plan, batch_shape, first_states, make_plan
+from profl.objects import named
 from profl.problem.live import LiveProblem
 from profl.problem.problem import Problem
 from profl.problem.reaction import SampledReaction
@@ -85,7 +85,7 @@ class Federation:
     @cached_property
     def facts(self) -> dict[str, str]:
         """What the run is; two sides with other facts must not work together."""
-        return {**facts("flower", self.world, self.algorithm, self.plan), "privacy": repr(self.privacy)}
+        return {**fingerprint("flower", self.world, self.algorithm, self.plan), "privacy": repr(self.privacy)}
 
     @cached_property
     def digest(self) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 import jax
 
 from profl.checks import InputError
-from profl.engines.checkpoint import Checkpoints
 from profl.engines.flower.wire import arrays, tree
+from profl.storage.checkpoints import Checkpoints
 
 KEEP = 2  # in the context, which travels with every message
 

@@ -8,8 +8,8 @@ from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from profl.checks import InputError
-from profl.engines.checkpoint import difference
 from profl.engines.flower.federation import Federation
+from profl.storage.checkpoints import difference
 
 MOST = 60.0  # seconds that a node may take to say who it is, at most: a new process has to start there
 

@@ -22,8 +22,6 @@ from flwr.serverapp.strategy import Strategy
 
 from profl import checks, trees
 from profl.checks import InputError
-from profl.disk import atomic
-from profl.engines.checkpoint import Checkpoints
 from profl.engines.flower import wire
 from profl.engines.flower.federation import Federation
 from profl.engines.flower.nodes import Nodes
@@ -32,6 +30,8 @@ from profl.engines.history import Incident, keep, restore
 from profl.engines.plan import describe
 from profl.engines.rounds import Asked, Server, Work, begin, take_answers, trace, whom_to_ask
 from profl.results.record import Jacobians, Run, make_run
+from profl.storage.atomic import atomic
+from profl.storage.checkpoints import Checkpoints
 
 
 class ProFLStrategy(Strategy):
