@@ -46,8 +46,8 @@ def make_client_app(
 
         def answer() -> RecordDict:
             own = federation or _settings(context)
-            facts = {f"fact {name}": text for name, text in own.facts.items()}
-            return RecordDict({"hello": ConfigRecord({"client": _number(context, own), **facts})})
+            words = {f"fact {name}": text for name, text in own.fingerprint.items()}
+            return RecordDict({"hello": ConfigRecord({"client": _number(context, own), **words})})
 
         return _reply(message, answer)
 

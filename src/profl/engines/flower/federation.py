@@ -83,13 +83,13 @@ class Federation:
         )
 
     @cached_property
-    def facts(self) -> dict[str, str]:
-        """What the run is; two sides with other facts must not work together."""
+    def fingerprint(self) -> dict[str, str]:
+        """What the run is; two sides with other words must not work together."""
         return {**fingerprint("flower", self.world, self.algorithm, self.plan), "privacy": repr(self.privacy)}
 
     @cached_property
     def digest(self) -> str:
-        return hashlib.sha256(json.dumps(self.facts, sort_keys=True).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(self.fingerprint, sort_keys=True).encode()).hexdigest()[:16]
 
     @cached_property
     def like(self) -> Batch:

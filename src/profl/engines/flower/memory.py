@@ -21,10 +21,12 @@ KEEP = 2  # in the context, which travels with every message
 class Memory:
     """The states of one client in one run."""
 
-    def __init__(self, state: Any, folder: str | os.PathLike[str] | None, client: int, facts: dict[str, str]) -> None:
+    def __init__(
+        self, state: Any, folder: str | os.PathLike[str] | None, client: int, fingerprint: dict[str, str]
+    ) -> None:
         self.records = state  # the context's: a dict of records
-        self.disk = None if folder is None else Checkpoints(Path(folder) / f"client-{client}", facts)
-        self.token = facts["token"]
+        self.disk = None if folder is None else Checkpoints(Path(folder) / f"client-{client}", fingerprint)
+        self.token = fingerprint["token"]
 
     def recall(self, round_: int, like: Any) -> Any:
         """The state after a round; None where it is not known any more."""

@@ -1,4 +1,4 @@
-"""Which node is which client: ids are random, so each new node is asked once for its partition-id and its facts."""
+"""Which node is which client: ids are random, so each new one is asked for its partition-id and its fingerprint."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Nodes:
 
     def _hello(self, node: int, told: dict[str, object], found: dict[int, int]) -> None:
         theirs = {name[5:]: str(text) for name, text in told.items() if name.startswith("fact ")}
-        differing = difference(self.federation.facts, theirs)
+        differing = difference(self.federation.fingerprint, theirs)
         if differing:
             self.refusals[node] = "it runs another problem (server, node): " + "; ".join(differing)
         else:

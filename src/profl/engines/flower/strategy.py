@@ -71,7 +71,7 @@ class ProFLStrategy(Strategy):
         self.token = uuid.uuid4().hex
         self.saved = None
         if checkpoint is not None:
-            self.saved = Checkpoints(checkpoint, federation.facts, resume)
+            self.saved = Checkpoints(checkpoint, federation.fingerprint, resume)
             fresh = (self.server, Guard(), ())
             self.server, _, self.incidents = restore(self.saved, federation.rounds, fresh)
             self.token = self._known_token(self.token)

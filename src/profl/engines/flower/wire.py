@@ -37,7 +37,7 @@ class Order(NamedTuple):
     round: int  # counted from 1
     since: int
     token: str  # of the run, across restarts of the server
-    digest: str  # of the facts
+    digest: str  # of the fingerprint
 
 
 def write_order(order: Order) -> RecordDict:
