@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import profl
-from profl.engines.checkpoint import KEEP, Checkpoints
-from profl.engines.facts import describe
+from profl.storage.checkpoints import KEEP, Checkpoints
+from profl.storage.fingerprint import describe, digest, sha256
 from tests import killed
 
 ROOT = Path(__file__).parent.parent
@@ -184,3 +184,11 @@ def test_descriptions_tell_functions_apart():
     assert describe(make(1.0)) == describe(make(1.0))
     assert describe(make(1.0)) != describe(make(2.0))
     assert describe(lambda t: t + 1) != describe(lambda t: t + 2)
+
+
+def test_the_hash_of_arrays_stays_what_it_was():
+    """Files that earlier versions wrote hold these: with another hash they could not be read."""
+    arrays = {"state['theta']": np.arange(3, dtype=np.float32), "history[0]": np.ones((2, 1), np.int32)}
+    whole = "b6c4de55f1df7f4f315a4550b3ca5fe08c59053436ccbd1b25a0242754ad69c2"
+    assert sha256(sorted(arrays.items())) == whole
+    assert digest({"gamma": np.arange(2.0)}) == "834ef431a2d7c909"

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from profl import checks
 from profl.cli import app
+from profl.cli import reproduce as commands
 from profl.data import MissingDataError
-from profl.experiments import commands
 from profl.experiments import reproduce as work
 from profl.experiments.claims import at_most
 from profl.experiments.paper import ITEMS, Found, Item

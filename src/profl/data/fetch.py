@@ -21,7 +21,7 @@ from typing import Any
 from profl import checks
 from profl.data.dataset import ChecksumError, Dataset, MissingDataError
 from profl.data.registry import cache_path, dataset, find, load, locate
-from profl.disk import atomic
+from profl.storage.atomic import atomic
 
 WAIT = 60.0
 """Seconds that each source beyond this machine is waited for."""

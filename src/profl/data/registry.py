@@ -8,13 +8,13 @@ sources beyond this machine.
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 from profl import checks
 from profl.data.adult import ADULT
 from profl.data.credit import CREDIT
 from profl.data.dataset import Dataset, MissingDataError
+from profl.storage.cache import cache_directory
 
 DATASETS: dict[str, Dataset] = {dataset.name: dataset for dataset in (ADULT, CREDIT)}
 
@@ -28,17 +28,6 @@ def dataset(name: str) -> Dataset:
     profl.checks.InputError: unknown data set 'adlt'; did you mean 'adult'? There are: adult, credit
     """
     return DATASETS[checks.one_of("data set", name, DATASETS)]
-
-
-def cache_directory() -> Path:
-    """Where fetched data sets are kept: $XDG_CACHE_HOME/profl, or the platform's own place for caches."""
-    if given := os.environ.get("XDG_CACHE_HOME"):
-        return Path(given) / "profl"
-    if sys.platform == "win32" and (local := os.environ.get("LOCALAPPDATA")):
-        return Path(local) / "profl" / "Cache"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "profl"
-    return Path.home() / ".cache" / "profl"
 
 
 def cache_path(name: str) -> Path:

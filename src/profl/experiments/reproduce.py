@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from profl import checks
-from profl.disk import atomic
 from profl.experiments.paper import ITEMS
 from profl.experiments.paper.item import Item
+from profl.storage.atomic import atomic
 
 PACKAGES = ("profl", "jax", "numpy", "optax")
 

@@ -16,11 +16,10 @@ import jax
 import numpy as np
 
 from profl import checks
-from profl.disk import atomic, digest
 from profl.algorithms.performative import Jacobians
 from profl.results.record import SERIES, Live, Run
-
-__all__ = ["FORMAT", "atomic", "load", "save"]
+from profl.storage.atomic import atomic
+from profl.storage.fingerprint import sha256
 
 FORMAT = 2
 _ARRAYS = ("rounds", *SERIES)
@@ -34,7 +33,7 @@ def save(run: Run, path: str | os.PathLike[str]) -> None:
     shapes: dict[str, Any] = {}
     for name in _TREES:
         shapes[name] = _pack(getattr(run, name), name, arrays)
-    meta = {"format": FORMAT, "trees": shapes, "sha256": digest(arrays)}
+    meta = {"format": FORMAT, "trees": shapes, "sha256": sha256(sorted(arrays.items()))}
     meta |= {name: getattr(run, name) for name in (*_PLAIN, "incidents")}
     target = Path(path)
     with atomic(target) as temporary, open(temporary, "wb") as file:
@@ -60,7 +59,7 @@ def load(path: str | os.PathLike[str]) -> Run:
         raise checks.InputError(problem + f"the file is cut short or no profl run ({error})") from error
     if meta.get("format") != FORMAT:
         raise checks.InputError(problem + f"it has format {meta.get('format')!r}, this version reads {FORMAT}")
-    if (found := digest(arrays)) != meta["sha256"]:
+    if (found := sha256(sorted(arrays.items()))) != meta["sha256"]:
         raise checks.InputError(problem + f"its sha256 is {found}, the file says {meta['sha256']}")
     plain: dict[str, Any] = {name: meta[name] for name in _PLAIN}
     plain["seeds"] = tuple(plain["seeds"])

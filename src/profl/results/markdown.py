@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from profl.results.cells import cell
+
 Result = dict[str, Any]
 
 
@@ -77,17 +79,3 @@ def table(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """
     head, *body = ["| " + " | ".join(entry.replace("|", "\\|") for entry in line) + " |" for line in (columns, *lines)]
     return "\n".join([head, "|" + "---|" * len(columns), *body])
-
-
-def cell(value: Any) -> str:
-    """
-    >>> cell(0.12345), cell([0, 0.5]), cell(None), cell({"PFL": 0.01})
-    ('0.1235', '0, 0.5', '-', 'PFL 0.01')
-    """
-    if value is None:
-        return "-"
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {cell(entry)}" for key, entry in value.items())
-    if isinstance(value, list):
-        return ", ".join(map(cell, value))
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from profl import checks
-from profl.results.files import atomic
 from profl.results.record import Run, mean_over_seeds
+from profl.storage.atomic import atomic
 
 STYLES = {
     "pfl": ("PFL", "#c44e52"),

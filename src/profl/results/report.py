@@ -13,8 +13,9 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from profl.disk import atomic
+from profl.results.cells import cell
 from profl.results.plots import colours
+from profl.storage.atomic import atomic
 
 Result = dict[str, Any]
 
@@ -72,7 +73,7 @@ def _head(results: Sequence[Result], landscape: bool) -> str:
             f'<a href="#{item}">{item}</a>',
             escape(claim["claim"]),
             escape(claim.get("paper") or "-"),
-            number(claim["measured"]),
+            _html(claim["measured"]),
             escape(claim["expected"]),
             '<span class="yes">yes</span>' if claim["holds"] else '<span class="no">no</span>',
         ]
@@ -105,11 +106,11 @@ def _section(result: Result, panels: dict[str, Any]) -> str:
     figure = "".join(_panel(f"{name}-{i}", spec, panels) for i, spec in enumerate(result["panels"]))
     columns = list(dict.fromkeys(key for row in result["rows"] for key in row))
     numeric = {c for c in columns if any(isinstance(row.get(c), (int, float)) for row in result["rows"])}
-    rows = [[number(row.get(column, "")) for column in columns] for row in result["rows"]]
+    rows = [[_html(row.get(column, "")) for column in columns] for row in result["rows"]]
     failed = [claim for claim in result["claims"] if not claim["holds"]]
     verdict = f"{len(result['claims']) - len(failed)} of {len(result['claims'])} claims hold"
     misses = "".join(
-        f'<li><span class="no">Does not hold:</span> {escape(claim["claim"])}: {number(claim["measured"])}, '
+        f'<li><span class="no">Does not hold:</span> {escape(claim["claim"])}: {_html(claim["measured"])}, '
         f"expected {escape(claim['expected'])}.</li>"
         for claim in failed
     )
@@ -140,9 +141,7 @@ def _panel(key: str, spec: Result, panels: dict[str, Any]) -> str:
 
 def _settings(result: Result) -> str:
     names = list(dict.fromkeys([*result["paper_row"], *result["settings"]]))
-    rows = [
-        [escape(name), _value(result["paper_row"].get(name)), _value(result["settings"].get(name))] for name in names
-    ]
+    rows = [[escape(name), _html(result["paper_row"].get(name)), _html(result["settings"].get(name))] for name in names]
     about = (
         f"{result['seeds']} seeds ({', '.join(map(str, result['seed_list']))}), {result['seconds']:.1f} s, "
         f"{_versions([result])}."
@@ -151,14 +150,6 @@ def _settings(result: Result) -> str:
         _table(["setting", "the paper's row", "here"], rows, set())
         + f'<p>{escape(result["why"])}</p><p class="soft">{about}</p>'
     )
-
-
-def _value(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, dict):
-        return ", ".join(f"{escape(str(key))} {_value(entry)}" for key, entry in value.items())
-    return ", ".join(map(_value, value)) if isinstance(value, list) else number(value)
 
 
 def _versions(results: Sequence[Result]) -> str:
@@ -173,8 +164,8 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], numeric: set[s
     body = "".join(
         "<tr>"
         + "".join(
-            f'<td{kind} data-label="{escape(c)}"><span>{cell}</span></td>'
-            for c, kind, cell in zip(columns, kinds, row, strict=True)
+            f'<td{kind} data-label="{escape(c)}"><span>{text}</span></td>'
+            for c, kind, text in zip(columns, kinds, row, strict=True)
         )
         + "</tr>"
         for row in rows
@@ -182,17 +173,12 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], numeric: set[s
     return f'<table class="cards"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
 
-def number(value: Any) -> str:
-    """A cell: four significant figures, or the text itself, escaped.
-
-    >>> number(0.00012345), number(200), number("a < b"), number(None)
-    ('0.0001234', '200', 'a &lt; b', '-')
+def _html(value: Any) -> str:
     """
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return escape(str(value))
+    >>> _html(0.00012345), _html("a < b")
+    ('0.0001234', 'a &lt; b')
+    """
+    return escape(cell(value))
 
 
 def _title(name: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from profl.results.cells import count, number
 from profl.results.record import Run, mean_over_seeds
 
 _LAST = ("risk", "deployed_regret", "to_optimum", "to_stable", "accuracy")
@@ -27,8 +28,8 @@ def figures(run: Run) -> dict[str, Any]:
         "algorithm": run.algorithm,
         "settings": run.settings,
         "seeds": list(run.seeds),
-        "optimum_risk": _number(run.optimum_risk),
-        "stable_risk": _number(run.stable_risk),
+        "optimum_risk": _finite(run.optimum_risk),
+        "stable_risk": _finite(run.stable_risk),
         "tail_excess": _spread(run, run.tail_excess()),
     }
     for name in _LAST:
@@ -56,12 +57,12 @@ def summarise(run: Run) -> str:
     }
     for name, label in labels.items():
         if facts[name] is not None:
-            rows.append([label, *(_short(facts[name][key]) for key in ("mean", "sd", "min", "max"))])
+            rows.append([label, *(number(facts[name][key]) for key in ("mean", "sd", "min", "max"))])
     clients = run.settings["clients"]
     costs = [["", "total", "per client"]]
     for name in _COSTS:
-        costs.append([name.replace("_", " "), f"{facts[name]:,.0f}", f"{facts[name] / clients:,.0f}"])
-    lines = [head, f"risk at PO {_short(run.optimum_risk)}, at PS {_short(run.stable_risk)}", ""]
+        costs.append([name.replace("_", " "), count(facts[name]), count(facts[name] / clients)])
+    lines = [head, f"risk at PO {number(run.optimum_risk)}, at PS {number(run.stable_risk)}", ""]
     lines += [align(rows), "", align(costs), "", f"seconds {run.seconds:.2f}", *run.failures(), *_live(run)]
     return Text("\n".join(lines))
 
@@ -71,7 +72,7 @@ def _live(run: Run) -> list[str]:
     if run.live is None:
         return []
     risk, error = run.live.risk[:, -1].mean(), run.live.jacobian_error[:, -1].mean()
-    lines = [f"estimated risk {_short(risk)}, estimated squared error of an entry of the Jacobian {_short(error)}"]
+    lines = [f"estimated risk {number(risk)}, estimated squared error of an entry of the Jacobian {number(error)}"]
     lines += [f"{len(run.incidents)} incidents, the last ones:"] if run.incidents else []
     return lines + [f"round {round_}, client {client}: {what}" for round_, client, what in run.incidents[-5:]]
 
@@ -96,14 +97,14 @@ def comparison(runs: Sequence[Run]) -> list[list[str]]:
         tail = facts["tail_excess"]
         cells = [
             run.algorithm,
-            _short(facts["risk"]["mean"]),
-            f"{_short(tail['mean'])} ± {_short(tail['sd'])}",
+            number(facts["risk"]["mean"]),
+            f"{number(tail['mean'])} ± {number(tail['sd'])}",
         ]
         cells += [f"{gap_closed(run, baseline):.2%}" if baseline is not None else "-"]
-        cells += [_short(facts[name]["mean"]) for name in ("to_optimum", "to_stable", "deployed_regret")]
+        cells += [number(facts[name]["mean"]) for name in ("to_optimum", "to_stable", "deployed_regret")]
         cells += [
-            f"{facts['deployments']:,.0f}",
-            f"{facts['samples']:,.0f}",
+            count(facts["deployments"]),
+            count(facts["samples"]),
             f"{facts['bytes_up'] / 1e6:,.2f}",
         ]
         rows.append([*cells, f"{run.seconds:.1f}"])
@@ -143,15 +144,8 @@ def _spread(run: Run, values: np.ndarray) -> dict[str, float | None]:
         "min": good.min(),
         "max": good.max(),
     }
-    return {name: _number(float(value)) for name, value in parts.items()}
+    return {name: _finite(float(value)) for name, value in parts.items()}
 
 
-def _number(value: float) -> float | None:
+def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
-
-
-def _short(value: float | None) -> str:
-    """Four significant figures, or a dash."""
-    if value is None or not np.isfinite(value):
-        return "-"
-    return f"{value:.4g}" if abs(value) < 1e5 else f"{value:.3e}"

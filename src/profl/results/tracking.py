@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from profl import checks
-from profl.disk import atomic
 from profl.results.record import SERIES, Run, mean_over_seeds
+from profl.storage.atomic import atomic
 
 Callback: TypeAlias = Callable[[Run], None]
 

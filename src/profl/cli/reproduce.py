@@ -9,22 +9,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from profl.engines.progress import progress_bar
+from profl.cli.console import print_claims, print_item
+from profl.cli.options import JsonPath, Quiet, parse_seeds
 from profl.experiments import pages
 from profl.experiments import reproduce as work
-from profl.experiments.console import parse_seeds, print_claims, print_item
 from profl.experiments.paper import ITEMS
+from profl.progress import progress_bar
 
 QUICK_SEEDS = "0-1"
-
-JsonPath = Annotated[Path | None, typer.Option("--json", help="Also write the results to this file as JSON.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no tables.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    app.command()(reproduce)
-    app.command()(report)
 
 
 def reproduce(

@@ -1,29 +1,18 @@
-"""What the commands share: seeds as people write them, and results as tables in a terminal."""
+"""Results as tables in a terminal, and figures as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from profl import checks
-
-
-def parse_seeds(text: str) -> list[int]:
-    """Seeds from "3", "0,1,5" or "0-9".
-
-    >>> parse_seeds("0-2,7")
-    [0, 1, 2, 7]
-    """
-    seeds: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.strip().partition("-")
-        if not first.isdigit() or (last and not last.isdigit()):
-            raise checks.InputError(f"seeds must look like 3, 0,1,5 or 0-9, got {text!r}")
-        seeds.extend(range(int(first), int(last or first) + 1))
-    return seeds
+from profl.results.cells import cell
+from profl.results.record import Run
+from profl.results.tables import comparison, figures
+from profl.storage.atomic import write_json
 
 
 def print_item(console: Console, found: dict[str, Any]) -> None:
@@ -56,12 +45,22 @@ def print_claims(console: Console, items: Sequence[dict[str, Any]]) -> None:
     console.print(table)
 
 
-def cell(value: Any) -> str:
-    """A value for a table.
+def print_comparison(console: Console, title: str, runs: Sequence[Run]) -> None:
+    """The comparison as a table, with PO and PS in its title."""
+    header, *rows = comparison(runs)
+    known = f"optimum PO {runs[0].optimum_risk:.4f}, stable point PS {runs[0].stable_risk:.4f}"
+    table = Table(title=f"{title}: {known}; mean over {len(runs[0].seeds)} seeds", title_justify="left")
+    for i, column in enumerate(header):
+        table.add_column(column, justify="left" if i == 0 else "right")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    for run in runs:
+        for line in run.failures():
+            console.print(f"{run.algorithm}: {line}", style="red")
 
-    >>> cell(0.123456), cell(None), cell("PFL")
-    ('0.1235', '-', 'PFL')
-    """
-    if value is None:
-        return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+def write_runs(path: Path | None, command: str, runs: Sequence[Run]) -> None:
+    """The figures of runs as JSON, where a path is given."""
+    if path:
+        write_json(path, {"command": command, "runs": [figures(run) for run in runs]})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,14 +9,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from profl.disk import atomic
-from profl.engines.conformance import check
-from profl.engines.named import named
+from profl.engines.conformance import check as examine
+from profl.objects import named
+from profl.storage.atomic import write_json
 
 _COLOURS = {"ok": "green", "look": "yellow", "fail": "bold red"}
 
 
-def check_(
+def check(
     problem: Annotated[str, typer.Argument(help="The problem, as FILE.py:NAME or MODULE:NAME.")],
     client: Annotated[
         str | None, typer.Option(help="A client, or a list of them, as FILE.py:NAME; else the problem's own reaction.")
@@ -35,11 +34,10 @@ def check_(
     clients = [None] if client is None else _several(named(client))
     rows: list[dict[str, Any]] = []
     for number, one in enumerate(clients):
-        found = check(asked, one, samples=samples, timeout=timeout)
+        found = examine(asked, one, samples=samples, timeout=timeout)
         rows += [{"client": number, **finding._asdict()} for finding in found]
     if json_path:
-        with atomic(json_path) as temporary:
-            temporary.write_text(json.dumps({"findings": rows}, indent=2) + "\n", encoding="utf-8")
+        write_json(json_path, {"findings": rows})
     if not quiet:
         table = Table(title=f"{problem}, {samples} samples", title_justify="left")
         for column in ("client", "question", "verdict", "detail"):

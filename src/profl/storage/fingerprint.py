@@ -1,50 +1,25 @@
-"""What a run is, in words that stay the same from process to process; the checkpoint of another run has other words."""
+"""Values in words that stay the same from process to process, and the one hash of arrays behind them.
+
+What a run is made of is described so: the checkpoint of another run has other words.
+"""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import types
+from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from profl.algorithms.base import Algorithm
-from profl.engines.plan import Plan
-from profl.problem.problem import Problem
-
-_DEPTH = 6
+DEPTH = 6
+"""How far into nested values a description goes."""
 
 
-def facts(engine: str, problem: Problem, algorithm: Algorithm, plan: Plan) -> dict[str, str]:
-    """Everything that decides what a run computes, except how many rounds it has."""
-    settings, population = plan.settings, plan.population
-    return {
-        "engine": engine,
-        "precision": str(jnp.zeros(()).dtype),
-        "problem": problem.name,
-        "loss": describe(problem.loss),
-        "family": describe(problem.family),
-        "reaction": describe(problem.reaction),
-        "project": describe(problem.project),
-        "signal": describe(problem.signal),
-        "clients": f"{population.weights.shape[0]} {_digest(population.clients)}",
-        "weights": _digest(population.weights),
-        "samples": _digest(population.counts),
-        "start": _digest(plan.models),
-        "seeds": str(plan.seeds),
-        "local_steps": str(settings.local_steps),
-        "participation": f"{settings.slots} {settings.scheme}",
-        "record_every": str(settings.record_every),
-        "attack": f"{describe(settings.attack)} {_digest(population.hostile)}",
-        "min_reports": str(settings.min_reports),
-    } | {f"algorithm.{name}": text for name, text in _fields(algorithm, _DEPTH)}
-
-
-def describe(value: Any, depth: int = _DEPTH) -> str:
+def describe(value: Any, depth: int = DEPTH) -> str:
     """A value in words that hold in every process: no addresses; functions by their name and their code.
 
     >>> print(describe(functools.partial(max, 1.0)), describe({"a": [1, "b"]}))
@@ -54,7 +29,7 @@ def describe(value: Any, depth: int = _DEPTH) -> str:
         return repr(value) if depth else "..."
     below = functools.partial(describe, depth=depth - 1)
     if isinstance(value, (np.ndarray, np.generic, jax.Array)):
-        return _digest(value)
+        return digest(value)
     if isinstance(value, functools.partial):
         return f"partial({below(value.func)}, {below(list(value.args))}, {below(value.keywords)})"
     if isinstance(value, types.MethodType):
@@ -66,12 +41,14 @@ def describe(value: Any, depth: int = _DEPTH) -> str:
     if isinstance(value, (list, tuple, set, frozenset)):
         return "[" + ", ".join(below(item) for item in value) + "]"
     if is_dataclass(value) and not isinstance(value, type):
-        return f"{type(value).__qualname__}({', '.join(f'{name}={text}' for name, text in _fields(value, depth - 1))})"
+        parts = ", ".join(f"{name}={text}" for name, text in describe_fields(value, depth - 1))
+        return f"{type(value).__qualname__}({parts})"
     named = value if hasattr(value, "__qualname__") else type(value)
     return f"{named.__module__}.{named.__qualname__}"
 
 
-def _fields(value: Any, depth: int) -> list[tuple[str, str]]:
+def describe_fields(value: Any, depth: int = DEPTH) -> list[tuple[str, str]]:
+    """The fields of a dataclass, each described."""
     return [(field.name, describe(getattr(value, field.name), depth)) for field in fields(value)]
 
 
@@ -87,10 +64,21 @@ def _code(code: types.CodeType) -> bytes:
     return code.co_code + consts + " ".join(code.co_names).encode()
 
 
-def _digest(tree: Any) -> str:
+def digest(tree: Any) -> str:
+    """The first 16 digits of the sha256 of a tree's arrays and of where they stand in it.
+
+    >>> digest({"a": np.zeros(2)}) == digest({"a": np.zeros(2)}), digest(np.zeros(2)) == digest(np.zeros((2, 1)))
+    (True, False)
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return sha256((jax.tree_util.keystr(path), leaf) for path, leaf in leaves)[:16]
+
+
+def sha256(named: Iterable[tuple[str, Any]]) -> str:
+    """Over the names, types, shapes and numbers of named arrays, in the order given."""
     total = hashlib.sha256()
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+    for name, leaf in named:
         array = np.asarray(leaf)
-        total.update(f"{jax.tree_util.keystr(path)} {array.dtype} {array.shape}".encode())
+        total.update(f"{name} {array.dtype} {array.shape}".encode())
         total.update(np.ascontiguousarray(array).tobytes())
-    return total.hexdigest()[:16]
+    return total.hexdigest()

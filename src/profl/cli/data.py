@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +12,8 @@ from rich.table import Table
 from profl import checks
 from profl.data.fetch import WAIT, get
 from profl.data.registry import DATASETS, dataset, find, locate
-from profl.disk import atomic
+from profl.results.cells import count
+from profl.storage.atomic import write_json
 
 app = typer.Typer(no_args_is_help=True, help="Real data sets: what there is, how to get it, where it lies.")
 
@@ -38,15 +38,14 @@ def list_(
         for known in DATASETS.values()
     ]
     if json_path:
-        with atomic(json_path) as temporary:
-            temporary.write_text(json.dumps({"data": rows}, indent=2) + "\n", encoding="utf-8")
+        write_json(json_path, {"data": rows})
     if quiet:
         return
     table = Table(title="Data sets", title_justify="left")
     for column in rows[0]:
         table.add_column(column, justify="right" if column == "rows" else "left")
     for row in rows:
-        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else cell for cell in row.values()))
+        table.add_row(*(count(value) if isinstance(value, int) else value for value in row.values()))
     Console().print(table)
     for row in rows:
         if row["here"] != "yes":

@@ -1,14 +1,12 @@
-"""Files that are written whole or not at all, and the sum that tells whether they still are."""
+"""Files that are written whole or not at all."""
 
 from __future__ import annotations
 
-import hashlib
+import json
 import os
 import tempfile
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 
 class atomic:
@@ -34,16 +32,13 @@ class atomic:
         os.replace(self.temporary, self.path)
 
 
+def write_json(path: str | os.PathLike[str], content: Any) -> None:
+    """``content`` as JSON for people to read, and a line end."""
+    with atomic(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
 def _umask() -> int:
     current = os.umask(0)
     os.umask(current)
     return current
-
-
-def digest(arrays: dict[str, np.ndarray]) -> str:
-    """sha256 over the names, types, shapes and numbers of named arrays."""
-    total = hashlib.sha256()
-    for name in sorted(arrays):
-        total.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
-        total.update(np.ascontiguousarray(arrays[name]).tobytes())
-    return total.hexdigest()

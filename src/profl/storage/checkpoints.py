@@ -1,8 +1,9 @@
 """Checkpoints: after each round, one file, written whole or not at all; the newest few are kept.
 
 A file is a numpy archive of every array that the next round needs and of the history, and one JSON text: the format,
-what the run is (``facts``), and the sha256 of the arrays. Random keys are not in it: they come from (seed, client,
-step). It is refused when it is cut short, of another format or of another run, with what differs.
+what the run is (its fingerprint, under the key "facts"), and the sha256 of the arrays. Random keys are not in it: they
+come from (seed, client, step). It is refused when it is cut short, of another format or of another run, with what
+differs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import jax
 import numpy as np
 
 from profl.checks import InputError
-from profl.disk import atomic, digest
+from profl.storage.atomic import atomic
+from profl.storage.fingerprint import sha256
 
 FORMAT = 1
 KEEP = 3
@@ -36,12 +38,12 @@ class Checkpoints:
 
     Args:
       folder: made where it does not exist.
-      facts: what the run is; a checkpoint with other facts is refused.
+      fingerprint: what the run is, in words; a checkpoint with other words is refused.
       resume: go on from the newest checkpoint; False refuses a folder that has one.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], facts: dict[str, str], resume: bool = True) -> None:
-        self.folder, self.facts = Path(folder), facts
+    def __init__(self, folder: str | os.PathLike[str], fingerprint: dict[str, str], resume: bool = True) -> None:
+        self.folder, self.fingerprint = Path(folder), fingerprint
         if self.folder.exists() and not self.folder.is_dir():
             raise InputError(f"checkpoint must be a folder, got the file {self.folder}")
         if not resume and self.numbers():
@@ -63,7 +65,7 @@ class Checkpoints:
     def save(self, number: int, state: Any, history: Any) -> None:
         """Write the checkpoint of a round, then remove the oldest beyond ``KEEP``."""
         arrays = {**_arrays("state", state), **_arrays("history", history)}
-        meta = {"format": FORMAT, "round": number, "facts": self.facts, "sha256": digest(arrays)}
+        meta = {"format": FORMAT, "round": number, "facts": self.fingerprint, "sha256": sha256(sorted(arrays.items()))}
         with atomic(self.path(number)) as temporary, open(temporary, "wb") as file:
             np.savez(file, allow_pickle=False, **arrays, meta=np.array(json.dumps(meta)))
         for old in self.numbers()[:-KEEP]:
@@ -88,9 +90,9 @@ class Checkpoints:
         arrays, meta = _read(path)
         if meta.get("format") != FORMAT:
             raise InputError(f"cannot resume from {path}: it has format {meta.get('format')!r}, not {FORMAT}")
-        if (found := digest(arrays)) != meta["sha256"]:
+        if (found := sha256(sorted(arrays.items()))) != meta["sha256"]:
             raise InputError(f"cannot resume from {path}: its sha256 is {found}, the file says {meta['sha256']}")
-        if differing := difference(meta["facts"], self.facts):
+        if differing := difference(meta["facts"], self.fingerprint):
             raise InputError(f"cannot resume from {path}, it is of another run: {'; '.join(differing)}")
         return Saved(
             meta["round"],

@@ -1,0 +1,5 @@
+"""``python -m profl.cli``."""
+
+from profl.cli import main
+
+main()

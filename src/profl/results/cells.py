@@ -1,0 +1,41 @@
+"""How values look in the cell of a table, wherever the table is: a terminal, Markdown, a page."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+
+def cell(value: Any) -> str:
+    """Any value: four significant figures, a dash for None, lists and dicts in one line.
+
+    >>> cell(0.123456), cell(200), cell(None), cell("PFL"), cell([0, 0.5]), cell({"PFL": 0.01})
+    ('0.1235', '200', '-', 'PFL', '0, 0.5', 'PFL 0.01')
+    """
+    if value is None:
+        return "-"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {cell(entry)}" for key, entry in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(cell, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def number(value: float | None) -> str:
+    """A measured number: four significant figures, a dash where nothing finite was measured.
+
+    >>> number(0.123456), number(123456.0), number(float("nan")), number(None)
+    ('0.1235', '1.235e+05', '-', '-')
+    """
+    if value is None or not math.isfinite(value):
+        return "-"
+    return f"{value:.4g}" if abs(value) < 1e5 else f"{value:.3e}"
+
+
+def count(value: float) -> str:
+    """A number of things: whole, with separators.
+
+    >>> count(48842), count(1e6)
+    ('48,842', '1,000,000')
+    """
+    return f"{value:,.0f}"
