@@ -18,7 +18,7 @@ from profl.server.participation import choose, first_occurrence
 
 SOURCE = Path(profl.__file__).parent
 LAYERS = [
-    {"typing", "checks", "trees", "random", "disk"},
+    {"typing", "checks", "trees", "random", "disk", "loops", "quantiles"},
     {"problem"},
     {"data"},
     {"cases"},

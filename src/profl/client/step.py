@@ -22,8 +22,8 @@ import jax.numpy as jnp
 import optax
 
 from profl import trees
-from profl.client.believe import believe
 from profl.client.explore import Exploration
+from profl.client.filtering import filter_weights
 from profl.client.filters import Filter
 from profl.client.gradient import Terms, pull_back, terms
 from profl.client.sample_size import AdaptiveSamples, paper_size, variance_size
@@ -121,7 +121,7 @@ def step(
     theta; ``resize`` says whether to look at the sample size (once a round).
     """
     deployed = theta if deployed is None else deployed
-    weights, kept = believe(rules, recipe.filter, deployed, batch, weights)
+    weights, kept = filter_weights(rules, recipe.filter, deployed, batch, weights)
     f = estimate(rules, batch, weights, poison)
     memory, jacobian = remember(rules, recipe, state, theta, deployed, batch, weights, f)
     found = terms(rules, recipe.second, deployed, batch, weights, f)

@@ -14,7 +14,7 @@ from profl.disk import atomic
 from profl.engines.conformance import check
 from profl.engines.named import named
 
-_COLOURS = {"ok": "green", "look": "yellow", "fail": "bold red"}
+_COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def check_(

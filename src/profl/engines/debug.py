@@ -14,7 +14,7 @@ import numpy as np
 
 from profl import random, trees
 from profl.client import step as parts
-from profl.client.believe import believe
+from profl.client.filtering import filter_weights
 from profl.client.gradient import terms
 from profl.engines.plan import Plan, draw
 from profl.engines.rounds import Work, begin, final_jacobians, one_round, own_jacobian, stage, trace
@@ -63,7 +63,7 @@ def _local(plan: Plan, root: Key, round_: int, client: int, theta: Theta, state:
         with stage(where, "sample") as check:  # line 5: deploy, the environment changes, draw n_i samples
             batch = check(_draw(settings, key, deployed, row.clients, n))
         with stage(where, "filter") as check:  # lines 7 and 11: which samples to believe
-            believed, kept = check(_believe(rules, recipe.filter, deployed, batch, weights))
+            believed, kept = check(_filter_weights(rules, recipe.filter, deployed, batch, weights))
         with stage(where, "estimate f") as check:  # lines 8 and 12
             f = check(_estimate(rules, batch, believed))
             f = f if settings.attack is None else check(jnp.where(row.hostile, settings.attack.f_hat(f), f))
@@ -92,7 +92,7 @@ _deploy = partial(jax.jit, static_argnums=(0, 1))(parts.deploy)
 _draw = partial(jax.jit, static_argnums=(0, 4))(draw)
 _next_size = partial(jax.jit, static_argnums=(0, 1))(parts.next_size)
 _estimate = partial(jax.jit, static_argnums=0)(lambda rules, batch, weights: rules.family.estimate(batch, weights))
-_believe = partial(jax.jit, static_argnums=(0, 1))(believe)
+_filter_weights = partial(jax.jit, static_argnums=(0, 1))(filter_weights)
 _remember = partial(jax.jit, static_argnums=(0, 1))(parts.remember)
 _terms = partial(jax.jit, static_argnums=(0, 1))(terms)
 _combine = partial(jax.jit, static_argnums=(0, 1))(parts.combine)
