@@ -103,9 +103,9 @@ class Says(Shop):
         ({"loss": lambda t, z: jnp.sum(z)}, Shop(), "gradient", "fail", "is theta used"),
         ({"project": lambda t: 0.5 * t}, Shop(), "projection", "fail", "twice"),
         ({"family": Biased()}, Shop(), "family", "fail", "does not fit log_prob"),
-        ({}, Shop(sd=5.0), "noise", "look", "set its sd"),
-        ({}, Shop(gamma=0.0), "reaction", "look", "no reaction"),
-        ({}, Shop(junk=0.2), "junk", "look", "drop 2"),
+        ({}, Shop(sd=5.0), "noise", "warn", "set its sd"),
+        ({}, Shop(gamma=0.0), "reaction", "warn", "no reaction"),
+        ({}, Shop(junk=0.2), "junk", "warn", "drop 2"),
         ({}, Says(np.zeros((500, 3))), "batch", "fail", "must have shape (2,)"),
         ({}, Says(None), "batch", "fail", "sent nothing"),
         ({}, Says(ConnectionError("no route")), "batch", "fail", "no route"),
@@ -138,7 +138,7 @@ def test_on_the_command_line(tmp_path):
     done = CliRunner().invoke(app, ["check", f"{place}:problem", "--client", f"{place}:clients", "--json", str(report)])
     assert done.exit_code == 0, done.output
     rows = json.loads(report.read_text())["findings"]
-    assert {(row["client"], row["verdict"]) for row in rows if row["question"] == "junk"} == {(0, "ok"), (1, "look")}
+    assert {(row["client"], row["verdict"]) for row in rows if row["question"] == "junk"} == {(0, "ok"), (1, "warn")}
     assert CliRunner().invoke(app, ["check", f"{place}:broken"]).exit_code == 1
     with pytest.raises(profl.InputError, match="cannot import nowhere"):
         CliRunner().invoke(app, ["check", "nowhere:problem"], catch_exceptions=False)

@@ -12,18 +12,17 @@ import pytest
 
 import profl
 from profl import random, trees
-from profl.problem.contamination import (
+from profl.problem.contamination import ContaminatedReaction, contaminate
+from profl.problem.sources import (
     SOURCES,
     Adaptive,
     Blob,
-    ContaminatedReaction,
     HeavyTail,
     LabelFlip,
     PointMass,
     Scaled,
     TwoBlobs,
     Uniform,
-    contaminate,
 )
 from tests.problems import CASES
 

@@ -18,7 +18,7 @@ from profl.server.participation import choose, first_occurrence
 
 SOURCE = Path(profl.__file__).parent
 LAYERS = [
-    {"typing", "checks", "trees", "random", "progress", "objects"},
+    {"typing", "checks", "trees", "random", "progress", "objects", "loops", "quantiles", "stages"},
     {"storage"},
     {"problem"},
     {"data"},

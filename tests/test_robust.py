@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import profl
 from profl import cli, trees
-from profl.client.believe import believe, first_order, gradients
+from profl.client.filtering import filter_weights, first_order, gradients
 from profl.client.filters import RobustFilter, keep_all
 from profl.client.sample_size import paper_size, variance_size
 from profl.experiments import robust
@@ -37,7 +37,7 @@ def test_clean_classes_are_not_clean_and_junk():
     y = np.asarray(batch["y"])
     weights = jnp.where(y == y.min(), 1.0, 0.25)
     weights = weights / weights.sum()
-    believed, kept = believe(problem.rules, RobustFilter(), theta, batch, weights)
+    believed, kept = filter_weights(problem.rules, RobustFilter(), theta, batch, weights)
     assert kept > 0.99
     for label in (y.min(), y.max()):
         assert np.sum(believed[y == label]) == pytest.approx(float(np.sum(weights[y == label])), abs=1e-5)
@@ -50,7 +50,7 @@ def test_junk_gets_no_weight_and_the_clean_keep_theirs(share):
     batch = np.array(drawn(problem, theta))
     bad = np.arange(500) < 500 * share
     batch[bad] += 30.0
-    believed, kept = believe(problem.rules, RobustFilter(), theta, jnp.asarray(batch), jnp.full(500, 1 / 500))
+    believed, kept = filter_weights(problem.rules, RobustFilter(), theta, jnp.asarray(batch), jnp.full(500, 1 / 500))
     assert np.all(np.asarray(believed)[bad] == 0)
     assert kept == pytest.approx(1 - share, abs=0.02)
     assert np.sum(believed) == pytest.approx(1, abs=1e-5)
@@ -61,7 +61,7 @@ def test_no_filter_changes_nothing():
     theta = jnp.full(5, 2.0)
     weights = jnp.full(500, 1 / 500)
     for choice in (None, keep_all):
-        believed, kept = believe(problem.rules, choice, theta, drawn(problem, theta), weights)
+        believed, kept = filter_weights(problem.rules, choice, theta, drawn(problem, theta), weights)
         np.testing.assert_allclose(believed, weights, rtol=1e-6)
         assert kept == pytest.approx(1)
 

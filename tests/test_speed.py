@@ -16,7 +16,7 @@ import profl
 from profl import random, trees
 from profl.client import filters
 from profl.client import step as steps
-from profl.client.filters import suspicious
+from profl.client.filters.first_look import suspicious
 from profl.engines import simulate as fast
 from profl.experiments import peers
 from profl.problem import oracle

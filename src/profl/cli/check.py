@@ -13,7 +13,7 @@ from profl.engines.conformance import check as examine
 from profl.objects import named
 from profl.storage.atomic import write_json
 
-_COLOURS = {"ok": "green", "look": "yellow", "fail": "bold red"}
+_COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def check(

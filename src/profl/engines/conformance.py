@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import checks, random, trees
-from profl.client.believe import believe
+from profl.client.filtering import filter_weights
 from profl.client.filters import RobustFilter
 from profl.engines import batches
 from profl.engines.visit import call, takes_step
@@ -38,7 +38,7 @@ MOVE = 0.1  # of a deployment's coordinates, relative to the root mean square of
 
 class Finding(NamedTuple):
     question: str
-    verdict: str  # "ok", "look" or "fail"
+    verdict: str  # "ok", "warn" or "fail"
     detail: str
 
 
@@ -51,7 +51,7 @@ def check(
 ) -> list[Finding]:
     """Ask a problem, and a client where there is one, what a run would ask of them.
 
-    Without a client the problem's own reaction is asked. "fail" will not run or will mislead; "look" may be meant.
+    Without a client the problem's own reaction is asked. "fail" will not run or will mislead; "warn" may be meant.
 
     >>> import profl
     >>> [finding.question for finding in check(profl.cases.housing(clients=2)) if finding.verdict == "fail"]
@@ -78,7 +78,7 @@ def _ask(
     batch = deploy(theta, 0)
     rows = batches.rows(batch)
     slow = f"{rows} of {samples} samples in {time.monotonic() - started:.2f} s"
-    yield Finding("batch", "ok" if rows >= samples else "look", slow)
+    yield Finding("batch", "ok" if rows >= samples else "warn", slow)
     weights = jnp.full(rows, 1.0 / rows)
     yield _losses(world, theta, batch)
     yield _gradient(world, theta, batch)
@@ -92,10 +92,10 @@ def _ask(
 
 
 def _junk(world: Problem, theta: Theta, batch: Batch, weights: Array) -> Finding:
-    kept = float(_believe(world.rules, RobustFilter(), theta, batch, weights)[1])
+    kept = float(_filter_weights(world.rules, RobustFilter(), theta, batch, weights)[1])
     hint = "; train with profl.profl, whose filter drops it" if kept < 0.97 else ""
     return Finding(
-        "junk", "look" if kept < 0.97 else "ok", f"the filter would drop {1 - kept:.1%} of the samples{hint}"
+        "junk", "warn" if kept < 0.97 else "ok", f"the filter would drop {1 - kept:.1%} of the samples{hint}"
     )
 
 
@@ -179,7 +179,7 @@ def _gradient(world: Problem, theta: Theta, batch: Batch) -> Finding:
     if not math.isfinite(error) or not np.any(slope):
         return Finding("gradient", "fail", "the gradient of the mean loss is zero or not finite: is theta used?")
     hint = ": the loss has a kink, or stops a gradient" if error > 1e-4 else ""
-    verdict = "ok" if error <= 1e-4 else "look" if error < 0.05 else "fail"
+    verdict = "ok" if error <= 1e-4 else "warn" if error < 0.05 else "fail"
     return Finding("gradient", verdict, f"differs from differences by {error:.1e} of its size{hint}")
 
 
@@ -202,7 +202,7 @@ def _family(world: Problem, batch: Batch, weights: Array, f: Array) -> Finding:
     spread = along.std(axis=0) / math.sqrt(along.shape[0])
     worst = float(np.max(np.abs(along.mean(axis=0)) / np.maximum(spread, 1e-12)))
     hint = ": the estimate does not fit log_prob" if worst > 1 else ""
-    verdict = "ok" if worst <= 1 else "look" if worst < 3 else "fail"
+    verdict = "ok" if worst <= 1 else "warn" if worst < 3 else "fail"
     return Finding("family", verdict, f"the score at the estimate is {worst:.2g} standard errors from zero{hint}")
 
 
@@ -212,7 +212,7 @@ def _noise(world: Problem, batch: Batch, weights: Array, f: Array) -> Finding:
     ratio = float(np.sqrt(stated.sum() / max(float(measured.sum()), 1e-30)))
     if 0.5 <= ratio <= 2:
         return Finding("noise", "ok", f"the family states {ratio:.2f} times the noise that the data show")
-    return Finding("noise", "look", f"the family states {ratio:.2g} times the noise that the data show: set its sd")
+    return Finding("noise", "warn", f"the family states {ratio:.2g} times the noise that the data show: set its sd")
 
 
 def _reaction(world: Problem, theta: Theta, deploy: Callable[[Theta, int], Batch]) -> Finding:
@@ -231,7 +231,7 @@ def _reaction(world: Problem, theta: Theta, deploy: Callable[[Theta, int], Batch
         return Finding("reaction", "ok", f"the data move with the model: {sigmas:.0f} standard deviations")
     return Finding(
         "reaction",
-        "look",
+        "warn",
         f"no reaction to models {MOVE:.0%} apart ({sigmas:.1f} standard deviations): take more samples; "
         "where there is none, profl.pfl is enough",
     )
@@ -261,7 +261,7 @@ def _scores(family: Family, batch: Batch, f: Array) -> Array:
     return jax.vmap(jax.grad(family.log_prob, argnums=1), (0, None))(batch, f)
 
 
-_believe = partial(jax.jit, static_argnums=(0, 1))(believe)
+_filter_weights = partial(jax.jit, static_argnums=(0, 1))(filter_weights)
 
 
 def _flat(theta: Theta) -> tuple[np.ndarray, Callable[[Any], Theta]]:

@@ -21,7 +21,8 @@ from profl.client.filters import FILTERS, PaperFilter
 from profl.client.sample_size import AdaptiveSamples
 from profl.engines.simulate import simulate
 from profl.experiments.claims import Part, at_least, at_most, item
-from profl.problem.contamination import SOURCES, contaminate
+from profl.problem.contamination import contaminate
+from profl.problem.sources import SOURCES
 from profl.results.record import Run
 from profl.typing import Array, Key
 

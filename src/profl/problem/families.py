@@ -9,8 +9,8 @@ A family states (paper, Section III-B)
   gets the pathwise gradient, which needs no density and stays right when the noise is not Gaussian;
 * ``variance(batch, weights, f)``: the sampling variance of every entry of f_hat. The default is the sandwich formula of
   M-estimation; families with a cheaper closed form override it;
-* ``kinds`` and ``kind(z)``: where clean samples come in kinds (classes, groups) that differ from one another, how many
-  there are and which one z is. A filter compares a sample with its own kind only.
+* ``group_count`` and ``group_of(z)``: where clean samples come in groups (classes, say) that differ from one another,
+  how many there are and which one z is in. A filter compares a sample with its own group only.
 
 f is always a vector of shape (p,).
 """
@@ -24,6 +24,10 @@ import jax
 import jax.numpy as jnp
 
 from profl.typing import Array, Batch
+
+LEAST_SHARE = 1e-6
+"""Of a group, in log p: one that no kept sample belongs to has share 0, its samples carry weight 0, and 0 * log(0) must
+stay 0. One sample in a million: no batch has so many that a real share comes near it."""
 
 
 def average(weights: Array, values: Array) -> Array:
@@ -41,11 +45,12 @@ class Family:
     shift: Callable[..., Batch] | None = None
 
     @property
-    def kinds(self) -> int:
+    def group_count(self) -> int:
+        """How many groups of samples differ from one another though all are clean."""
         return 1
 
-    def kind(self, z: Batch) -> Array:
-        """Which of the ``kinds`` a sample is: 0, 1, ..."""
+    def group_of(self, z: Batch) -> Array:
+        """Which of the ``group_count`` groups a sample is in: 0, 1, ..."""
         return jnp.zeros((), jnp.int32)
 
     def estimate(self, batch: Batch, weights: Array) -> Array:
@@ -99,10 +104,10 @@ class ClassMeans(Family):
     sd: float = 1.0
 
     @property
-    def kinds(self) -> int:
+    def group_count(self) -> int:
         return self.classes
 
-    def kind(self, z: Batch) -> Array:
+    def group_of(self, z: Batch) -> Array:
         return z["y"]
 
     def estimate(self, batch: Batch, weights: Array) -> Array:
@@ -167,18 +172,17 @@ class GroupShares(Family):
     groups: int = 2
 
     @property
-    def kinds(self) -> int:
+    def group_count(self) -> int:
         return self.groups
 
-    def kind(self, z: Batch) -> Array:
+    def group_of(self, z: Batch) -> Array:
         return z["group"]
 
     def estimate(self, batch: Batch, weights: Array) -> Array:
         return weights @ jax.nn.one_hot(batch["group"], self.groups)
 
     def log_prob(self, z: Batch, f: Array) -> Array:
-        # A group that no kept sample belongs to has share 0; its samples carry weight 0, and 0 * log(0) must stay 0.
-        return jnp.log(jnp.maximum(f[z["group"]], 1e-6))
+        return jnp.log(jnp.maximum(f[z["group"]], LEAST_SHARE))
 
     def variance(self, batch: Batch, weights: Array, f: Array) -> Array:
         return f * (1 - f) * jnp.sum(weights**2)

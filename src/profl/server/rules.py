@@ -31,10 +31,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import checks
+from profl.quantiles import exact_quantile, ordered_weights, rounding
 from profl.typing import Array
 
 Rule = Callable[[Array, Array, Array, Array], Array]
 MIX = "nnm+"
+
+MOST_TRIMMED = 0.499  # at each end: beyond that, what is left is lost in rounding
+WHOLE = 1e-9  # 0.14 * 50 is above 7 by less than this: a share of the rows is rounded up only where it passes it
+SMOOTH = 1e-3  # of the median distance, where |.| becomes round: Weiszfeld's step divides by it at a row
 
 
 def _below_half(name: str, value: Any) -> None:
@@ -42,43 +47,23 @@ def _below_half(name: str, value: Any) -> None:
         raise checks.InputError(f"{name} must lie in [0, 0.5), got {value!r}; no rule survives a hostile half")
 
 
-def _slack(rows: Array) -> float:
-    """Sums of shares, and scores relative to each other, that are closer than this are equal but for rounding."""
-    return 64 * float(jnp.finfo(rows.dtype).eps)
-
-
 def _mean(rows: Array, share: Array) -> Array:
     return jnp.matmul(share, rows, precision="highest")
 
 
-def _ordered(rows: Array, share: Array, usable: Array) -> tuple[Array, Array]:
-    """Every column sorted (unusable rows last, as Inf), and the share up to and including each entry."""
-    values = jnp.where(usable[:, None], rows, jnp.inf)
-    ordered, shares = jax.lax.sort((values, jnp.broadcast_to(share[:, None], rows.shape)), dimension=0, num_keys=1)
-    return ordered, jnp.cumsum(shares, axis=0)
-
-
-def _median(rows: Array, share: Array, usable: Array) -> Array:
-    """Per column, the middle of the lower and the upper weighted median."""
-    ordered, upto = _ordered(rows, share, usable)
-    at = jnp.stack([jnp.argmax(upto >= 0.5 - _slack(rows), axis=0), jnp.argmax(upto > 0.5 + _slack(rows), axis=0)])
-    low, high = jnp.take_along_axis(ordered, at, axis=0)
-    return low / 2 + high / 2
-
-
-def _median_length(offsets: Array, share: Array, usable: Array) -> Array:
-    return _median(jnp.linalg.norm(offsets, axis=1, keepdims=True), share, usable)[0]
+def _median_length(offsets: Array, share: Array) -> Array:
+    return exact_quantile(jnp.linalg.norm(offsets, axis=1, keepdims=True), share)[0]
 
 
 def _trusted(hostile: float, usable: Array) -> Array:
-    """n - f, at least 1: from a table in double precision, less a trifle, since 0.14 * 50 is above 7."""
+    """n - f, at least 1: from a table in double precision, less a trifle (``WHOLE``)."""
     n = np.arange(len(usable) + 1)
-    return jnp.asarray(np.maximum(n - np.ceil(hostile * n - 1e-9), 1).astype(np.int32))[jnp.sum(usable)]
+    return jnp.asarray(np.maximum(n - np.ceil(hostile * n - WHOLE), 1).astype(np.int32))[jnp.sum(usable)]
 
 
 def _square_distances(rows: Array, share: Array, usable: Array) -> Array:
     """|x_i - x_j|^2 = |x_i|^2 + |x_j|^2 - 2 x_i.x_j around the median, (k, k); Inf towards unusable rows."""
-    offsets = jnp.where(usable[:, None], rows - _median(rows, share, usable), 0.0)
+    offsets = jnp.where(usable[:, None], rows - exact_quantile(rows, share), 0.0)
     gram = jnp.matmul(offsets, offsets.T, precision="highest")
     length = jnp.diagonal(gram)
     squares = length[:, None] + length[None, :] - (gram + gram.T)
@@ -89,7 +74,7 @@ def _square_distances(rows: Array, share: Array, usable: Array) -> Array:
 def _smallest(scores: Array, count: Array | int) -> Array:
     """Which of the last axis are among the ``count`` smallest, with all that tie with the last of them."""
     last = jnp.take(jnp.sort(scores, axis=-1), jnp.asarray(count) - 1, axis=-1)[..., None]
-    return scores <= last * (1 + _slack(scores))
+    return scores <= last * (1 + rounding(scores))
 
 
 class MaskedRule:
@@ -125,7 +110,7 @@ class Median(MaskedRule):
     """The weighted median of every coordinate; the middle of the lower and the upper one where they differ."""
 
     def combine(self, rows: Array, share: Array, usable: Array, centre: Array) -> Array:
-        return _median(rows, share, usable)
+        return exact_quantile(rows, share)
 
 
 @dataclass(frozen=True)
@@ -138,11 +123,11 @@ class TrimmedMean(MaskedRule):
         _below_half("share", self.share)
 
     def combine(self, rows: Array, share: Array, usable: Array, centre: Array) -> Array:
-        ordered, upper = _ordered(rows, share, usable)
+        ordered, upper = ordered_weights(rows, share)
         lower = jnp.concatenate([jnp.zeros_like(upper[:1]), upper[:-1]])
-        trim = min(self.share, 0.499)  # beyond that, what is left is lost in rounding
+        trim = min(self.share, MOST_TRIMMED)
         left = jnp.minimum(upper, 1 - trim) - jnp.maximum(lower, trim)
-        left = jnp.where(left > _slack(rows), left, 0.0)  # a rounding error times a row at 1e30 is not small
+        left = jnp.where(left > rounding(rows), left, 0.0)  # a rounding error times a row at 1e30 is not small
         return jnp.sum(left * jnp.where(left > 0, ordered, 0.0), axis=0) / jnp.sum(left, axis=0)
 
 
@@ -156,10 +141,10 @@ class GeometricMedian(MaskedRule):
         checks.positive_int("iterations", self.iterations)
 
     def combine(self, rows: Array, share: Array, usable: Array, centre: Array) -> Array:
-        start = _median(rows, share, usable)
+        start = exact_quantile(rows, share)
         offsets = rows - start  # around 0, so that what all rows have in common costs no digits
         least = float(np.sqrt(jnp.finfo(rows.dtype).tiny))
-        smooth = jnp.maximum(1e-3 * _median_length(offsets, share, usable), least)
+        smooth = jnp.maximum(SMOOTH * _median_length(offsets, share), least)
 
         def step(_: Any, v: Array) -> Array:
             pull = share * smooth / jnp.sqrt(jnp.sum((offsets - v) ** 2, axis=1) + smooth**2)
@@ -205,7 +190,7 @@ class CentredClipping(MaskedRule):
     def combine(self, rows: Array, share: Array, usable: Array, centre: Array) -> Array:
         def step(_: Any, v: Array) -> Array:
             offsets = rows - v
-            radius = _median_length(offsets, share, usable) if self.radius is None else self.radius
+            radius = _median_length(offsets, share) if self.radius is None else self.radius
             length = jnp.maximum(jnp.linalg.norm(offsets, axis=1), jnp.finfo(rows.dtype).tiny)
             return v + _mean(offsets, share * jnp.minimum(1.0, radius / length))
 

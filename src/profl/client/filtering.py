@@ -1,4 +1,4 @@
-"""Which samples of a batch to believe (paper, Algorithm 1, lines 7 and 11): what a filter gets to see, and its weights.
+"""Which samples of a batch to keep (paper, Algorithm 1, lines 7 and 11): what a filter gets to see, and its weights.
 
 A filter that judges gradients, as the paper's does, sees g_j = grad l(theta; z_j). These are skewed even where the data
 are not (a squared loss: g = (theta x - y) x), and cutting a long tail moves the mean: on clean housing the robust rule
@@ -15,46 +15,61 @@ dg/dz may depend, it is e_j = dg/dz (z~) (z_j - z~), lest samples of two labels 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 
 from profl import trees
-from profl.client.filters import Filter, quantiles
-from profl.problem.problem import Rules
-from profl.typing import Array, Batch, Theta
+from profl.client.filters import Filter
+from profl.problem.families import Family
+from profl.quantiles import quick_quantiles
+from profl.typing import Array, Batch, Loss, Theta
+
+MEDIAN = 0.5  # the level of z~
 
 
-def believe(rules: Rules, filter_: Filter | None, theta: Theta, batch: Batch, weights: Array) -> tuple[Array, Array]:
+class HasLoss(Protocol):
+    """What of a problem matters here."""
+
+    @property
+    def loss(self) -> Loss: ...
+    @property
+    def family(self) -> Family: ...
+
+
+def filter_weights(
+    problem: HasLoss, filter_: Filter | None, theta: Theta, batch: Batch, weights: Array
+) -> tuple[Array, Array]:
     """The weights after the filter, summing to one again, and the share that was kept.
 
-    Every kind of sample (class, group) is filtered by itself and keeps its share of the weight: two clean groups are
-    not clean and junk, and the filter must not change what the family reads off the shares.
+    Every group of samples (or class) is filtered by itself and keeps its share of the weight: two clean groups are not
+    clean and junk, and the filter must not change what the family reads off the shares.
     """
     if filter_ is None:
         return weights, jnp.ones(())
     see = first_order if getattr(filter_, "first_order", False) else gradients
 
-    def one_kind(weights: Array) -> Array:
-        return filter_(see(rules, theta, batch, weights), weights)
+    def one_group(weights: Array) -> Array:
+        return filter_(see(problem, theta, batch, weights), weights)
 
-    kinds = rules.family.kinds
-    member = jax.vmap(rules.family.kind)(batch) == jnp.arange(kinds)[:, None]
-    before = jnp.where(member, weights, 0.0) if kinds > 1 else weights[None]  # (kinds, n)
-    after = jax.vmap(one_kind)(before) if kinds > 1 else one_kind(weights)[None]
+    groups = problem.family.group_count
+    member = jax.vmap(problem.family.group_of)(batch) == jnp.arange(groups)[:, None]
+    before = jnp.where(member, weights, 0.0) if groups > 1 else weights[None]  # (groups, n)
+    after = jax.vmap(one_group)(before) if groups > 1 else one_group(weights)[None]
     share, left = jnp.sum(before, axis=1, keepdims=True), jnp.sum(after, axis=1, keepdims=True)
     return jnp.sum(after * share / jnp.where(left > 0, left, 1.0), axis=0), jnp.sum(left)
 
 
-def gradients(rules: Rules, theta: Theta, batch: Batch, weights: Array) -> Array:
+def gradients(problem: HasLoss, theta: Theta, batch: Batch, weights: Array) -> Array:
     """grad l(theta; z_j) of every sample: (n, d)."""
-    return jax.vmap(lambda z: trees.ravel(jax.grad(rules.loss)(theta, z)))(batch)
+    return jax.vmap(lambda z: trees.ravel(jax.grad(problem.loss)(theta, z)))(batch)
 
 
-def first_order(rules: Rules, theta: Theta, batch: Batch, weights: Array) -> Array:
+def first_order(problem: HasLoss, theta: Theta, batch: Batch, weights: Array) -> Array:
     """e_j of every sample, with z_j beside it where that says more: (n, d) or (n, d + numbers in z)."""
     floats, rebuild = _floats(batch)
-    middle = [quantiles(jnp.moveaxis(leaf, 0, -1), weights, (0.5,))[..., 0] for leaf in floats]
+    middle = [quick_quantiles(jnp.moveaxis(leaf, 0, -1), weights, (MEDIAN,))[..., 0] for leaf in floats]
     if len(floats) == len(jax.tree.leaves(batch)):
         moves = floats
     else:
@@ -62,7 +77,7 @@ def first_order(rules: Rules, theta: Theta, batch: Batch, weights: Array) -> Arr
 
     def slope(z: Batch, move: list[Array]) -> Array:
         def gradient(values: list[Array]) -> Array:
-            return trees.ravel(jax.grad(rules.loss)(theta, rebuild(z, values)))
+            return trees.ravel(jax.grad(problem.loss)(theta, rebuild(z, values)))
 
         return jax.jvp(gradient, (middle,), (move,))[1]
 

@@ -1,0 +1,47 @@
+"""What filters are made of: the mean, distances and the top direction of weighted points.
+
+Samples lie innermost in memory: points are (d, n). Nothing makes an n x n matrix, nor a d x d one where d is large.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from profl.loops import short_loop
+from profl.typing import Array
+
+POWER_STEPS = 12
+"""Turns of the power iteration. After them the second direction is left with (s2 / s1)^24 of its part: a hundredth
+where it is 0.83 times as long. Where two directions are closer than that, either shows what there is to see."""
+
+SMALL = 64
+"""Up to so many numbers in a gradient, d x d matrices are made; beyond, memory must not grow with d^2."""
+
+TILT = 1e-3
+"""How much the first direction differs between coordinates that look alike, lest it be at a right angle to the top."""
+
+
+def mean_of(points: Array, weights: Array) -> Array:
+    """The weighted mean of (d, n) points: (d,)."""
+    return (points @ weights) / jnp.maximum(jnp.sum(weights), jnp.finfo(points.dtype).tiny)
+
+
+def square_distance(points: Array, centre: Array) -> Array:
+    """Of every point from the centre: (n,)."""
+    return jnp.sum((points - centre[:, None]) ** 2, axis=0)
+
+
+def top_direction(centred: Array, weights: Array) -> Array:
+    """The leading left singular vector of the weighted (d, n) points, by power iteration."""
+    rows = jnp.where(weights > 0, centred, 0.0)
+    rows = rows / jnp.maximum(jnp.max(jnp.abs(rows)), jnp.finfo(centred.dtype).tiny)
+    heavy = rows * weights
+    size = rows.shape[0]
+    gram = heavy @ rows.T if size <= SMALL else None
+    start = jnp.sqrt(jnp.sum(heavy * rows, axis=1)) + TILT * jnp.arange(1, size + 1) / size
+
+    def turn(_: int, direction: Array) -> Array:
+        turned = gram @ direction if gram is not None else heavy @ (direction @ rows)
+        return turned / jnp.maximum(jnp.linalg.norm(turned), jnp.finfo(turned.dtype).tiny)
+
+    return short_loop(POWER_STEPS, turn, start / jnp.linalg.norm(start))
