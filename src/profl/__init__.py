@@ -11,16 +11,17 @@ rather than the stable point that retraining settles at.
 """
 
 from profl import cases, data
-from profl.algorithms import Algorithm, pfl, pg, pofl, profl, rgd, rrm
+from profl.algorithms import ALGORITHMS, Arrival, Method, dfo, pfl, pg, pofl, profl, rgd, rrm, two_stage
 from profl.checks import DivergedError, InputError, TooFewReports
 from profl.client.explore import Exploration
 from profl.client.filters import PaperFilter, RobustFilter
 from profl.client.privacy import Privacy
 from profl.client.sample_size import AdaptiveSamples
-from profl.engines.batches import Delayed
-from profl.engines.loop import train
-from profl.engines.simulate import simulate
-from profl.engines.simulated import simulated_clients
+from profl.engines.compiled.simulate import simulate
+from profl.engines.live.batches import Delayed
+from profl.engines.live.simulated import simulated_clients
+from profl.engines.live.train import train
+from profl.engines.schedule import Schedule
 from profl.problem.contamination import contaminate
 from profl.problem.families import ClassMeans, Family, GaussianMean, GroupShares, LinearGaussian
 from profl.problem.live import LiveProblem
@@ -34,9 +35,10 @@ from profl.server.clusters import Clusters
 __version__ = "0.1.0"
 
 __all__ = [
+    "ALGORITHMS",
     "ATTACKS",
     "AdaptiveSamples",
-    "Algorithm",
+    "Arrival",
     "Attack",
     "Box",
     "ClassMeans",
@@ -50,6 +52,7 @@ __all__ = [
     "InputError",
     "LinearGaussian",
     "LiveProblem",
+    "Method",
     "PaperFilter",
     "Privacy",
     "Problem",
@@ -57,10 +60,12 @@ __all__ = [
     "RobustFilter",
     "Run",
     "SampledReaction",
+    "Schedule",
     "TooFewReports",
     "cases",
     "contaminate",
     "data",
+    "dfo",
     "load",
     "pfl",
     "pg",
@@ -71,4 +76,5 @@ __all__ = [
     "simulate",
     "simulated_clients",
     "train",
+    "two_stage",
 ]

@@ -1,8 +1,8 @@
 """Descent: one optimiser step along a gradient for every batch that comes in (paper, Algorithm 1, lines 6-16).
 
-    w      <- filter(gradients, w)             line 7/11
-    g      <- L1                               what ``slope`` makes of the batch; PoFL's is L1 + J^T u
-    theta  <- Proj(theta - optimiser(g))       line 9/14
+w      <- filter(gradients, w)             line 7/11
+g      <- L1                               what ``slope`` makes of the batch; PoFL's is L1 + J^T u
+theta  <- Proj(theta - optimiser(g))       line 9/14
 """
 
 from __future__ import annotations
@@ -93,9 +93,7 @@ class Descent(Method):
             )
         return theta, state._replace(optimiser=optimiser), {"loss": loss, "kept": kept}
 
-    def slope(
-        self, problem: View, state: State, theta: Theta, arrival: Arrival
-    ) -> tuple[Array, Theta, State]:
+    def slope(self, problem: View, state: State, theta: Theta, arrival: Arrival) -> tuple[Array, Theta, State]:
         """The loss, the gradient to follow, and the state with this deployment in it."""
         with stage("gradient") as seen:
             nothing = jnp.zeros((0,))

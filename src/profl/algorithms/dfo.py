@@ -1,4 +1,4 @@
-"""``dfo``: derivative-free descent on deployed losses alone (Flaxman, Kalai and McMahan 2005; Miller et al. 2021, Sec. 5).
+"""``dfo``: derivative-free descent on deployed losses alone (Flaxman, Kalai and McMahan 2005; Miller et al. 2021).
 
     deploy  theta + delta u,  u uniform on the unit sphere of R^d
 

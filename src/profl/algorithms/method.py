@@ -1,8 +1,8 @@
 """What a method is: an object with functions of its own. Engines know nothing else of it.
 
-A method is a frozen dataclass of plain values and parts, so that two equal ones share their compiled code. Its functions
-are pure, and the states that they hand on never change their shapes. ``problem`` is a ``View``: the loss, the family, the
-model space, and at a client what is known exactly of its reaction.
+A method is a frozen dataclass of plain values and parts, so that two equal ones share their compiled code. Its
+functions are pure, and the states that they hand on never change their shapes. ``problem`` is a ``View``: the loss, the
+family, the model space, and at a client what is known exactly of its reaction.
 
     at a client     init      before the first step
                     deploy    what is tried in place of theta
@@ -20,7 +20,7 @@ The defaults are federated averaging without state or mail: a method of one's ow
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
 from profl.problem.problem import Problem, View
@@ -132,13 +132,15 @@ UNSTATED = ("name", "pooled")
 
 
 def plain(value: Any) -> Any:
-    """A part as a setting shows it: numbers, strings and None as they are, dataclasses by their fields.
+    """A part as a setting shows it: plain values as they are, an object by its name and what it differs in.
 
-    >>> plain(None), plain(0.1), plain(rules.TrimmedMean(0.3))
-    (None, 0.1, {'TrimmedMean': {'share': 0.3}})
+    >>> plain(None), plain(0.1), plain(rules.TrimmedMean()), plain(rules.TrimmedMean(0.3))
+    (None, 0.1, 'TrimmedMean', 'TrimmedMean(share=0.3)')
     """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if is_dataclass(value) and not isinstance(value, type):
-        return {type(value).__name__: {name: plain(part) for name, part in asdict(value).items()}}
+        own = {field.name: (getattr(value, field.name), field.default) for field in fields(value)}
+        differing = [f"{name}={plain(part)}" for name, (part, default) in own.items() if part != default]
+        return type(value).__name__ + (f"({', '.join(differing)})" if differing else "")
     return getattr(value, "__qualname__", type(value).__qualname__)

@@ -31,6 +31,7 @@ from profl.stages import stage
 from profl.typing import Array, Batch, Key, Theta
 
 SECOND_TERMS = ("auto", "pathwise", "score")
+KALMAN = Kalman()
 
 
 class Shared(NamedTuple):
@@ -66,7 +67,7 @@ class PerformativeDescent(Descent):
     """
 
     second_term: str = "auto"
-    jacobian: Any = Kalman()
+    jacobian: Any = KALMAN
     explore: Any = None
     share: Any = None
     samples: Any = None
@@ -187,9 +188,7 @@ class PerformativeDescent(Descent):
         model, server, _ = super().combine(problem, server, theta, reports, weights, accepted, key)
         if self.share is None:
             return model, server, ()
-        shared, groups = self.share.share(
-            key, reports["jacobian"], weights, accepted, reports["jacobian_error"]
-        )
+        shared, groups = self.share.share(key, reports["jacobian"], weights, accepted, reports["jacobian_error"])
         ready = jnp.broadcast_to(jnp.all(jnp.isfinite(shared)), groups.shape)
         return model, server, Shared(shared, ready, groups)
 
@@ -199,9 +198,7 @@ class PerformativeDescent(Descent):
         shifts = problem.family.shift is not None
         return self.second_term if self.second_term != "auto" else ("pathwise" if shifts else "score")
 
-    def _jacobian(
-        self, problem: View, state: State, theta: Theta, arrival: Arrival, f: Array
-    ) -> tuple[Any, Array]:
+    def _jacobian(self, problem: View, state: State, theta: Theta, arrival: Arrival, f: Array) -> tuple[Any, Array]:
         """The estimator's memory with this deployment in it, and the Jacobian to use."""
         if self.exact:
             assert problem.jacobian is not None

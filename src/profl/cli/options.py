@@ -10,7 +10,7 @@ import typer
 
 from profl import checks
 from profl.algorithms import get as get_algorithm
-from profl.algorithms.base import Algorithm
+from profl.algorithms.method import Method
 from profl.cases import CASES
 from profl.cases import get as get_case
 from profl.problem.problem import Problem
@@ -58,7 +58,7 @@ def make_case(name: str, clients: int, heterogeneity: float | None) -> Problem:
     return get_case(name)(clients=clients, **extra)
 
 
-def make_algorithm(name: str, learning_rate: float | None, window: int, jacobian: str) -> Algorithm:
+def make_algorithm(name: str, learning_rate: float | None, window: int, jacobian: str) -> Method:
     """The named algorithm with those of the options that it takes."""
     function = get_algorithm(name)
     options: dict[str, Any] = {"learning_rate": learning_rate, "window": window, "jacobian": jacobian}

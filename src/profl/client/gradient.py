@@ -60,7 +60,8 @@ def sample_terms(
     firsts = jax.vmap(lambda z: trees.ravel(jax.grad(problem.loss)(theta, z)))(batch)
     if second == "pathwise":
         zero = jnp.zeros_like(f)
-        return firsts, jax.vmap(lambda z: jax.grad(lambda g: problem.loss(theta, problem.family.moved(z, g)))(zero))(batch)
+        moved = problem.family.moved
+        return firsts, jax.vmap(lambda z: jax.grad(lambda g: problem.loss(theta, moved(z, g)))(zero))(batch)
     if second == "none":
         return firsts, jnp.zeros((firsts.shape[0], f.shape[0]), f.dtype)
     losses = jax.vmap(problem.loss, (None, 0))(theta, batch)

@@ -47,7 +47,6 @@ class Evidence(NamedTuple):
     learning_rate: float
 
 
-
 @dataclass(frozen=True)
 class AdaptiveSamples:
     """The sample size that follows the noise; give it to ``profl.profl(samples=...)``.

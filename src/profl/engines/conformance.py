@@ -25,8 +25,8 @@ import numpy as np
 from profl import checks, random, trees
 from profl.client.filtering import filter_weights
 from profl.client.filters import RobustFilter
-from profl.engines import batches
-from profl.engines.visit import call, takes_step
+from profl.engines.live import batches
+from profl.engines.live.workers import call, takes_step
 from profl.problem.families import Family
 from profl.problem.live import LiveProblem
 from profl.problem.problem import Problem
@@ -92,7 +92,7 @@ def _ask(
 
 
 def _junk(world: Problem, theta: Theta, batch: Batch, weights: Array) -> Finding:
-    kept = float(_filter_weights(world.rules, RobustFilter(), theta, batch, weights)[1])
+    kept = float(_filter_weights(world.functions, RobustFilter(), theta, batch, weights)[1])
     hint = "; train with profl.profl, whose filter drops it" if kept < 0.97 else ""
     return Finding(
         "junk", "warn" if kept < 0.97 else "ok", f"the filter would drop {1 - kept:.1%} of the samples{hint}"

@@ -1,7 +1,7 @@
 """A run whose rounds are not compiled as a whole: what the next round needs, and the history, for one seed.
 
-The debug engine, ``train`` and Flower differ in how the clients that are asked do their work; who is asked, what is made
-of the answers and what is counted is ``profl.engines.round``, compiled once.
+The debug engine, ``train`` and Flower differ in how the clients that are asked do their work; who is asked, what is
+made of the answers and what is counted is ``profl.engines.round``, compiled once.
 """
 
 from __future__ import annotations

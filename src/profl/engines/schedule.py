@@ -13,7 +13,7 @@ from profl.server import attacks
 from profl.server.participation import SCHEMES
 from profl.typing import Theta
 
-F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,19 +73,19 @@ def _seeds(seeds: Iterable[int] | int) -> tuple[int, ...]:
     return checked
 
 
-def scheduled(**changed: Any) -> Callable[[F], F]:
+def scheduled(**changed: Any) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """A function that takes ``schedule: Schedule`` becomes one that takes the schedule's names as arguments.
 
     ``changed`` gives other defaults, or a name in place of another (``seed=("seeds", 0)``). The arguments are listed in
     one place, ``Schedule``; ``help`` and editors see them all.
     """
 
-    def decorate(function: F) -> F:
+    def decorate(function: Callable[..., T]) -> Callable[..., T]:
         own = inspect.signature(function)
         parameters = _parameters(changed)
 
         @functools.wraps(function)
-        def call(*arguments: Any, **named: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> T:
             settings = {}
             for name, (parameter, field) in parameters.items():
                 if name in named:
@@ -101,7 +101,7 @@ def scheduled(**changed: Any) -> Callable[[F], F]:
         rest = [p for p in kept if p.kind is p.KEYWORD_ONLY]
         together = [*first, *(parameter for parameter, _ in parameters.values()), *rest]
         call.__signature__ = own.replace(parameters=together)  # type: ignore[attr-defined]
-        return call  # type: ignore[return-value]
+        return call
 
     return decorate
 

@@ -21,7 +21,7 @@ class Trace(NamedTuple):
 
     theta: Theta
     tally: dict[str, Any]  # what was counted between two records, by name: ``profl.engines.tally.Tally``
-    figures: dict[str, np.ndarray]  # the method's own, at the records
+    figures: dict[str, Any]  # the method's own, at the records
     final: Any  # what each client had at the end, or None
 
 

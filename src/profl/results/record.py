@@ -84,9 +84,8 @@ class Run:
     @property
     def diverged(self) -> np.ndarray:
         """Per seed, whether the global model stopped being finite. Such seeds are left out of every average."""
-        last = [
-            np.isfinite(np.asarray(leaf)[:, -1]).reshape(len(self.seeds), -1).all(1) for leaf in jax.tree.leaves(self.theta)
-        ]
+        ends = [np.asarray(leaf)[:, -1].reshape(len(self.seeds), -1) for leaf in jax.tree.leaves(self.theta)]
+        last = [np.isfinite(end).all(1) for end in ends]
         return ~np.all(last, axis=0)
 
     def failures(self) -> list[str]:

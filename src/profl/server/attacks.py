@@ -25,7 +25,6 @@ from profl import checks, trees
 from profl.problem.families import Family
 from profl.typing import Array, Batch, Theta
 
-
 Reports = dict[str, Any]
 """What crosses to the server, entries by name, one row per client: "theta", and whatever else a method reports."""
 
@@ -86,9 +85,7 @@ class Drift(Attack):
             sd = jnp.sqrt(jnp.sum(weight * (leaf - mean) ** 2, axis=0))
             return jnp.broadcast_to(mean - self.z * sd, leaf.shape)
 
-        return {
-            name: entry if is_jacobian(name) else jax.tree.map(shifted, entry) for name, entry in reports.items()
-        }
+        return {name: entry if is_jacobian(name) else jax.tree.map(shifted, entry) for name, entry in reports.items()}
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from profl.checks import InputError
 from profl.storage.atomic import atomic
 from profl.storage.fingerprint import sha256
 
-FORMAT = 1
+FORMAT = 2
 KEEP = 3
 _NAME = re.compile(r"round-(\d{8})\.npz")
 
@@ -68,13 +68,12 @@ class Checkpoints:
         meta = {"format": FORMAT, "round": number, "facts": self.fingerprint, "sha256": sha256(sorted(arrays.items()))}
         with atomic(self.path(number)) as temporary, open(temporary, "wb") as file:
             np.savez(file, allow_pickle=False, **arrays, meta=np.array(json.dumps(meta)))
-        for old in self.numbers()[:-KEEP]:
-            self.path(old).unlink(missing_ok=True)
+        self.remove(self.numbers()[:-KEEP])
 
-    def drop_after(self, number: int) -> None:
-        """Remove the checkpoints of later rounds, for a run that went back."""
-        for late in [n for n in self.numbers() if n > number]:
-            self.path(late).unlink(missing_ok=True)
+    def remove(self, numbers: list[int]) -> None:
+        """Remove the checkpoints of these rounds."""
+        for number in numbers:
+            self.path(number).unlink(missing_ok=True)
 
     def newest(self, state: Any, history: Any) -> Saved | None:
         """The newest checkpoint, in the structure of ``state`` and ``history``; None where there is none.

@@ -6,6 +6,9 @@ so that what is recorded does not decide how much a crash can cost.
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,7 +33,8 @@ def run_saved(
     rounds = plan.settings.rounds
     placement = place(settings, population, plan.models, client_chunk)
     carry = start(settings, population, plan.models)
-    history = _nothing(jax.eval_shape(lambda c: segment(settings, placement, 1, c, population, plan.roots, 0)[1], carry))
+    once = partial(segment, settings, placement, 1, population=population, roots=plan.roots, first=0)
+    history = _nothing(jax.eval_shape(once, carry)[1])
     done = 0
     if (found := saved.newest(carry, history)) is not None:
         if found.round > rounds:
@@ -73,9 +77,11 @@ def _thin(history: Records, every: int) -> Records:
             columns.append(np.where(bad.any(axis=1), own, -1))
         return np.stack(columns, axis=1)
 
-    firsts = {name: first(getattr(tally, name)) for name in ("bad_round", "bad_client")}
+    firsts: dict[str, Any] = {name: first(getattr(tally, name)) for name in ("bad_round", "bad_client")}
     latest = jax.tree.map(lambda leaf: leaf[:, lasts], tally.latest)
-    sums = jax.tree.map(total, {name: v for name, v in tally._asdict().items() if name not in (*firsts, "latest")})
+    sums: dict[str, Any] = jax.tree.map(
+        total, {name: v for name, v in tally._asdict().items() if name not in (*firsts, "latest")}
+    )
     kept = Tally(**sums, **firsts, latest=latest)
     models, figures = jax.tree.map(lambda leaf: leaf[:, lasts], (models, figures))
     return Records(models, kept, figures)

@@ -77,7 +77,7 @@ def work(
     context: Context,
     folder: Folder,
 ) -> RecordDict:
-    """One message to this client: R local steps and a report, or a report alone, from the state that the server names."""
+    """One message: R local steps and a report, or a report alone, from the state that the server names."""
     empty = federation.empty_state
     mailed = (federation.start, federation.mail) if federation.delivers else ()
     order = wire.read_order(content, federation.start, mailed)
@@ -95,7 +95,10 @@ def work(
         view = client_view(federation.plan.settings, trees.take(federation.plan.population, order.client))
         received, state = federation.method.receive(view, state, *order.mailed)
         theta = received if order.turn > 0 else theta
-    done = _deployed(federation, clients, order, theta, state) if order.turn == 0 else _told(federation, order, theta, state)
+    if order.turn == 0:
+        done = _deployed(federation, clients, order, theta, state)
+    else:
+        done = _reported(federation, order, theta, state)
     memory.keep(order.number, done.states, order.base)
     return wire.write_report(done, order, lost)
 
@@ -114,7 +117,7 @@ def _deployed(federation: Federation, clients: Clients, order: wire.Order, theta
     return local_round(plan, federation.like, *place, theta, state, ask, federation.privacy)
 
 
-def _told(federation: Federation, order: wire.Order, theta: Theta, state: Any) -> Work:
+def _reported(federation: Federation, order: wire.Order, theta: Theta, state: Any) -> Work:
     """A report that deploys nothing."""
     settings, population = federation.plan.settings, federation.plan.population
     row = trees.take(population, order.client)

@@ -1,4 +1,4 @@
-"""Which node is which client: ids are random, so each new node is asked once for its partition-id and its fingerprint."""
+"""Which node is which client: ids are random, so each new node is asked once who it is and what it runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Nodes:
 
     def find(self, grid: Grid, asked: list[int], everyone: bool) -> dict[int, int]:
         """Client -> node for those who are there; waits for everyone, or for as many as a round needs."""
-        needed = self.federation.clients if everyone else min(self.federation.min_reports, len(asked))
+        needed = self.federation.clients if everyone else min(self.federation.schedule.min_reports, len(asked))
         deadline = time.monotonic() + self.wait
         self.refusals = {node: why for node, why in self.refusals.items() if node not in self.failed}
         self.failed = set()

@@ -1,8 +1,8 @@
 """A round over the network: the same parts as in every engine, with messages in between.
 
-    turn 0        the clients deploy, make their steps and report; the server combines
-    turn 1, ...   where the method has exchanges: who was accepted is told, and reports again; nothing is deployed
-    settled       what the server keeps of its clients, and the counts
+turn 0        the clients deploy, make their steps and report; the server combines
+turn 1, ...   where the method has exchanges: who was accepted is told, and reports again; nothing is deployed
+settled       what the server keeps of its clients, and the counts
 """
 
 from __future__ import annotations

@@ -14,13 +14,12 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from profl import checks, trees
+from profl import checks
 from profl.checks import InputError
 from profl.engines.flower import wire
 from profl.engines.flower.federation import Federation
@@ -213,4 +212,3 @@ class ProFLStrategy(Strategy):
         with atomic(path) as temporary:
             temporary.write_text(fresh)
         return fresh
-

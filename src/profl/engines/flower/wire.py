@@ -1,6 +1,6 @@
 """What crosses the network, as Flower records; and nothing is believed before it is checked.
 
-server to client   theta, the client's mail, and: which round and turn, which client, after which of its messages to go on
+server to client   theta, the client's mail, and: which round and turn, which client, which message to go on from
 client to server   what the method reports, and a few numbers by name. Never samples.
 
 Any pytree travels as its leaves in order; the other side knows the structure and refuses other shapes.

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from profl.engines.ledger import Ledger
 
-
 LEAST = 1e-3  # the scale of a risk that begins at zero
 
 

@@ -30,9 +30,7 @@ class SimulatedClient:
         return jax.tree.map(lambda leaf: np.asarray(leaf)[:samples], batch)
 
 
-def simulated_clients(
-    problem: Problem, method: Method, *, samples: Any = 500, seed: int = 0
-) -> list[SimulatedClient]:
+def simulated_clients(problem: Problem, method: Method, *, samples: Any = 500, seed: int = 0) -> list[SimulatedClient]:
     """The clients of a problem as ``profl.train`` takes them, with the data of ``simulate`` for this seed.
 
     ``method`` and ``samples`` must be those of the run: where n varies, data are drawn in blocks.

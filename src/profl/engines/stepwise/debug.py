@@ -31,14 +31,14 @@ def run_debug(plan: Plan) -> tuple[Trace, np.ndarray]:
 
 
 def _one_seed(plan: Plan, seed: int, index: int) -> Ledger:
-    root = plan.roots[index]
+    root, figures = plan.roots[index], figure_names(plan)
 
     def clients(round_: int, asked: Asked, theta: Theta) -> dict[int, Work]:
         found = {}
         for slot, client in enumerate(np.asarray(asked.clients).tolist()):
             where = f"seed {seed}, round {round_ + 1}, client {client}"
             row, state = trees.take((asked.rows, asked.states), slot)
-            found[client] = _local(plan, root, round_, client, row, theta, state, where)
+            found[client] = _local(plan, root, round_, client, row, theta, state, where, figures)
         return found
 
     ledger = open_ledger(plan, trees.take(plan.models, index))
@@ -48,7 +48,15 @@ def _one_seed(plan: Plan, seed: int, index: int) -> Ledger:
 
 
 def _local(
-    plan: Plan, root: Key, round_: int, client: int, row: Any, theta: Theta, state: Any, where: str
+    plan: Plan,
+    root: Key,
+    round_: int,
+    client: int,
+    row: Any,
+    theta: Theta,
+    state: Any,
+    where: str,
+    figures: tuple[str, ...],
 ) -> Work:
     """R local steps of one client (lines 5-16)."""
     settings = plan.settings
@@ -60,7 +68,7 @@ def _local(
         number, step = jnp.int32(round_), jnp.int32(r)
         now = STEP(where, settings, root, jnp.int32(client), row, number, step, weights, now)
     drawn = settings.local_steps * int(jnp.sum(wanted))
-    return one_row(settings, row, now, drawn, figure_names(plan))
+    return one_row(settings, row, now, drawn, figures)
 
 
 STEP = watched(simulated_step, static_argnums=0)
