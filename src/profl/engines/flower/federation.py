@@ -150,7 +150,7 @@ def _from_items(items: tuple[tuple[str, Any], ...]) -> Federation:
     if config.get("share"):
         options["share"] = int(config["share"])
     clients = int(config["clients"])
-    return Federation(  # type: ignore[call-arg]
+    return Federation(
         problem=get_case(str(config["case"]))(clients=clients),
         method=get_algorithm(str(config.get("algorithm", "profl")))(**options),
         clients=clients,
