@@ -2,39 +2,49 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 WORKERS ?= 2
 
-.PHONY: help setup demo test test-full federation lint bench reproduce docs clean
+.PHONY: help setup dev demo test test-full federation lint bench reproduce docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-setup: $(STAMP)  ## make .venv with the tested versions
+setup: $(VENV)/.setup  ## make .venv with profl and what its pictures need, in the tested versions
 
-$(STAMP): pyproject.toml constraints.txt
+dev: $(VENV)/.dev  ## add what tests, lint and benchmarks need: Flower, playwright, tools (1.5 GB)
+
+$(VENV)/.setup: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,dp,flower]'
+	$(INSTALL) -e '.[report]'
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.setup
+	$(INSTALL) -e '.[dev,dp,flower]'
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.setup
+	$(INSTALL) -e '.[docs]'
 	touch $@
 
 demo: setup  ## compare retraining with the performative gradient; writes out/demo.png
 	$(BIN)/profl demo --out out/demo.png
 
-test: setup  ## run the tests (about 15 minutes on 2 cores)
+test: dev  ## run the tests (about 15 minutes on 2 cores)
 	$(BIN)/pytest -n $(WORKERS)
 
-test-full: setup  ## run the tests, the slow ones in full
+test-full: dev  ## run the tests, the slow ones in full
 	$(BIN)/pytest -n $(WORKERS) -m ''
 
-federation: setup  ## Flower with TLS and client keys on this machine, equal to simulate (some minutes)
+federation: dev  ## Flower with TLS and client keys on this machine, equal to simulate (some minutes)
 	$(BIN)/python -m tests.federation
 
-lint: setup  ## ruff (lint and format) and mypy
+lint: dev  ## ruff (lint and format) and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: setup  ## speed against the random numbers, NumPy and Flower; adds a line to benchmarks/history.jsonl
+bench: dev  ## speed against the random numbers, NumPy and Flower; adds a line to benchmarks/history.jsonl
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python benchmarks/track.py speed
 
 reproduce: setup  ## the paper's tables and figures, ten seeds; writes out/paper/report.html
@@ -42,10 +52,6 @@ reproduce: setup  ## the paper's tables and figures, ten seeds; writes out/paper
 
 docs: $(VENV)/.docs  ## build the documentation into out/site (warnings are errors)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-
-$(VENV)/.docs: $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
-	touch $@
 
 clean:  ## remove .venv and everything made
 	rm -rf $(VENV) out docs/figures docs/report.html dist build .pytest_cache .mypy_cache .ruff_cache

@@ -2,6 +2,5 @@
 
 from importlib.util import find_spec
 
-collect_ignore_glob = (
-    [] if find_spec("flwr") else ["src/profl/engines/flower/*", "tests/federation.py", "tests/flower_run.py"]
-)
+_NEEDS_FLOWER = ["src/profl/engines/flower/*", "src/profl/deploy/*", "tests/federation.py", "tests/flower_run.py"]
+collect_ignore_glob = [] if find_spec("flwr") else _NEEDS_FLOWER

@@ -17,8 +17,7 @@ from pathlib import Path
 import numpy as np
 
 import profl
-from profl.engines.flower import LocalFederation, certificates
-from profl.engines.flower.apps import write_app
+from profl.deploy import LocalFederation, certificates, write_app
 
 SETTINGS = {"case": "pricing", "algorithm": "pofl", "clients": 3, "rounds": 5, "local-steps": 5, "samples": 200}
 
@@ -60,7 +59,7 @@ def main(fail: bool = False) -> None:
 def start_plain(federation: LocalFederation) -> str:
     """A SuperNode that does not speak TLS."""
     command = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{federation.port}"]
-    federation._spawn("plain", [*command, "--max-retries", "1", "--node-config", "partition-id=0"])
+    federation.spawn("plain", [*command, "--max-retries", "1", "--node-config", "partition-id=0"])
     return "plain"
 
 

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 
 import numpy as np
 import pytest
@@ -15,9 +16,8 @@ import profl
 
 pytest.importorskip("flwr")
 
-from profl.engines.flower import LocalFederation, certificates
-from profl.engines.flower.apps import write_app
-from profl.engines.flower.processes import free_port
+from profl.deploy import LocalFederation, certificates, write_app
+from profl.deploy.ports import free_port
 
 
 @pytest.fixture(scope="module")
@@ -36,20 +36,33 @@ def test_certificates_are_whole_and_private(keys):
         certificates.make(keys, 3)
 
 
-def test_missing_and_expired_certificates(keys, tmp_path, monkeypatch):
+def test_missing_certificates(keys, tmp_path):
     with pytest.raises(profl.InputError, match=r"has no ca.crt, server.pem.*: profl flower certificates"):
         LocalFederation(tmp_path, 3, tmp_path)
     with pytest.raises(profl.InputError, match=r"has no client-3, client-3.pub"):
         LocalFederation(tmp_path, 4, keys)
 
-    class Later(datetime.datetime):
-        @classmethod
-        def now(cls, tz=None):
-            return super().now(tz) + datetime.timedelta(days=366)
 
-    monkeypatch.setattr(certificates.datetime, "datetime", Later)
-    with pytest.raises(profl.InputError, match="expired on"):
-        LocalFederation(tmp_path, 3, keys)
+def test_expired_and_broken_certificates(tmp_path):
+    trustme = pytest.importorskip("trustme", reason="needs trustme: pip install -e '.[dev]'")
+    authority = trustme.CA()
+    expired = authority.issue_cert("localhost", not_after=datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC))
+    authority.cert_pem.write_to_path(tmp_path / "ca.crt")
+    expired.private_key_pem.write_to_path(tmp_path / "server.key")
+    expired.cert_chain_pems[0].write_to_path(tmp_path / "server.pem")
+    with pytest.raises(profl.InputError, match=r"server.pem expired on 2020-01-01: make new certificates"):
+        LocalFederation(tmp_path, 0, tmp_path)
+    authority.issue_cert("localhost").cert_chain_pems[0].write_to_path(tmp_path / "server.pem")
+    certificates.check(tmp_path)
+    (tmp_path / "ca.crt").write_text("nothing")
+    with pytest.raises(profl.InputError, match=r"ca.crt is no certificate"):
+        certificates.check(tmp_path)
+
+
+def test_settings_reach_the_app_as_they_are(tmp_path):
+    settings = {"case": 'a "quoted" \\ name\nin two lines', "rounds": 3, "wait": 0.5, "share": True}
+    app = write_app(tmp_path, settings)
+    assert tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"] == settings
 
 
 def call(*arguments):

@@ -28,6 +28,7 @@ LAYERS = [
     {"algorithms"},
     {"results"},
     {"engines"},
+    {"deploy"},
     {"theory"},
     {"experiments"},
     {"cli"},

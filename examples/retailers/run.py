@@ -58,8 +58,7 @@ def through_train(folder: Path) -> profl.Run:
 
 
 def through_flower(folder: Path) -> profl.Run:
-    from profl.engines.flower import LocalFederation, certificates
-    from profl.engines.flower.apps import write_app
+    from profl.deploy import LocalFederation, certificates, write_app
 
     certificates.make(folder / "keys", retailers.RETAILERS)
     settings = {"federation": "retailers:federation", "client": "retailers:client", "wait": 120.0, "timeout": 120.0}

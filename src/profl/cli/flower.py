@@ -47,8 +47,7 @@ def run_(
     Example: profl flower run pricing --algorithm profl --rounds 20
     """
     from profl.cases import get as get_case
-    from profl.engines.flower.apps import write_app
-    from profl.engines.flower.processes import LocalFederation
+    from profl.deploy import LocalFederation, write_app
 
     get_case(case)
     settings: dict[str, Any] = {"case": case, "algorithm": algorithm, "rounds": rounds, "local-steps": local_steps}
@@ -69,7 +68,7 @@ def certificates_(
     days: Annotated[int, typer.Option(help="How long they are valid.")] = 365,
 ) -> None:
     """An authority, a server certificate, and one key pair per client."""
-    from profl.engines.flower.certificates import make
+    from profl.deploy.certificates import make
 
     for path in make(folder, clients, [host.strip() for host in hosts.split(",")], days):
         typer.echo(path)
@@ -86,7 +85,7 @@ def up(
 
     Then, in another terminal: profl flower submit APP --keys KEYS --port PORT
     """
-    from profl.engines.flower.processes import LocalFederation
+    from profl.deploy import LocalFederation
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with LocalFederation(folder, clients, keys, port) as federation:
@@ -110,7 +109,7 @@ def submit_(
     wait: Wait = 3600.0,
 ) -> None:
     """Run an app on a SuperLink and wait for its end; exit status 1 unless it completed."""
-    from profl.engines.flower.processes import connect, run_log, run_status, submit
+    from profl.deploy.superlink import connect, run_log, run_status, submit
 
     if not (folder / "pyproject.toml").is_file():
         raise InputError(f"{folder} is no Flower app: it has no pyproject.toml")
@@ -129,7 +128,7 @@ def submit_(
 
 
 def _finish(federation: Any, number: str, wait: float, out: Path, quiet: bool) -> None:
-    from profl.engines.flower.processes import run_log
+    from profl.deploy.superlink import run_log
 
     status = federation.wait(number, wait)
     if status != "finished:completed":

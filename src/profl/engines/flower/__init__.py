@@ -1,4 +1,4 @@
-"""profl over a network, with Flower: ``pip install 'profl[flower]'``.
+"""profl over a network, with Flower: ``pip install 'profl[flower]'``. ``profl.deploy`` starts it.
 
 Names are imported when they are first used, so that the command line starts without Flower.
 """
@@ -9,13 +9,12 @@ from typing import Any
 _PLACES = {
     "Federation": "federation",
     "InProcessGrid": "grid",
-    "LocalFederation": "processes",
     "ProFLStrategy": "strategy",
     "make_client_app": "client_app",
     "make_server_app": "server_app",
 }
 
-__all__ = ["Federation", "InProcessGrid", "LocalFederation", "ProFLStrategy", "make_client_app", "make_server_app"]
+__all__ = ["Federation", "InProcessGrid", "ProFLStrategy", "make_client_app", "make_server_app"]
 
 
 def __getattr__(name: str) -> Any:

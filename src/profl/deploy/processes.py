@@ -7,10 +7,8 @@ stops its group. Output goes to log files in the federation's folder.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from profl.checks import FailedError, InputError
-from profl.engines.flower import certificates
+from profl.deploy import certificates
+from profl.deploy.ports import check_port, free_port, listens
+from profl.deploy.superlink import configure, flwr, run_status, submit, variables
 
 READY = 30.0  # seconds until something that was started must be there
 
@@ -38,7 +38,7 @@ class LocalFederation:
     ) -> None:
         self.folder, self.clients = Path(folder).resolve(), clients
         self.keys = None if keys is None else certificates.check(Path(keys).resolve(), clients)
-        self.port = free_port() if port == 0 else _check_port(port)
+        self.port = free_port() if port == 0 else check_port(port)
         self.children: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> LocalFederation:
@@ -68,16 +68,14 @@ class LocalFederation:
         command += ["--disable-runtime-dependency-installation"]
         if self.keys is None:
             command += ["--insecure", "--simulation"]
-            secure = "insecure = true"
         else:
             command += ["--ssl-certfile", str(self.keys / "server.pem"), "--ssl-keyfile", str(self.keys / "server.key")]
             command += ["--ssl-ca-certfile", str(self.keys / "ca.crt"), "--enable-supernode-auth"]
             command += ["--database", str(self.folder / "superlink.db")]
-            secure = f'root-certificates = "{self.keys / "ca.crt"}"'
-        _configure(home, f"127.0.0.1:{self.port}", secure)
-        self._spawn("superlink", command)
+        configure(home, f"127.0.0.1:{self.port}", None if self.keys is None else self.keys / "ca.crt")
+        self.spawn("superlink", command)
         deadline = time.monotonic() + READY
-        while not _listens(self.port):
+        while not listens(self.port):
             self._must_run("superlink", deadline)
             time.sleep(0.1)
 
@@ -91,10 +89,11 @@ class LocalFederation:
         command += ["--port", str(free_port())]
         command += ["--auth-supernode-private-key", str(key or self.keys / f"client-{number}")]
         settings = f'partition-id={number} num-partitions={self.clients} state="{state}"'
-        self._spawn(name, [*command, "--node-config", settings])
+        self.spawn(name, [*command, "--node-config", settings])
         return name
 
-    def _spawn(self, name: str, command: list[str]) -> None:
+    def spawn(self, name: str, command: list[str]) -> None:
+        """A child that runs one of Flower's programs, with its output in a log."""
         program = Path(sys.executable).parent / command[0]
         if not program.exists():
             raise InputError(f"{command[0]} is not installed beside {sys.executable}: pip install 'profl[flower]'")
@@ -136,7 +135,7 @@ class LocalFederation:
     def environment(self) -> dict[str, str]:
         """Flower's settings in our own folder, no telemetry, nothing installed at run time."""
         own = {
-            **_quiet(self.folder / "flower"),
+            **variables(self.folder / "flower"),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
             "RAY_DISABLE_DOCKER_CPU_WARNING": "1",
         }
@@ -174,92 +173,3 @@ class LocalFederation:
             if time.monotonic() > deadline:
                 raise FailedError(f"run {run} is {status} after {timeout:g} s:\n{self.log('superlink')}")
             time.sleep(max(3.0, 2 * (time.monotonic() - asked)))  # asking takes a process with seconds of imports
-
-
-def connect(home: Path, host: str, port: int, keys: Path) -> dict[str, str]:
-    """The environment in which ``flwr`` talks to a SuperLink with TLS; refuses one that is not there."""
-    ca = keys.resolve() / "ca.crt"
-    if not ca.is_file():
-        raise InputError(f"{keys} has no ca.crt: it must be the authority that signed the SuperLink's certificate")
-    if not _listens(port, host):
-        raise InputError(f"no SuperLink answers at {host}:{port}: start one (profl flower up), or give its port")
-    _configure(home, f"{host}:{port}", f'root-certificates = "{ca}"')
-    return {**os.environ, **_quiet(home)}
-
-
-def _configure(home: Path, address: str, secure: str) -> None:
-    text = f'[superlink]\ndefault = "profl"\n\n[superlink.profl]\naddress = "{address}"\n{secure}\n'
-    (home / "config.toml").write_text(text)
-
-
-def _quiet(home: Path) -> dict[str, str]:
-    """Flower's settings in a folder of our own, no telemetry, nothing installed at run time."""
-    return {
-        "FLWR_HOME": str(home),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    }
-
-
-def flwr(arguments: tuple[str, ...] | list[str], environment: dict[str, str], timeout: float = 60.0) -> str:
-    program = Path(sys.executable).parent / "flwr"
-    if not program.exists():
-        raise InputError("flwr is not installed: pip install 'profl[flower]'")
-    try:
-        done = subprocess.run(
-            [str(program), *arguments], env=environment, capture_output=True, text=True, timeout=timeout
-        )
-    except subprocess.TimeoutExpired as error:
-        raise FailedError(f"flwr {arguments[0]} did not answer within {timeout:g} s") from error
-    if done.returncode != 0:
-        raise FailedError(f"flwr {' '.join(arguments[:2])} failed:\n{done.stdout}{done.stderr}".strip())
-    return done.stdout
-
-
-def submit(app: str | os.PathLike[str], environment: dict[str, str], extra: list[str]) -> str:
-    """``flwr run``; the id of the run."""
-    text = flwr(["run", str(app), "profl", "--format", "json", *extra], environment, timeout=90.0)
-    try:
-        answer = json.loads(text[text.index("{") :])
-    except ValueError as error:
-        raise FailedError(f"flwr run said: {text}") from error
-    if not answer.get("success", False):
-        raise FailedError(f"flwr run failed: {answer.get('error-message', text)}")
-    return str(answer["run-id"])
-
-
-def run_status(run: str, environment: dict[str, str]) -> str:
-    """ "pending", "running", "finished:completed", "finished:failed", ...: ``flwr run`` itself hides a failure."""
-    text = flwr(["ls", "profl", "--run-id", run, "--format", "json"], environment)
-    answer = json.loads(text[text.index("{") :])
-    return str(answer["runs"][0]["status"])
-
-
-def run_log(run: str, environment: dict[str, str], lines: int = 25) -> str:
-    """The end of what the server's side of a run said."""
-    return "\n".join(flwr(["log", run, "profl", "--show"], environment).splitlines()[-lines:])
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _check_port(port: int) -> int:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise InputError(f"port {port} is taken or not allowed ({error}): choose another with --port") from error
-    return port
-
-
-def _listens(port: int, host: str = "127.0.0.1") -> bool:
-    try:
-        socket.create_connection((host, port), timeout=5.0).close()
-    except OSError:
-        return False
-    return True

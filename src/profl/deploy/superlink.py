@@ -1,0 +1,81 @@
+"""Talking to a SuperLink with Flower's own command ``flwr``: its settings, a run's start, status and log."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import tomli_w
+
+from profl.checks import FailedError, InputError
+from profl.deploy.ports import listens
+
+
+def connect(home: Path, host: str, port: int, keys: Path) -> dict[str, str]:
+    """The environment in which ``flwr`` talks to a SuperLink with TLS; refuses one that is not there."""
+    ca = keys.resolve() / "ca.crt"
+    if not ca.is_file():
+        raise InputError(f"{keys} has no ca.crt: it must be the authority that signed the SuperLink's certificate")
+    if not listens(port, host):
+        raise InputError(f"no SuperLink answers at {host}:{port}: start one (profl flower up), or give its port")
+    configure(home, f"{host}:{port}", ca)
+    return {**os.environ, **variables(home)}
+
+
+def configure(home: Path, address: str, authority: Path | None) -> None:
+    """Flower's own settings: the SuperLink that ``flwr`` talks to, and who signed its certificate (None: no TLS)."""
+    secure = {"insecure": True} if authority is None else {"root-certificates": str(authority)}
+    content = {"superlink": {"default": "profl", "profl": {"address": address, **secure}}}
+    (home / "config.toml").write_text(tomli_w.dumps(content), encoding="utf-8")
+
+
+def variables(home: Path) -> dict[str, str]:
+    """Flower's settings in a folder of our own, no telemetry, nothing installed at run time."""
+    return {
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    }
+
+
+def flwr(arguments: tuple[str, ...] | list[str], environment: dict[str, str], timeout: float = 60.0) -> str:
+    program = Path(sys.executable).parent / "flwr"
+    if not program.exists():
+        raise InputError("flwr is not installed: pip install 'profl[flower]'")
+    try:
+        done = subprocess.run(
+            [str(program), *arguments], env=environment, capture_output=True, text=True, timeout=timeout
+        )
+    except subprocess.TimeoutExpired as error:
+        raise FailedError(f"flwr {arguments[0]} did not answer within {timeout:g} s") from error
+    if done.returncode != 0:
+        raise FailedError(f"flwr {' '.join(arguments[:2])} failed:\n{done.stdout}{done.stderr}".strip())
+    return done.stdout
+
+
+def submit(app: str | os.PathLike[str], environment: dict[str, str], extra: list[str]) -> str:
+    """``flwr run``; the id of the run."""
+    text = flwr(["run", str(app), "profl", "--format", "json", *extra], environment, timeout=90.0)
+    try:
+        answer = json.loads(text[text.index("{") :])
+    except ValueError as error:
+        raise FailedError(f"flwr run said: {text}") from error
+    if not answer.get("success", False):
+        raise FailedError(f"flwr run failed: {answer.get('error-message', text)}")
+    return str(answer["run-id"])
+
+
+def run_status(run: str, environment: dict[str, str]) -> str:
+    """ "pending", "running", "finished:completed", "finished:failed", ...: ``flwr run`` itself hides a failure."""
+    text = flwr(["ls", "profl", "--run-id", run, "--format", "json"], environment)
+    answer = json.loads(text[text.index("{") :])
+    return str(answer["runs"][0]["status"])
+
+
+def run_log(run: str, environment: dict[str, str], lines: int = 25) -> str:
+    """The end of what the server's side of a run said."""
+    return "\n".join(flwr(["log", run, "profl", "--show"], environment).splitlines()[-lines:])
