@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from profl.experiments.plain import plain
+
 
 class Claim(NamedTuple):
     """``measured`` is at most ``threshold`` (or at least, where ``at_least``); ``paper`` is what the paper reports."""
@@ -42,7 +44,7 @@ class Part(NamedTuple):
 
 
 def item(name: str, seeds: int, parts: list[Callable[[], Part]], advance: Callable[[int], None]) -> dict[str, Any]:
-    """Run the parts one after the other and put them in the form that ``--json`` writes."""
+    """Run the parts one after the other; what they found in the form that ``--json`` writes, as plain data."""
     started = time.perf_counter()
     rows: list[dict[str, Any]] = []
     claims: list[dict[str, Any]] = []
@@ -51,4 +53,5 @@ def item(name: str, seeds: int, parts: list[Callable[[], Part]], advance: Callab
         rows += found.rows
         claims += [claim._asdict() for claim in found.claims]
         advance(1)
-    return {"item": name, "seeds": seeds, "seconds": time.perf_counter() - started, "rows": rows, "claims": claims}
+    seconds = time.perf_counter() - started
+    return plain({"item": name, "seeds": seeds, "seconds": seconds, "rows": rows, "claims": claims})

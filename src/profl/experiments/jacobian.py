@@ -22,7 +22,7 @@ from profl.algorithms.base import Algorithm
 from profl.cases import group_pricing, housing, pricing, retail, strategic
 from profl.engines.simulate import simulate
 from profl.experiments.claims import Part, at_least, at_most, item
-from profl.experiments.paper.item import line, panel
+from profl.experiments.paper.measures import line, panel
 from profl.problem.problem import Problem
 from profl.results.plots import plot_panels
 from profl.results.record import Run
