@@ -7,13 +7,13 @@ import functools
 import inspect
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-import profl
 from profl import checks
 from profl.cli import app
 from profl.data import MissingDataError
@@ -81,10 +81,10 @@ def call(*arguments):
 
 def test_every_item_of_the_paper_is_there():
     assert list(ITEMS) == NAMES
-    for item in ITEMS.values():
-        assert {"case", "clients", "method", "eta", "R", "n", "rounds"} <= item.settings.keys(), item.name
-        assert item.why
-        assert item.paper
+    for name, stated in ITEMS.items():
+        assert {"case", "clients", "method", "eta", "R", "n", "rounds"} <= stated.settings.keys(), name
+        assert stated.why
+        assert stated.paper
 
 
 def test_a_second_run_is_kept_and_a_deleted_item_is_redone_alone(made, tmp_path):
@@ -202,15 +202,24 @@ PASSES_NOTHING = {"eps": [0], "H": [None], "share": [None], "tolerance": [None]}
 """Stated values that make no call or leave a parameter at its default."""
 
 
-@pytest.fixture(scope="module")
-def short_run():
-    """A problem and a run with everything an item may look at: nothing else is computed for the settings' test."""
-    case = profl.cases.strategic(clients=2)
-    return case, profl.simulate(case, profl.pfl(), rounds=10, samples=5, seeds=[0, 1], progress=False)
+def made_problem():
+    """What an item looks at in its problem; nothing is solved for the settings' test."""
+    return SimpleNamespace(name="made", optimum=0.0, stable=1.0, risk=lambda theta: theta, accuracy=lambda theta: theta)
+
+
+def made_run():
+    """What an item looks at in a run of two seeds and ten rounds; nothing is run for the settings' test."""
+    falling = np.linspace([2.0, 3.0], [1.0, 1.5], 11).T
+    counted = np.cumsum(np.ones((2, 11)), axis=1)
+    series = {"risk": falling, "excess": falling, "accuracy": falling, "samples": counted, "deployments": counted}
+    seeds = {"seeds": (0, 1), "diverged": np.zeros(2, bool), "rounds": np.arange(11), "settings": {"clients": 2}}
+    known = {"algorithm": "made", "optimum_risk": 0.0, "stable_risk": 1.0}
+    tail = {"tail": lambda name: series[name][:, -1], "tail_excess": lambda: falling[:, -1]}
+    return SimpleNamespace(**series, **seeds, **known, **tail)
 
 
 @pytest.fixture
-def passed(monkeypatch, short_run):
+def passed(monkeypatch):
     """Setting -> values that cases, methods, junk, sample sizes and runs were in fact given; none of them is made."""
     seen: dict[str, list] = {}
 
@@ -231,7 +240,7 @@ def passed(monkeypatch, short_run):
 
         return called
 
-    case, run = short_run
+    case = made_problem()
     for name, function in trials.CASES.items():
         monkeypatch.setitem(trials.CASES, name, spy(function, "case", case))
     for name, function in trials.METHODS.items():
@@ -239,7 +248,7 @@ def passed(monkeypatch, short_run):
     monkeypatch.setattr(trials, "contaminate", spy(trials.contaminate, ready=case, ignored=["problem"]))
     monkeypatch.setattr(trials, "AdaptiveSamples", spy(trials.AdaptiveSamples))
     ignored = ["problem", "algorithm", "method", "seeds", "progress"]
-    monkeypatch.setattr(trials, "simulate", spy(trials.simulate, ready=run, ignored=ignored))
+    monkeypatch.setattr(trials, "simulate", spy(trials.simulate, ready=made_run(), ignored=ignored))
     return seen
 
 
