@@ -10,6 +10,13 @@ import numpy as np
 
 from profl.experiments.plain import plain
 
+Advance = Callable[[int], None]
+"""Told how many parts are done: a progress bar."""
+
+
+def nothing(steps: int) -> None:
+    """No progress bar."""
+
 
 class Claim(NamedTuple):
     """``measured`` is at most ``threshold`` (or at least, where ``at_least``); ``paper`` is what the paper reports."""
@@ -43,7 +50,7 @@ class Part(NamedTuple):
     claims: list[Claim]
 
 
-def item(name: str, seeds: int, parts: list[Callable[[], Part]], advance: Callable[[int], None]) -> dict[str, Any]:
+def item(name: str, seeds: int, parts: list[Callable[[], Part]], advance: Advance) -> dict[str, Any]:
     """Run the parts one after the other; what they found in the form that ``--json`` writes, as plain data."""
     started = time.perf_counter()
     rows: list[dict[str, Any]] = []
