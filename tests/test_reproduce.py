@@ -1,9 +1,16 @@
-"""``profl reproduce``: what is kept, what is run again, exit codes, and every item in its quick form."""
+"""``profl reproduce``: what is kept, what is run again, exit codes, settings, and every item in its quick form."""
 
 from __future__ import annotations
 
+import ast
+import functools
+import inspect
 import json
+from pathlib import Path
+from types import SimpleNamespace
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -11,9 +18,11 @@ from profl import checks
 from profl.cli import app
 from profl.cli import reproduce as commands
 from profl.data import MissingDataError
+from profl.experiments import paper, robust
 from profl.experiments import reproduce as work
-from profl.experiments.claims import at_most
-from profl.experiments.paper import ITEMS, Found, Item
+from profl.experiments.claims import Part, at_most, item
+from profl.experiments.paper import ITEMS, Found, Item, Trial
+from profl.experiments.paper import trial as trials
 
 NAMES = [
     "table1",
@@ -35,10 +44,11 @@ NAMES = [
 
 
 def made_item(name: str, ran: list[str], measured: float = 1.0, **more) -> Item:
-    """An item that runs nothing and notes that it was asked."""
+    """An item that runs nothing and notes that it was asked; all its settings count as used."""
 
     def run(trial):
         ran.append(name)
+        trial.used.update({key: [value, *np.atleast_1d(value)] for key, value in trial.settings.items()})
         row = {"rounds": trial.settings["rounds"], "risk": 0.25, "nothing": float("inf")}
         series = {"x": [0, 1], "mean": [2.0, 1.0], "low": [1.5, 0.5], "high": [2.5, 1.5]}
         lines = [{"label": "PFL", "method": "pfl", **series}, {"label": "ProFL", "method": "profl", **series}]
@@ -72,10 +82,10 @@ def call(*arguments):
 
 def test_every_item_of_the_paper_is_there():
     assert list(ITEMS) == NAMES
-    for item in ITEMS.values():
-        assert {"eta", "R", "n", "rounds", "case"} <= item.settings.keys(), item.name
-        assert item.why
-        assert item.paper
+    for name, stated in ITEMS.items():
+        assert {"case", "clients", "method", "eta", "R", "n", "rounds"} <= stated.settings.keys(), name
+        assert stated.why
+        assert stated.paper
 
 
 def test_a_second_run_is_kept_and_a_deleted_item_is_redone_alone(made, tmp_path):
@@ -180,6 +190,135 @@ def test_missing_data_say_how_to_get_them_before_anything_runs(made, tmp_path, m
 def test_bad_input(arguments, message):
     with pytest.raises(checks.InputError, match=message):
         CliRunner().invoke(app, ["reproduce", *arguments], catch_exceptions=False)
+
+
+# -- a result's settings are those it was made with
+
+SETTING = {
+    **{"learning_rate": "eta", "window": "H", "local_steps": "R", "samples": "n"},
+    **{"fraction": "eps", "min_samples": "min n", "max_samples": "n"},
+}
+"""What a parameter is called in settings, where its name is another."""
+PASSES_NOTHING = {"eps": [0], "H": [None], "share": [None], "tolerance": [None]}
+"""Stated values that make no call or leave a parameter at its default."""
+
+
+def made_problem():
+    """What an item looks at in its problem; nothing is solved for the settings' test."""
+    return SimpleNamespace(name="made", optimum=0.0, stable=1.0, risk=lambda theta: theta, accuracy=lambda theta: theta)
+
+
+def made_run():
+    """What an item looks at in a run of two seeds and ten rounds; nothing is run for the settings' test."""
+    falling = np.linspace([2.0, 3.0], [1.0, 1.5], 11).T
+    counted = np.cumsum(np.ones((2, 11)), axis=1)
+    series = {"risk": falling, "excess": falling, "accuracy": falling, "samples": counted, "deployments": counted}
+    seeds = {"seeds": (0, 1), "diverged": np.zeros(2, bool), "rounds": np.arange(11), "settings": {"clients": 2}}
+    known = {"algorithm": "made", "optimum_risk": 0.0, "stable_risk": 1.0}
+    tail = {"tail": lambda name: series[name][:, -1], "tail_excess": lambda: falling[:, -1]}
+    return SimpleNamespace(**series, **seeds, **known, **tail)
+
+
+@pytest.fixture
+def passed(monkeypatch):
+    """Setting -> values that cases, methods, junk, sample sizes and runs were in fact given; none of them is made."""
+    seen: dict[str, list] = {}
+
+    def note(name, value):
+        if value not in seen.setdefault(name, []):
+            seen[name].append(value)
+
+    def spy(function, kind=None, ready=None, ignored=()):
+        @functools.wraps(function)
+        def called(*positional, **named):
+            if kind:
+                note(kind, function.__name__)
+            given = inspect.signature(function).bind(*positional, **named).arguments
+            for name, value in given.items():
+                if name not in ignored:
+                    note(SETTING.get(name, name), value)
+            return ready
+
+        return called
+
+    case = made_problem()
+    for name, function in trials.CASES.items():
+        monkeypatch.setitem(trials.CASES, name, spy(function, "case", case))
+    for name, function in trials.METHODS.items():
+        monkeypatch.setitem(trials.METHODS, name, spy(function, "method", ignored=["samples"]))
+    monkeypatch.setattr(trials, "contaminate", spy(trials.contaminate, ready=case, ignored=["problem"]))
+    monkeypatch.setattr(trials, "AdaptiveSamples", spy(trials.AdaptiveSamples))
+    ignored = ["problem", "algorithm", "method", "seeds", "progress"]
+    monkeypatch.setattr(trials, "simulate", spy(trials.simulate, ready=made_run(), ignored=ignored))
+    return seen
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_item_uses_what_it_states_and_states_what_it_uses(name, passed):
+    result = work.run(ITEMS[name], range(2))
+    stated = {key: value if isinstance(value, list) else [value] for key, value in result["settings"].items()}
+    expected = {key: [v for v in values if v not in PASSES_NOTHING.get(key, [])] for key, values in stated.items()}
+    assert {key: sorted(values, key=str) for key, values in passed.items()} == {
+        key: sorted(values, key=str) for key, values in expected.items()
+    }
+
+
+def test_items_make_cases_and_methods_through_their_trial_alone():
+    """Whoever imports a case, a method or an engine could use what no setting states."""
+    allowed = ("profl.experiments.claims", "profl.experiments.paper", "profl.problem.problem", "profl.results.record")
+    for file in Path(paper.__file__).parent.glob("*.py"):
+        if file.stem in ("trial", "item"):
+            continue
+        for node in ast.walk(ast.parse(file.read_text())):
+            module = getattr(node, "module", None) if isinstance(node, ast.ImportFrom) else None
+            if module and module.split(".")[0] == "profl":
+                assert module.startswith(allowed), f"{file.name} imports {module}"
+
+
+STATED = {"case": "housing", "clients": 2, "heterogeneity": (0, 0.5), "method": "pfl", "eta": 0.01, "rounds": 5}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda trial: trial.case(heterogeneity=0.3), "heterogeneity = 0.3 is used but not stated"),
+        (lambda trial: trial.case(), "settings state 2 values of heterogeneity: choose one"),
+        (lambda trial: trial.case(heterogeneity=0, eps=0.1), "eps = 0.1 is used but not stated"),
+        (lambda trial: trial.case(heterogeneit=0), "did you mean 'heterogeneity'"),
+        (lambda trial: trial.method("profl"), "method = 'profl' is used but not stated"),
+        (lambda trial: trial.method("pfl", tolerance=0.1), "tolerance = 0.1 is used but not stated"),
+        (lambda trial: trial.method("pfl", eta=0.1), "eta = 0.1 is used but not stated"),
+        (lambda trial: trial.simulate(None, None, n=5), "n = 5 is used but not stated"),
+        (lambda trial: trial.check(), "settings state case = 'housing', which no run used"),
+    ],
+)
+def test_a_trial_refuses_what_is_not_stated(call, message):
+    with pytest.raises(checks.InputError, match=message):
+        call(Trial(STATED, (0,)))
+
+
+def test_a_value_that_no_run_used_is_refused():
+    trial = Trial({key: STATED[key] for key in ("case", "clients", "heterogeneity")}, (0,))
+    trial.case(heterogeneity=0)
+    with pytest.raises(checks.InputError, match=r"settings state heterogeneity = 0\.5, which no run used"):
+        trial.check()
+    trial.case(heterogeneity=0.5)
+    trial.check()
+
+
+def test_benchmarks_are_plain_data():
+    """Whatever kind of number a part hands over."""
+    row = {"a": np.float32(0.5), "b": np.int64(2), "c": np.bool_(True), "d": jnp.ones(2), "e": np.nan}
+    made = item("made", 1, [lambda: Part([row], [at_most("one", jnp.ones(()), 2)])], lambda steps: None)
+    assert json.loads(json.dumps(made))["rows"] == [{"a": 0.5, "b": 2, "c": True, "d": [1.0, 1.0], "e": None}]
+
+
+@pytest.mark.slow
+def test_a_benchmark_in_single_precision_is_plain_data(monkeypatch):
+    """The filter's table, whose rows are NumPy's numbers of 32 bits."""
+    monkeypatch.setattr(robust, "FIXED_SOURCES", ("blob",))
+    found = item("robust", 1, [functools.partial(robust.filter_alone, 2)], lambda steps: None)
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
 @pytest.mark.slow

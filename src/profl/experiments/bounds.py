@@ -13,6 +13,8 @@ from profl.theory import Constants, bound, estimate
 
 H = 20
 """The window where a figure does not vary it: the paper's own, because the bound needs one and the default has none."""
+ETA, N, ROUNDS = 0.01, 500, 400
+"""Of the run that the constants are estimated from: the figures' own rate and samples, long enough to arrive."""
 
 
 def beside_the_bound(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -28,8 +30,7 @@ def beside_the_bound(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def constants() -> Constants:
     """From one seed of ProFL on pricing, one deployment per round so that every model deployed is recorded."""
     case = pricing()
-    method = profl(0.01, filter="none")
-    run = simulate(case, method, rounds=400, local_steps=1, samples=500, seeds=[0], progress=False)
+    run = simulate(case, profl(ETA, filter="none"), rounds=ROUNDS, local_steps=1, samples=N, seeds=[0], progress=False)
     return estimate(case, run, window=H)
 
 

@@ -8,6 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from profl.experiments.plain import plain
+
+Advance = Callable[[int], None]
+"""Told how many parts are done: a progress bar."""
+
+
+def nothing(steps: int) -> None:
+    """No progress bar."""
+
 
 class Claim(NamedTuple):
     """``measured`` is at most ``threshold`` (or at least, where ``at_least``); ``paper`` is what the paper reports."""
@@ -41,8 +50,8 @@ class Part(NamedTuple):
     claims: list[Claim]
 
 
-def item(name: str, seeds: int, parts: list[Callable[[], Part]], advance: Callable[[int], None]) -> dict[str, Any]:
-    """Run the parts one after the other and put them in the form that ``--json`` writes."""
+def item(name: str, seeds: int, parts: list[Callable[[], Part]], advance: Advance) -> dict[str, Any]:
+    """Run the parts one after the other; what they found in the form that ``--json`` writes, as plain data."""
     started = time.perf_counter()
     rows: list[dict[str, Any]] = []
     claims: list[dict[str, Any]] = []
@@ -51,4 +60,5 @@ def item(name: str, seeds: int, parts: list[Callable[[], Part]], advance: Callab
         rows += found.rows
         claims += [claim._asdict() for claim in found.claims]
         advance(1)
-    return {"item": name, "seeds": seeds, "seconds": time.perf_counter() - started, "rows": rows, "claims": claims}
+    seconds = time.perf_counter() - started
+    return plain({"item": name, "seeds": seeds, "seconds": seconds, "rows": rows, "claims": claims})

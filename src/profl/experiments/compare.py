@@ -12,6 +12,9 @@ from profl.engines.simulate import simulate
 from profl.problem.problem import Problem
 from profl.results.record import Run
 
+ETA, R, H, N = 0.01, 5, 20, 500
+"""Of the demo, in the paper's letters: the settings of its Figures 3, with a rate at which 200 rounds arrive."""
+
 
 def compare(problem: Problem, algorithms: Iterable[Algorithm], **settings: Any) -> list[Run]:
     """One run per algorithm, all with the same ``profl.simulate`` settings and seeds.
@@ -29,11 +32,11 @@ def demo(
     *, seeds: Sequence[int] = range(10), rounds: int = 200, progress: bool = True
 ) -> Iterator[tuple[str, list[Run]]]:
     """PFL, PG and PoFL on pricing, then on housing (eta = 0.01, R = 5, H = 20, n = 500, ten different clients)."""
-    methods = [pfl(0.01), pg(0.01, window=20), pofl(0.01, window=20)]
+    methods = [pfl(ETA), pg(ETA, window=H), pofl(ETA, window=H)]
     settings: dict[str, Any] = {
         "rounds": rounds,
-        "local_steps": 5,
-        "samples": 500,
+        "local_steps": R,
+        "samples": N,
         "seeds": seeds,
         "progress": progress,
     }

@@ -18,16 +18,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from profl.algorithms import pfl, pofl
-from profl.algorithms.base import Algorithm
 from profl.cases import group_pricing, housing, pricing, retail, strategic
 from profl.engines.simulate import simulate
-from profl.experiments.claims import Part, at_least, at_most, item
-from profl.experiments.paper.item import line, panel
+from profl.experiments.claims import Advance, Part, at_least, at_most, item, nothing
+from profl.experiments.paper.measures import line, panel
 from profl.problem.problem import Problem
 from profl.results.plots import plot_panels
 from profl.results.record import Run
 
-WINDOWS = (4, 20, 100)  # H, of which the paper's estimator gets its best
+WINDOWS = (4, 20, 100)
+"""H, of which the paper's estimator gets its best; the middle one is also shown by itself."""
+ROUNDS, QUICK_ROUNDS = 200, 10
+FEW, MANY = 50, 500
+"""Samples per deployment: with few, noise decides; with many, how the reaction bends."""
 
 
 class Row(NamedTuple):
@@ -45,17 +48,28 @@ CASES = {
     "retail": Row(retail, 0.01, curved=True),
 }
 
-LEFT = {(False, 500): 0.001, (True, 500): 0.005, (False, 50): 0.003, (True, 50): 0.015}
-"""(curved, n) -> the share of PFL's gap that may be left."""
+LEFT = {(False, MANY): 0.001, (True, MANY): 0.005, (False, FEW): 0.003, (True, FEW): 0.015}
+"""(curved, n) -> the share of PFL's gap that may be left: five times as much where the reaction bends, which an
+estimate lags behind, and three times as much (the root of ten) with a tenth of the samples."""
+NO_WORSE, BETTER = 1.2, 1 / 3
+"""Excess over that of the paper's estimator at its best H: in any one row, and over all of them."""
+REGRET = 0.05
+"""The largest share of PFL's regret that learning the Jacobian may cost on top of the told run's."""
+ANY_WINDOW, ANY_H = (1, 4, 20, 100, 200), 2
+"""The default has no use for H: over these, its largest excess is at most ANY_H times its smallest."""
+PAPER_H, HETEROGENEITIES, AT_THE_OPTIMUM = 1, (0.0, 0.25, 0.5), 0.01
+"""Table I: its H, how much clients differ, and how near the risk must come, as far as its two decimals can tell."""
+ASKED, LEFT_TIMES = (0.3, 0.8), 2
+"""Shares of clients asked per round (few, and one in five silent), and how many times LEFT they may leave."""
+TURNS, SLOWER = 5, 1.3
+"""Runs timed per method, and how many times the paper's estimator's time the default may take."""
 
 
-def bench(
-    seeds: int = 10, quick: bool = False, progress: bool = False, advance: Callable[[int], None] = lambda steps: None
-) -> dict[str, Any]:
+def bench(seeds: int = 10, quick: bool = False, progress: bool = False, advance: Advance = nothing) -> dict[str, Any]:
     """All parts; ``quick`` makes short runs that show the form of the result but prove nothing."""
-    settings = {"rounds": 10 if quick else 200, "seeds": range(seeds), "progress": progress}
+    settings = {"rounds": QUICK_ROUNDS if quick else ROUNDS, "seeds": range(seeds), "progress": progress}
     rows: list[dict[str, Any]] = []
-    sizes = [(name, n) for name in CASES for n in (50, 500)]
+    sizes = [(name, n) for name in CASES for n in (FEW, MANY)]
     parts: list[Callable[[], Part]] = [partial(case_table, rows, name, n, settings) for name, n in sizes]
     parts += [partial(over_all, rows), partial(windows, settings), partial(few, settings), partial(cost, settings)]
     return item("jacobian", seeds, parts, advance)
@@ -76,8 +90,8 @@ def case_table(rows: list[dict[str, Any]], name: str, n: int, settings: dict[str
         where = f"{name}, n = {n}, eta = {eta:.2g}: "
         if converged(row, left):
             claims.append(at_least(where + "gap closed", row["gap closed"], 1 - left))
-        claims.append(at_most(where + "excess over the paper's at its best H", row["default"] / row["paper"], 1.2))
-        claims.append(at_most(where + "regret share", row["regret share"], 0.05))
+        claims.append(at_most(where + "excess over the paper's at its best H", row["default"] / row["paper"], NO_WORSE))
+        claims.append(at_most(where + "regret share", row["regret share"], REGRET))
     rows += found
     return Part(found, claims)
 
@@ -85,7 +99,7 @@ def case_table(rows: list[dict[str, Any]], name: str, n: int, settings: dict[str
 def compared(case: Problem, eta: float, n: int, settings: dict[str, Any]) -> dict[str, float]:
     """Tail excess of every method, and how the default compares."""
 
-    def run(method: Algorithm) -> Run:
+    def run(method: Any) -> Run:
         return simulate(case, method, samples=n, **settings)
 
     plain, told, default = run(pfl(eta)), run(pofl(eta, jacobian="exact")), run(pofl(eta))
@@ -121,24 +135,28 @@ def over_all(rows: list[dict[str, Any]]) -> Part:
                 "largest": max(ratios),
             }
         )
-    return Part(found, [at_most("all rows: excess over the paper's at its best H, geometric mean", to_paper, 1 / 3)])
+    return Part(found, [at_most("all rows: excess over the paper's at its best H, geometric mean", to_paper, BETTER)])
 
 
 def windows(settings: dict[str, Any]) -> Part:
     """The default from H = 1 to 200, and housing with the paper's own H = 1."""
     rows, claims = [], []
-    case = pricing()
-    excess = {h: _tail(simulate(case, pofl(0.01, h), samples=500, **settings)) for h in (1, 4, 20, 100, 200)}
+    case, rate = pricing(), CASES["pricing"].rate
+    excess = {h: _tail(simulate(case, pofl(rate, h), samples=MANY, **settings)) for h in ANY_WINDOW}
     rows += [{"part": "windows", "case": "pricing", "H": h, "excess": value} for h, value in excess.items()]
-    spread = max(excess.values()) / min(excess.values())
-    claims.append(at_most("pricing, H from 1 to 200: largest excess over smallest", spread, 2))
-    for heterogeneity in (0.0, 0.25, 0.5):
+    largest = max(excess.values()) / min(excess.values())
+    claims.append(at_most("pricing, H from 1 to 200: largest excess over smallest", largest, ANY_H))
+    rate = CASES["housing"].rate
+    for heterogeneity in HETEROGENEITIES:
         case = housing(heterogeneity=heterogeneity)
         reached, literal = [
-            _tail(simulate(case, pofl(0.01, 1, jacobian=name), samples=500, **settings)) for name in ("kalman", "paper")
+            _tail(simulate(case, pofl(rate, PAPER_H, jacobian=name), samples=MANY, **settings))
+            for name in ("kalman", "paper")
         ]
-        rows.append({"part": "windows", "case": case.name, "H": 1, "excess": reached, "paper": literal})
-        claims.append(at_most(f"housing, H = 1, heterogeneity {heterogeneity}: tail excess", reached, 0.01))
+        rows.append({"part": "windows", "case": case.name, "H": PAPER_H, "excess": reached, "paper": literal})
+        claims.append(
+            at_most(f"housing, H = {PAPER_H}, heterogeneity {heterogeneity}: tail excess", reached, AT_THE_OPTIMUM)
+        )
     return Part(rows, claims)
 
 
@@ -147,12 +165,12 @@ def few(settings: dict[str, Any]) -> Part:
     rows, claims = [], []
     for name, (make, rate, curved) in CASES.items():
         case = make()
-        for share in (0.3, 0.8):
+        for share in ASKED:
             plain, told, default = (
-                _tail(simulate(case, method, samples=500, participation=share, **settings))
+                _tail(simulate(case, method, samples=MANY, participation=share, **settings))
                 for method in (pfl(rate), pofl(rate, jacobian="exact"), pofl(rate))
             )
-            left = 2 * LEFT[curved, 500]
+            left = LEFT_TIMES * LEFT[curved, MANY]
             row = {"PFL": plain, "default": default, "told": told, "gap closed": 1 - default / plain}
             rows.append({"part": "few clients", "case": name, "asked": share, **row})
             if told / plain <= left / 2:
@@ -169,19 +187,19 @@ def cost(settings: dict[str, Any]) -> Part:
         {"default": pofl(), "paper, H = 20": pofl(jacobian="paper"), "told": pofl(jacobian="exact")},
     )
     seconds: dict[str, list[float]] = {name: [] for name in methods}
-    for turn in range(6):
+    for turn in range(1 + TURNS):
         for name, method in methods.items():
             started = time.perf_counter()
-            simulate(case, method, samples=500, **settings)
+            simulate(case, method, samples=MANY, **settings)
             if turn:  # the first one compiles
                 seconds[name].append(time.perf_counter() - started)
     medians = {name: float(np.median(values)) for name, values in seconds.items()}
     rows = [{"part": "cost", "method": name, "seconds": value} for name, value in medians.items()]
     ratio = medians["default"] / medians["paper, H = 20"]
-    return Part(rows, [at_most("time over that with the paper's estimator, H = 20", ratio, 1.3)])
+    return Part(rows, [at_most("time over that with the paper's estimator, H = 20", ratio, SLOWER)])
 
 
-def picture(path: str, seeds: int = 10, rounds: int = 200) -> None:
+def picture(path: str, seeds: int = 10, rounds: int = ROUNDS) -> None:
     """Excess and deployed regret against deployments: the paper's estimator, the default, and told."""
     methods = {
         "paper, H = 20": pofl(jacobian="paper"),
@@ -192,7 +210,7 @@ def picture(path: str, seeds: int = 10, rounds: int = 200) -> None:
     for name in ("pricing", "pricing, exponential"):
         case = CASES[name].case()
         runs = {
-            label: simulate(case, method, rounds=rounds, samples=500, seeds=range(seeds), progress=False)
+            label: simulate(case, method, rounds=rounds, samples=MANY, seeds=range(seeds), progress=False)
             for label, method in methods.items()
         }
         for values, y in (("excess", "excess over the optimum"), ("deployed_regret", "deployed regret so far")):

@@ -18,6 +18,12 @@ from profl import checks
 
 D, N, R, WINDOW = 5, 500, 5, 20
 RATE, NOISE = np.float32(0.01), np.float32(1 / N)
+LOWEST, HIGHEST = 0, 5
+"""Prices, as in ``profl.cases.pricing``; so are mu0 in U(6, 7) and sensitivities around 1.5."""
+HOLD, FLOOR = 0.1, 1e-5
+"""The ridge of ``profl.client.jacobian``: how strongly the last estimate holds, and the least part of the trace."""
+NO_MOVE, NO_SIZE = 1e-30, 1e-12
+"""Added where a division by a window that has not moved, or by a Jacobian that is still zero, would fail."""
 
 
 def numpy_batched(clients: int, seeds: int, rounds: int, threads: int = 1) -> np.ndarray:
@@ -60,7 +66,7 @@ class Retailer:
             z = self.mu0 - self.gamma * price + self.rng.standard_normal((N, D), dtype=np.float32)
             f = z.mean(0)
             jacobian = self.window.fit(self.done, price[None], f[None])[0]
-            price = np.clip(price - RATE * (-f - jacobian.T @ price), 0, 5)
+            price = np.clip(price - RATE * (-f - jacobian.T @ price), LOWEST, HIGHEST)
             self.done += 1
         return price
 
@@ -86,7 +92,7 @@ class _Share:
                 self.rng.standard_normal(dtype=np.float32, out=self.block)
                 row += self.weights @ self.block
             jacobian = self.window.fit(self.done, theta, f)
-            theta = np.clip(theta - RATE * (-f - np.einsum("cpk,cp->ck", jacobian, theta)), 0, 5)
+            theta = np.clip(theta - RATE * (-f - np.einsum("cpk,cp->ck", jacobian, theta)), LOWEST, HIGHEST)
             self.done += 1
         return theta
 
@@ -107,11 +113,11 @@ class _Window:
         )
         gram = np.swapaxes(moves, -1, -2) @ moves
         cross = np.swapaxes(moves, -1, -2) @ changes
-        spread = np.trace(gram, axis1=-2, axis2=-1) + 1e-30
+        trace = np.trace(gram, axis1=-2, axis2=-1) + NO_MOVE
         beyond = np.maximum((changes**2).sum((-1, -2)) - (filled - 1) * D * NOISE, 0)
-        tau2 = np.maximum(beyond / (D * spread), (self.last**2).mean((-1, -2))) + 1e-12
-        ridge = (0.1 * NOISE / tau2)[..., None, None]
-        damped = gram + (ridge + 1e-5 * spread[..., None, None] + 1e-30) * np.eye(D, dtype=np.float32)
+        tau2 = np.maximum(beyond / (D * trace), (self.last**2).mean((-1, -2))) + NO_SIZE
+        ridge = (HOLD * NOISE / tau2)[..., None, None]
+        damped = gram + (ridge + FLOOR * trace[..., None, None] + NO_MOVE) * np.eye(D, dtype=np.float32)
         solved = np.linalg.solve(damped, cross + ridge * np.swapaxes(self.last, -1, -2))
         self.last = np.swapaxes(solved, -1, -2)
         return self.last
@@ -121,7 +127,7 @@ def _start(clients: int, seeds: int) -> tuple[np.ndarray, np.ndarray, np.ndarray
     rng = np.random.default_rng(0)
     mu0 = rng.uniform(6, 7, D).astype(np.float32)
     gamma = np.linspace(1.0, 2.0, clients, dtype=np.float32)[None, :, None]
-    theta = np.clip(0.5 * mu0 + rng.standard_normal((seeds, 1, D), dtype=np.float32), 0, 5)
+    theta = np.clip(0.5 * mu0 + rng.standard_normal((seeds, 1, D), dtype=np.float32), LOWEST, HIGHEST)
     return mu0, gamma, np.repeat(theta, clients, axis=1)
 
 

@@ -12,7 +12,6 @@ written whole or not at all, so a run that was cut off goes on with the item it 
 from __future__ import annotations
 
 import json
-import math
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,6 +24,7 @@ from typing import Any
 from profl import checks
 from profl.experiments.paper import ITEMS
 from profl.experiments.paper.item import Item
+from profl.experiments.plain import plain
 from profl.storage.atomic import atomic
 
 PACKAGES = ("profl", "jax", "numpy", "optax")
@@ -107,9 +107,11 @@ def run_named(name: str, seeds: Sequence[int], quick: bool) -> dict[str, Any]:
 
 
 def run(item: Item, seeds: Sequence[int], quick: bool = False) -> dict[str, Any]:
-    """One item from scratch, as plain data."""
+    """One item from scratch, as plain data; refused where its settings are not those it used."""
     started = time.perf_counter()
-    found = item.run(item.trial(seeds, quick))
+    trial = item.trial(seeds, quick)
+    found = item.run(trial)
+    trial.check()
     return plain(
         identity(item, seeds, quick)
         | {
@@ -169,18 +171,3 @@ def write(path: Path, result: Any) -> None:
 
 def versions() -> dict[str, str]:
     return {"python": platform.python_version()} | {name: metadata.version(name) for name in PACKAGES}
-
-
-def plain(value: Any) -> Any:
-    """Tuples as lists and numbers that are not finite as None, the way JSON gives them back.
-
-    >>> plain({"a": (1, float("inf"))})
-    {'a': [1, None]}
-    """
-    if isinstance(value, dict):
-        return {str(key): plain(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(entry) for entry in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

@@ -19,7 +19,8 @@ from profl.experiments.paper import (
     fig6b,
     table1,
 )
-from profl.experiments.paper.item import Found, Item, Trial
+from profl.experiments.paper.item import Found, Item
+from profl.experiments.paper.trial import Trial
 
 _MODULES = (
     *(table1, fig2a, fig2b, fig2c, fig3a, fig3b, fig3c),

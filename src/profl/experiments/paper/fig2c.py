@@ -4,29 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
-from profl.algorithms import profl
-from profl.cases import pricing
-from profl.client.sample_size import AdaptiveSamples
 from profl.experiments.claims import at_most
-from profl.experiments.paper.item import Found, Item, Trial, known, line, panel, spread, tail
+from profl.experiments.paper.item import Found, Item
+from profl.experiments.paper.measures import known, line, panel, standard_deviation, tail
+from profl.experiments.paper.trial import Trial
+
+FEWER = 0.5
+"""The share of the samples of fixed n that may be drawn: what "significantly fewer" is taken to mean."""
 
 
 def run(trial: Trial) -> Found:
     s = trial.settings
     rows: list[dict[str, Any]] = []
     claims, panels = [], []
-    for demand in s["demand"]:
-        case = pricing(reaction=demand)
-        fixed = trial.simulate(case, profl(s["eta"], filter=s["filter"]))
+    for demand in s["reaction"]:
+        case = trial.case(reaction=demand)
+        fixed = trial.simulate(case, trial.method("profl", tolerance=None))
         runs = {f"fixed {s['n']}": fixed}
-        for tolerance in s["tolerances"]:
-            size = AdaptiveSamples(tolerance, s["least"], s["n"])
-            ended = trial.simulate(case, profl(s["eta"], filter=s["filter"], samples=size))
+        for tolerance in filter(None, s["tolerance"]):
+            ended = trial.simulate(case, trial.method("profl", tolerance=tolerance))
             runs[f"tolerance {tolerance}"] = ended
             used = ended.samples[:, -1].sum() / fixed.samples[:, -1].sum()
             name = f"{demand} demand, tolerance {tolerance}"
             claims += [
-                at_most(f"{name}: share of the samples of fixed n", used, 0.5, paper="significantly fewer"),
+                at_most(f"{name}: share of the samples of fixed n", used, FEWER, paper="significantly fewer"),
                 at_most(f"{name}: excess", tail(ended), tolerance, paper="within the tolerance"),
             ]
         rows += [
@@ -35,7 +36,7 @@ def run(trial: Trial) -> Found:
                 "n": name,
                 "mean n": float(ended.samples[:, -1].sum() / ended.deployments[:, -1].sum()),
                 "excess": tail(ended),
-                "sd": spread(ended),
+                "sd": standard_deviation(ended),
             }
             for name, ended in runs.items()
         ]
@@ -53,14 +54,16 @@ ITEM = Item(
     paper={"eta": 0.001, "R": 5, "H": 100, "n": "up to 1000", "eps": 0},
     settings={
         "case": "pricing",
-        "demand": ("linear", "exponential"),
+        "clients": 10,
+        "heterogeneity": 0.5,
+        "reaction": ("linear", "exponential"),
+        "method": "profl",
         "eta": 0.01,
         "R": 5,
         "n": 1000,
-        "least": 50,
+        "min n": 50,
+        "tolerance": (None, 0.05, 0.1),
         "rounds": 200,
-        "clients": 10,
-        "tolerances": (0.05, 0.1),
         "jacobian": "kalman",
         "filter": "none",
     },

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from profl.algorithms import profl
-from profl.cases import pricing
 from profl.experiments.claims import at_least
-from profl.experiments.paper.item import Found, Item, Trial, known, line, panel, spread, tail
+from profl.experiments.paper.item import Found, Item
+from profl.experiments.paper.measures import known, line, panel, standard_deviation, tail
+from profl.experiments.paper.trial import Trial
 
 
 def run(trial: Trial) -> Found:
     s = trial.settings
-    method = profl(s["eta"], filter=s["filter"])
-    runs = {n: trial.simulate(pricing(), method, samples=n) for n in s["n"]}
+    case, method = trial.case(), trial.method("profl")
+    runs = {n: trial.simulate(case, method, n=n) for n in s["n"]}
     claims = []
     for few, many in pairwise(s["n"]):
         ratio = tail(runs[few]) / tail(runs[many])
         claims.append(at_least(f"excess with n = {few} over that with n = {many}", ratio, 1, " times", "closer"))
-        ratio = spread(runs[few]) / spread(runs[many])
+        ratio = standard_deviation(runs[few]) / standard_deviation(runs[many])
         claims.append(
             at_least(f"spread over seeds with n = {few} over that with {many}", ratio, 1, " times", "stabler")
         )
     lines = [line(ended, f"n = {n}") for n, ended in runs.items()]
     above = [line(ended, f"n = {n}", "excess") for n, ended in runs.items()]
     return Found(
-        [{"n": n, "excess": tail(ended), "sd": spread(ended)} for n, ended in runs.items()],
+        [{"n": n, "excess": tail(ended), "sd": standard_deviation(ended)} for n, ended in runs.items()],
         claims,
         [
             panel("risk", lines, known(runs[s["n"][0]])),
@@ -40,11 +40,13 @@ ITEM = Item(
     paper={"eta": 0.001, "R": 5, "H": 20, "n": "50, 500, 5000", "eps": 0},
     settings={
         "case": "pricing",
+        "clients": 10,
+        "heterogeneity": 0.5,
+        "method": "profl",
         "eta": 0.01,
         "R": 5,
         "n": (50, 500, 5000),
         "rounds": 200,
-        "clients": 10,
         "jacobian": "kalman",
         "filter": "none",
     },

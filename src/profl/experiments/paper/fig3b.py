@@ -4,25 +4,30 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from profl.algorithms import profl
-from profl.cases import pricing
 from profl.experiments.claims import at_least
-from profl.experiments.paper.item import Found, Item, Trial, known, line, panel, spread, tail, time_to
+from profl.experiments.paper.item import Found, Item
+from profl.experiments.paper.measures import TENTH, known, line, panel, standard_deviation, tail, time_to
+from profl.experiments.paper.trial import Trial
 
 
 def run(trial: Trial) -> Found:
     s = trial.settings
-    case = pricing(reaction=s["reaction"])
-    runs = {eta: trial.simulate(case, profl(eta, filter=s["filter"])) for eta in s["eta"]}
+    case = trial.case()
+    runs = {eta: trial.simulate(case, trial.method("profl", eta=eta)) for eta in s["eta"]}
     claims = []
     for fast, slow in pairwise(s["eta"]):
-        longer = time_to(runs[slow], 0.1) / time_to(runs[fast], 0.1)
+        longer = time_to(runs[slow], TENTH) / time_to(runs[fast], TENTH)
         name = f"deployments until a tenth of the first excess, eta = {slow} over {fast}"
         claims.append(at_least(name, longer, 1, " times", "slower"))
         nearer = tail(runs[fast]) / tail(runs[slow])
         claims.append(at_least(f"excess with eta = {fast} over that with {slow}", nearer, 1, " times", "closer"))
     rows = [
-        {"eta": eta, "excess": tail(ended), "sd": spread(ended), "deployments to a tenth": time_to(ended, 0.1)}
+        {
+            "eta": eta,
+            "excess": tail(ended),
+            "sd": standard_deviation(ended),
+            "deployments to a tenth": time_to(ended, TENTH),
+        }
         for eta, ended in runs.items()
     ]
     lines = [line(ended, f"eta = {eta}") for eta, ended in runs.items()]
@@ -43,12 +48,14 @@ ITEM = Item(
     paper={"eta": "0.03, 0.01, 0.001", "R": 5, "H": 20, "n": 2500, "eps": 0},
     settings={
         "case": "pricing",
+        "clients": 10,
+        "heterogeneity": 0.5,
         "reaction": "linear",
+        "method": "profl",
         "eta": (0.03, 0.01, 0.001),
         "R": 5,
         "n": 500,
         "rounds": 800,
-        "clients": 10,
         "jacobian": "kalman",
         "filter": "none",
     },

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from profl.algorithms import profl
-from profl.cases import pricing
 from profl.experiments.claims import Claim, at_least, at_most
-from profl.experiments.paper.item import Found, Item, Trial, known, line, panel, spread, tail, time_to
+from profl.experiments.paper.item import Found, Item
+from profl.experiments.paper.measures import TENTH, known, line, panel, standard_deviation, tail, time_to
+from profl.experiments.paper.trial import Trial
 from profl.results.record import Run
 
 DEFAULT = "default (no H)"
@@ -18,19 +18,20 @@ def run(trial: Trial) -> Found:
     s = trial.settings
     rows: list[dict[str, Any]] = []
     claims, panels = [], []
-    for demand in s["demand"]:
-        case = pricing(reaction=demand)
-        methods = {f"paper, H = {H}": profl(s["eta"], H, jacobian="paper", filter=s["filter"]) for H in s["H"]}
-        methods[DEFAULT] = profl(s["eta"], filter=s["filter"])
+    windows = [H for H in s["H"] if H is not None]
+    for demand in s["reaction"]:
+        case = trial.case(reaction=demand)
+        methods = {f"paper, H = {H}": trial.method("profl", jacobian="paper", H=H) for H in windows}
+        methods[DEFAULT] = trial.method("profl", jacobian="kalman", H=None)
         runs = {name: trial.simulate(case, method) for name, method in methods.items()}
-        claims += compare(demand, runs, s["H"])
+        claims += compare(demand, runs, windows)
         rows += [
             {
                 "demand": demand,
                 "Jacobian": name,
                 "excess": tail(ended),
-                "sd": spread(ended),
-                "deployments to a tenth": time_to(ended, 0.1),
+                "sd": standard_deviation(ended),
+                "deployments to a tenth": time_to(ended, TENTH),
             }
             for name, ended in runs.items()
         ]
@@ -42,7 +43,7 @@ def run(trial: Trial) -> Found:
     return Found(rows, claims, panels)
 
 
-def compare(demand: str, runs: dict[str, Run], windows: tuple[int, ...]) -> list[Claim]:
+def compare(demand: str, runs: dict[str, Run], windows: list[int]) -> list[Claim]:
     """The paper's claim for each two neighbouring windows, and the default against the best of them."""
     claims = []
     for short, long in pairwise(windows):
@@ -52,7 +53,7 @@ def compare(demand: str, runs: dict[str, Run], windows: tuple[int, ...]) -> list
         name = (
             f"{demand} demand, paper's estimator: deployments to a tenth of the first excess, H = {short} over {long}"
         )
-        claims.append(at_least(name, time_to(few, 0.1) / time_to(many, 0.1), 1, " times", "smaller H slower"))
+        claims.append(at_least(name, time_to(few, TENTH) / time_to(many, TENTH), 1, " times", "smaller H slower"))
     best = min(tail(runs[f"paper, H = {H}"]) for H in windows)
     name = f"{demand} demand, default estimator: excess over that of the paper's with its best H"
     return [*claims, at_most(name, tail(runs[DEFAULT]) / best, 1, " times")]
@@ -64,13 +65,16 @@ ITEM = Item(
     paper={"eta": 0.001, "R": 5, "H": "4, 20, 100", "n": 500, "eps": 0},
     settings={
         "case": "pricing",
-        "demand": ("linear", "exponential"),
+        "clients": 10,
+        "heterogeneity": 0.5,
+        "reaction": ("linear", "exponential"),
+        "method": "profl",
         "eta": 0.01,
         "R": 5,
-        "H": (4, 20, 100),
+        "H": (4, 20, 100, None),
         "n": 500,
         "rounds": 200,
-        "clients": 10,
+        "jacobian": ("paper", "kalman"),
         "filter": "none",
     },
     why="With eta = 0.001 a run is still on its way after 200 rounds. The paper asks for H - 1 > d, which H = 4 is not "

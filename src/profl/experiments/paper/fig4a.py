@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from profl.cases import strategic
-from profl.experiments.paper.item import Found, Item, Trial
+from profl.experiments.paper.item import Found, Item
+from profl.experiments.paper.trial import Trial
 from profl.experiments.paper.versus import versus
 
 
 def run(trial: Trial) -> Found:
-    pair = versus(trial, strategic(heterogeneity=trial.settings["heterogeneity"]))
+    pair = versus(trial, trial.case())
     return Found(pair.rows(), pair.accuracy_claims("equal clients"), [pair.accuracy_panel("equal clients")])
 
 
@@ -18,12 +18,13 @@ ITEM = Item(
     paper={"eta": 0.03, "R": 10, "H": 500, "n": 500, "eps": 0},
     settings={
         "case": "strategic",
+        "clients": 10,
+        "heterogeneity": 0,
+        "method": ("pfl", "profl"),
         "eta": 0.1,
         "R": 5,
         "n": 500,
         "rounds": 200,
-        "clients": 10,
-        "heterogeneity": 0,
         "jacobian": "kalman",
         "filter": "none",
     },

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from profl.cases import credit
-from profl.experiments.paper.item import Found, Item, Trial
+from profl.experiments.paper.item import Found, Item
+from profl.experiments.paper.trial import Trial
 from profl.experiments.paper.versus import versus
 
 
 def run(trial: Trial) -> Found:
-    s = trial.settings
-    pair = versus(trial, credit(sensitivity=s["sensitivity"], heterogeneity=s["heterogeneity"]))
+    pair = versus(trial, trial.case())
     return Found(
         pair.rows(), pair.accuracy_claims("credit", "ProFL higher"), [pair.accuracy_panel("everyone responds")]
     )
@@ -21,13 +20,14 @@ ITEM = Item(
     paper={"eta": 0.01, "R": 5, "H": 1, "n": 5812, "eps": 0},
     settings={
         "case": "credit",
-        "sensitivity": 6.0,
+        "clients": 10,
         "heterogeneity": 0.1,
+        "sensitivity": 6.0,
+        "method": ("pfl", "profl"),
         "eta": 0.3,
         "R": 5,
         "n": 2000,
         "rounds": 200,
-        "clients": 10,
         "jacobian": "kalman",
         "filter": "none",
     },

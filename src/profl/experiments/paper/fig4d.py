@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from profl.cases import adult
-from profl.experiments.paper.item import Found, Item, Trial
+from profl.experiments.paper.item import Found, Item
+from profl.experiments.paper.trial import Trial
 from profl.experiments.paper.versus import versus
 
 NAMES = {"all": "everyone responds", "positive": "class 1 responds"}
@@ -12,9 +12,8 @@ NAMES = {"all": "everyone responds", "positive": "class 1 responds"}
 def run(trial: Trial) -> Found:
     s = trial.settings
     rows, claims, panels = [], [], []
-    for respond, sensitivity in s["sensitivity"].items():
-        case = adult(sensitivity=sensitivity, heterogeneity=s["heterogeneity"], respond=respond)
-        pair = versus(trial, case)
+    for respond, sensitivity in zip(s["respond"], s["sensitivity"], strict=True):
+        pair = versus(trial, trial.case(respond=respond, sensitivity=sensitivity))
         name = f"{NAMES[respond]}, mean sensitivity {sensitivity:g}"
         rows += pair.rows(variant=name)
         claims += pair.accuracy_claims(name, "60.78 % against 54.74 %")
@@ -28,13 +27,15 @@ ITEM = Item(
     paper={"eta": 0.03, "R": 5, "H": 1, "n": 2368, "eps": 0},
     settings={
         "case": "adult",
-        "sensitivity": {"all": 6.0, "positive": 3.0},
+        "clients": 10,
         "heterogeneity": 0.1,
+        "sensitivity": (6.0, 3.0),
+        "respond": ("all", "positive"),
+        "method": ("pfl", "profl"),
         "eta": 0.3,
         "R": 5,
         "n": 2000,
         "rounds": 200,
-        "clients": 10,
         "jacobian": "kalman",
         "filter": "none",
     },

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from profl.cases import group_pricing
-from profl.experiments.paper.item import Found, Item, Trial
-from profl.experiments.paper.versus import versus
+from profl.experiments.paper.item import Found, Item
+from profl.experiments.paper.trial import Trial
+from profl.experiments.paper.versus import NEAR, STUCK, versus
 
 
 def run(trial: Trial) -> Found:
-    pair = versus(trial, group_pricing())
-    return Found(pair.rows(), pair.risk_claims("group pricing", 0.05, 0.95), [pair.risk_panel("group pricing")])
+    pair = versus(trial, trial.case())
+    return Found(pair.rows(), pair.risk_claims("group pricing", NEAR, STUCK), [pair.risk_panel("group pricing")])
 
 
 ITEM = Item(
@@ -18,11 +18,13 @@ ITEM = Item(
     paper={"eta": "PFL 0.005, ProFL 0.001", "R": 5, "H": 1, "n": 500, "eps": 0},
     settings={
         "case": "group_pricing",
-        "eta": {"PFL": 0.02, "ProFL": 0.02},
+        "clients": 10,
+        "heterogeneity": 0.1,
+        "method": ("pfl", "profl"),
+        "eta": 0.02,
         "R": 5,
         "n": 500,
         "rounds": 200,
-        "clients": 10,
         "jacobian": "kalman",
         "filter": "none",
     },

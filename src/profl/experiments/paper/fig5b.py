@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from profl.cases import retail
-from profl.experiments.paper.item import Found, Item, Trial
-from profl.experiments.paper.versus import versus
+from profl.experiments.paper.item import Found, Item
+from profl.experiments.paper.trial import Trial
+from profl.experiments.paper.versus import NEAR, STUCK, versus
 
 
 def run(trial: Trial) -> Found:
-    pair = versus(trial, retail())
-    return Found(pair.rows(), pair.risk_claims("retail", 0.05, 0.95), [pair.risk_panel("retail")])
+    pair = versus(trial, trial.case())
+    return Found(pair.rows(), pair.risk_claims("retail", NEAR, STUCK), [pair.risk_panel("retail")])
 
 
 ITEM = Item(
@@ -18,11 +18,13 @@ ITEM = Item(
     paper={"eta": "PFL 0.005, ProFL 0.001", "R": 5, "H": 1, "n": 500, "eps": 0},
     settings={
         "case": "retail",
-        "eta": {"PFL": 0.01, "ProFL": 0.01},
+        "clients": 10,
+        "heterogeneity": 0.5,
+        "method": ("pfl", "profl"),
+        "eta": 0.01,
         "R": 5,
         "n": 500,
         "rounds": 200,
-        "clients": 10,
         "jacobian": "kalman",
         "filter": "none",
     },

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from profl.cases import housing
-from profl.experiments.paper.item import Found, Item, Trial
-from profl.experiments.paper.versus import versus
+from profl.experiments.paper.item import Found, Item
+from profl.experiments.paper.trial import Trial
+from profl.experiments.paper.versus import AT_THE_OPTIMUM, AWAY, versus
 
 
 def run(trial: Trial) -> Found:
     rows, claims, panels = [], [], []
     for h in trial.settings["heterogeneity"]:
-        pair = versus(trial, housing(heterogeneity=h))
+        pair = versus(trial, trial.case(heterogeneity=h))
         name = f"heterogeneity {h}"
         rows += pair.rows(heterogeneity=h)
-        claims += pair.risk_claims(name, 0.01, 0.5)
+        claims += pair.risk_claims(name, AT_THE_OPTIMUM, AWAY)
         panels.append(pair.risk_panel(name))
     return Found(rows, claims, panels)
 
@@ -24,12 +24,13 @@ ITEM = Item(
     paper={"eta": "PFL 0.005, ProFL 0.001", "R": 5, "H": "0.2, 0.5, 1", "n": 500, "eps": 0},
     settings={
         "case": "housing",
+        "clients": 10,
         "heterogeneity": (0.1, 0.3, 1.0),
-        "eta": {"PFL": 0.01, "ProFL": 0.01},
+        "method": ("pfl", "profl"),
+        "eta": 0.01,
         "R": 5,
         "n": 500,
         "rounds": 200,
-        "clients": 10,
         "jacobian": "kalman",
         "filter": "none",
     },

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from profl.cases import housing
-from profl.experiments.paper.item import Found, Item, Trial
-from profl.experiments.paper.versus import versus
+from profl.experiments.paper.item import Found, Item
+from profl.experiments.paper.trial import Trial
+from profl.experiments.paper.versus import AT_THE_OPTIMUM, AWAY, versus
 
 
 def run(trial: Trial) -> Found:
     rows, claims, panels = [], [], []
+    case = trial.case()
     for n in trial.settings["n"]:
-        pair = versus(trial, housing(), samples=n)
+        pair = versus(trial, case, n=n)
         name = f"n = {n}"
         rows += pair.rows(n=n)
-        claims += pair.risk_claims(name, 0.01, 0.5)
+        claims += pair.risk_claims(name, AT_THE_OPTIMUM, AWAY)
         panels.append(pair.risk_panel(name))
     return Found(rows, claims, panels)
 
@@ -24,11 +25,13 @@ ITEM = Item(
     paper={"eta": "PFL 0.005, ProFL 0.001", "R": 5, "H": 1, "n": "5, 50, 500", "eps": 0},
     settings={
         "case": "housing",
-        "n": (5, 50, 500),
-        "eta": {"PFL": 0.01, "ProFL": 0.01},
-        "R": 5,
-        "rounds": 200,
         "clients": 10,
+        "heterogeneity": 0.5,
+        "method": ("pfl", "profl"),
+        "eta": 0.01,
+        "R": 5,
+        "n": (5, 50, 500),
+        "rounds": 200,
         "jacobian": "kalman",
         "filter": "none",
     },

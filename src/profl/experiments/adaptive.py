@@ -1,0 +1,49 @@
+"""A sample size that follows the noise (Figure 2c): samples, excess and time against a fixed one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from profl.algorithms import profl
+from profl.cases import pricing
+from profl.client.sample_size import AdaptiveSamples
+from profl.engines.simulate import simulate
+from profl.experiments.claims import Part, at_most
+from profl.results.record import Run
+
+FEWEST, MOST = 50, 1000
+TOLERANCES = (0.05, 0.1)
+FEWER = 0.5
+"""The share of the samples of fixed n that may be drawn: what the paper's "significantly fewer" is taken to mean."""
+NO_SLOWER = 1.0
+"""Fewer samples are of no use here if choosing their number takes longer than drawing them."""
+
+
+def adaptive(settings: dict[str, Any]) -> Part:
+    """At most 1000 samples, tolerances 0.05 and 0.1."""
+    fixed = _timed(profl(filter="none"), settings)
+    rows, claims = [_row(f"fixed {MOST}", fixed)], []
+    for tolerance in TOLERANCES:
+        run = _timed(profl(filter="none", samples=AdaptiveSamples(tolerance, FEWEST, MOST)), settings)
+        rows.append(_row(f"tolerance {tolerance}", run))
+        used = run.samples[:, -1].sum() / fixed.samples[:, -1].sum()
+        name = f"adaptive n, tolerance {tolerance}"
+        claims += [
+            at_most(f"{name}: share of the samples of fixed {MOST}", used, FEWER),
+            at_most(f"{name}: tail excess", run.tail_excess().mean(), tolerance),
+            at_most(f"{name}: time over that of fixed {MOST}", run.seconds / fixed.seconds, NO_SLOWER),
+        ]
+    return Part(rows, claims)
+
+
+def _row(name: str, run: Run) -> dict[str, Any]:
+    mean = run.samples[:, -1].sum() / run.deployments[:, -1].sum()
+    excess = run.tail_excess().mean()
+    return {"part": "adaptive n", "n": name, "mean n": mean, "excess": excess, "seconds": run.seconds}
+
+
+def _timed(method: Any, settings: dict[str, Any]) -> Run:
+    """The second of two runs, whose time holds no compilation."""
+    case = pricing()
+    simulate(case, method, samples=MOST, **settings)
+    return simulate(case, method, samples=MOST, **settings)
