@@ -89,7 +89,7 @@ def test_chunks_change_nothing(monkeypatch):
     problem = profl.cases.pricing(clients=7, goods=2)
     whole = profl.simulate(problem, profl.pofl(window=3), **SMALL)
     for block in (1, 40 * 2 * 3, 40 * 2 * 7):  # one client; three clients; all clients but one seed at a time
-        monkeypatch.setattr("profl.engines.spread.BLOCK", block)
+        monkeypatch.setattr("profl.engines.compiled.placement.BLOCK", block)
         parts = profl.simulate(problem, profl.pofl(window=3), **SMALL)
         np.testing.assert_allclose(parts.theta, whole.theta, atol=2e-6)
 

@@ -7,7 +7,7 @@ from typing import Any
 from profl.algorithms import profl
 from profl.cases import pricing
 from profl.client.sample_size import AdaptiveSamples
-from profl.engines.simulate import simulate
+from profl.engines.compiled.simulate import simulate
 from profl.experiments.claims import Part, at_most
 from profl.results.record import Run
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from profl.algorithms import profl
 from profl.cases import pricing
-from profl.engines.simulate import simulate
+from profl.engines.compiled.simulate import simulate
 from profl.theory import Constants, bound, estimate
 
 H = 20

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from profl.algorithms import pfl, pg, pofl
-from profl.algorithms.base import Algorithm
+from profl.algorithms.method import Method
 from profl.cases import housing, pricing
-from profl.engines.simulate import simulate
+from profl.engines.compiled.simulate import simulate
 from profl.problem.problem import Problem
 from profl.results.record import Run
 
@@ -16,7 +16,7 @@ ETA, R, H, N = 0.01, 5, 20, 500
 """Of the demo, in the paper's letters: the settings of its Figures 3, with a rate at which 200 rounds arrive."""
 
 
-def compare(problem: Problem, algorithms: Iterable[Algorithm], **settings: Any) -> list[Run]:
+def compare(problem: Problem, algorithms: Iterable[Method], **settings: Any) -> list[Run]:
     """One run per algorithm, all with the same ``profl.simulate`` settings and seeds.
 
     >>> from profl.cases import housing

@@ -13,7 +13,7 @@ from typing import Any
 
 from profl.algorithms import pofl
 from profl.cases import pricing
-from profl.engines.simulate import simulate
+from profl.engines.compiled.simulate import simulate
 from profl.experiments.claims import Advance, Part, at_most, item, nothing
 from profl.experiments.peers import D, N, R
 from profl.experiments.timing import in_turns, ratio

@@ -6,7 +6,7 @@ from typing import Any
 
 from profl.algorithms import profl
 from profl.cases import pricing
-from profl.engines.simulate import simulate
+from profl.engines.compiled.simulate import simulate
 from profl.experiments import sharing
 from profl.experiments.claims import Part, at_most
 from profl.experiments.groups import three_groups

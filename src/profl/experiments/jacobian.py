@@ -19,7 +19,7 @@ import numpy as np
 
 from profl.algorithms import pfl, pofl
 from profl.cases import group_pricing, housing, pricing, retail, strategic
-from profl.engines.simulate import simulate
+from profl.engines.compiled.simulate import simulate
 from profl.experiments.claims import Advance, Part, at_least, at_most, item, nothing
 from profl.experiments.paper.measures import line, panel
 from profl.problem.problem import Problem

@@ -6,7 +6,7 @@ from typing import Any
 
 from profl.algorithms import profl
 from profl.cases import pricing, strategic
-from profl.engines.simulate import simulate
+from profl.engines.compiled.simulate import simulate
 from profl.experiments.claims import Part, at_most
 from profl.problem.contamination import contaminate
 from profl.results.record import Run

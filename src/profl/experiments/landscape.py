@@ -16,9 +16,9 @@ import numpy as np
 
 from profl import checks
 from profl.algorithms import pfl, profl
-from profl.algorithms.base import Algorithm
+from profl.algorithms.method import Method
 from profl.cases import housing, pricing
-from profl.engines.simulate import simulate
+from profl.engines.compiled.simulate import simulate
 from profl.problem import oracle
 from profl.problem.problem import Problem
 
@@ -34,7 +34,7 @@ RATE, ROUNDS = 0.02, 400
 
 def landscape(
     problem: Problem,
-    algorithms: Sequence[tuple[str, Algorithm]],
+    algorithms: Sequence[tuple[str, Method]],
     *,
     rounds: int = 200,
     samples: int = 500,

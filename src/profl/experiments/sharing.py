@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from profl.algorithms import profl
-from profl.engines.simulate import simulate
+from profl.engines.compiled.simulate import simulate
 from profl.experiments.claims import Part, at_least
 from profl.experiments.groups import three_groups
 

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 from profl import random
 from profl.algorithms import pfl, pofl, profl
 from profl.cases import pricing
-from profl.engines.simulate import simulate
-from profl.engines.spread import block
+from profl.engines.compiled.placement import block
+from profl.engines.compiled.simulate import simulate
 from profl.experiments import peers
 from profl.experiments.claims import Advance, Part, at_least, at_most, item, nothing
 from profl.experiments.growth import CLIENT_STEPS, MEMORY_PARTS, QUICK_TURNS, SCALE_PARTS, TURNS, memory, scale

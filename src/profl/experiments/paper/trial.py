@@ -20,9 +20,9 @@ from typing import Any
 
 from profl import cases, checks
 from profl.algorithms import pfl, pg, profl
-from profl.algorithms.base import Algorithm
+from profl.algorithms.method import Method
 from profl.client.sample_size import AdaptiveSamples
-from profl.engines.simulate import simulate
+from profl.engines.compiled.simulate import simulate
 from profl.experiments.groups import three_groups
 from profl.problem.contamination import contaminate
 from profl.problem.problem import Problem
@@ -55,7 +55,7 @@ class Trial:
             return problem
         return contaminate(problem, **self._arguments(JUNK, chosen))
 
-    def method(self, name: str, **chosen: Any) -> Algorithm:
+    def method(self, name: str, **chosen: Any) -> Method:
         """The method called ``name``; its sample size follows the noise where ``tolerance`` is stated and not None."""
         self._refuse_others("method", chosen, METHOD, SAMPLE_SIZE)
         make = METHODS[self._take("method", {"method": name})]
@@ -66,7 +66,7 @@ class Trial:
             arguments["samples"] = AdaptiveSamples(**self._arguments(SAMPLE_SIZE, chosen))
         return make(**arguments)
 
-    def simulate(self, problem: Problem, method: Algorithm, **chosen: Any) -> Run:
+    def simulate(self, problem: Problem, method: Method, **chosen: Any) -> Run:
         """A run with the item's rounds, local steps and samples."""
         self._refuse_others("simulate", chosen, RUN)
         return simulate(problem, method, **self._arguments(RUN, chosen), seeds=self.seeds, progress=False)
