@@ -9,7 +9,7 @@ import pytest
 
 from profl import random, trees
 from profl.client.gradient import pull_back, terms
-from profl.problem.oracle import told_jacobian
+from profl.problem.oracle import exact_jacobian
 from tests.problems import CASES, cross_pricing
 
 PROBLEMS = {**{name: (make, "auto") for name, make in CASES.items()}, "cross pricing": (cross_pricing, "auto")}
@@ -23,17 +23,17 @@ PROBLEMS |= {
 
 def estimates(problem, second, theta, n, trials):
     """``trials`` estimated gradients of client 0 from n samples each, and the exact one."""
-    rules = problem.rules
+    view = problem.functions.view()._replace(signal=trees.ravel)  # the exact Jacobian stands in theta
     if second == "auto":
         second = "pathwise" if problem.family.shift else "score"
     client = trees.take(trees.cast(problem.clients, jnp.float32), 0)
-    jacobian = told_jacobian(problem.reaction, theta, client)
+    jacobian = exact_jacobian(problem.reaction, theta, client)
 
     def one(key):
-        batch = rules.reaction.sample(key, theta, client, n)
+        batch = problem.reaction.sample(key, theta, client, n)
         weights = jnp.full(n, 1.0 / n)
-        found = terms(rules, second, theta, batch, weights, rules.family.estimate(batch, weights))
-        return found.first + pull_back(rules, theta, jacobian, found.worth, True)
+        found = terms(view, second, theta, batch, weights, view.family.estimate(batch, weights))
+        return found.first + pull_back(view, theta, jacobian, found.f_gradient)
 
     keys = jax.random.split(random.seed_key(11), trials)
     exact = jax.grad(lambda t: problem.reaction.decoupled(t, t, client))(theta)
@@ -71,11 +71,10 @@ def test_error_falls_like_the_root_of_n(name):
 def test_second_term_reaches_a_nested_model_through_the_signal():
     """theta = {"a", "b"}, data react to the signal s = a + b.sum(): dL2/da = J u, dL2/db = J u for every entry."""
     from profl.problem.families import GaussianMean
-    from profl.problem.problem import Rules, everywhere
-    from profl.problem.reaction import Reaction
+    from profl.problem.problem import View, everywhere
 
-    rules = Rules(lambda t, z: z[0], GaussianMean(), Reaction(), everywhere, lambda t: (t["a"] + t["b"].sum())[None])
+    view = View(lambda t, z: z[0], GaussianMean(), everywhere, lambda t: (t["a"] + t["b"].sum())[None])
     theta = {"a": jnp.array(1.0), "b": jnp.ones(2)}
-    pulled = pull_back(rules, theta, jnp.array([[3.0]]), jnp.array([2.0]), told=False)
+    pulled = pull_back(view, theta, jnp.array([[3.0]]), jnp.array([2.0]))
     assert float(pulled["a"]) == 6.0
     np.testing.assert_allclose(pulled["b"], [6.0, 6.0])

@@ -158,12 +158,12 @@ def test_kalman_does_not_forget_by_exploring():
 
 
 def test_perturbations_cancel_in_pairs_and_fade():
-    rules = profl.cases.pricing().rules
+    view = profl.cases.pricing().functions.view()
     explore, theta = Exploration(scale=0.1, fade=0.5, settle=4.0), jnp.full(5, 2.0)
     state, moves = explore.init(theta), []
     for i in range(60):
         key = jax.random.fold_in(jax.random.key(0), i)
-        deployed, state = explore.explore(rules, key, state, theta, jnp.eye(5), jnp.full((5, 5), 1e-4))
+        deployed, state = explore.explore(view, key, state, theta, jnp.eye(5), jnp.full((5, 5), 1e-4))
         moves.append(np.asarray(deployed - theta))
     pairs = np.array(moves).reshape(30, 2, 5)
     np.testing.assert_allclose(pairs.sum(axis=1), 0, atol=1e-6)
@@ -174,13 +174,13 @@ def test_perturbations_cancel_in_pairs_and_fade():
 
 def test_at_an_edge_only_the_ignorant_move_inwards():
     """Prices at most 5: a coordinate that is at 5 has no room, and moving down costs in the first order."""
-    rules, theta = profl.cases.pricing().rules, jnp.array([5.0, 2.0, 2.0, 2.0, 2.0])
+    view, theta = profl.cases.pricing().functions.view(), jnp.array([5.0, 2.0, 2.0, 2.0, 2.0])
     for error, moved in ((1e-4, False), (1e4, True)):
         deltas = []
         state = Exploration().init(theta)
         for i in range(8):
             key = jax.random.fold_in(jax.random.key(1), i)
-            deployed, state = Exploration().explore(rules, key, state, theta, jnp.eye(5), jnp.full((5, 5), error))
+            deployed, state = Exploration().explore(view, key, state, theta, jnp.eye(5), jnp.full((5, 5), error))
             deltas.append(float(deployed[0] - 5.0))
         assert (min(deltas) < -0.1) == moved
         assert max(deltas) <= 0

@@ -15,9 +15,8 @@ import pytest
 import profl
 from profl import random, trees
 from profl.client import filters
-from profl.client import step as steps
 from profl.client.filters.first_look import suspicious
-from profl.engines import simulate as fast
+from profl.engines import tally
 from profl.experiments import peers
 from profl.problem import oracle
 
@@ -145,18 +144,19 @@ def test_single_precision_steps_like_double(case):
 
 
 def ten_steps(problem, sampled):
-    recipe = profl.pofl().recipe(problem)._replace(explore=None)
+    view, method = problem.functions.view(), profl.pofl(explore=None)
     theta = trees.cast(problem.initial(random.seed_key(9)), float)
     weights = jnp.full(500, 1 / 500, dtype=float)
-    state = steps.init(problem.rules, recipe, theta, trees.cast(sampled[0]), 500)
+    state = method.init(view, theta, trees.cast(sampled[0]))
     for batch in sampled:
-        theta, state, _ = steps.step(problem.rules, recipe, state, theta, trees.cast(batch), weights)
+        arrival = profl.Arrival(trees.cast(batch), weights, theta, False)
+        theta, state, _ = method.step(view, state, theta, arrival, random.seed_key(0))
     return np.asarray(theta)
 
 
 def test_what_is_counted_may_pass_two_thousand_million():
-    count = fast._empty_tally().samples
+    count = tally.empty_tally(("loss",)).samples
     for _ in range(3):
-        count = fast._add(count, 5, jnp.full(10_000_000, 1501))
-    count = fast._add(count, 1, jnp.asarray([1, 2]))
-    assert int(count.units) + 1024 * int(count.thousands) == 3 * 5 * 15_010_000_000 + 3
+        count = tally.add(count, 5, jnp.full(10_000_000, 1501))
+    count = tally.add(count, 1, jnp.asarray([1, 2]))
+    assert int(count.units) + tally.THOUSAND * int(count.thousands) == 3 * 5 * 15_010_000_000 + 3

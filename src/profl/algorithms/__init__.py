@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from profl import checks
-from profl.algorithms.dfo import dfo
+from profl.algorithms.dfo import DerivativeFree as dfo
 from profl.algorithms.method import Arrival, Method
 from profl.algorithms.pfl import pfl, rgd, rrm
 from profl.algorithms.pofl import pg, pofl
 from profl.algorithms.profl import profl
-from profl.algorithms.two_stage import two_stage
+from profl.algorithms.two_stage import TwoStage as two_stage
 
 ALGORITHMS: dict[str, Callable[..., Method]] = {
-    function.__name__: function for function in (pfl, pofl, profl, pg, rgd, rrm, dfo, two_stage)
+    "pfl": pfl,
+    "pofl": pofl,
+    "profl": profl,
+    "pg": pg,
+    "rgd": rgd,
+    "rrm": rrm,
+    "dfo": dfo,
+    "two_stage": two_stage,
 }
 
 

@@ -38,7 +38,7 @@ class Probe(NamedTuple):
 
 @dataclass(frozen=True)
 class DerivativeFree(Method):
-    """See the module; made by ``profl.dfo``."""
+    """From one or two ``points`` at distance ``delta``; ``optimiser`` and ``aggregate`` as in ``profl.profl``."""
 
     learning_rate: float = 0.01
     delta: float = 0.5
@@ -83,15 +83,3 @@ class DerivativeFree(Method):
         complete = state.due | (self.points == 1)
         theta, optimiser = trees.where(complete, moved, (theta, state.optimiser))
         return theta, Probe(optimiser, state.direction, loss, ~complete), {"loss": loss}
-
-
-def dfo(
-    learning_rate: float = 0.01,
-    delta: float = 0.5,
-    points: int = 2,
-    *,
-    optimiser: Optimiser = optax.sgd,
-    aggregate: Any = "mean",
-) -> DerivativeFree:
-    """Derivative-free optimisation of the deployed risk, from one or two ``points`` at distance ``delta``."""
-    return DerivativeFree(learning_rate, delta, points, optimiser, aggregate)

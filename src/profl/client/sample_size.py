@@ -96,7 +96,12 @@ class AdaptiveSamples:
 
     def next(self, problem: View, known: Evidence) -> Array:
         """How many samples to draw next."""
-        return variance_size(self, problem, known) if self.rule == "variance" else paper_size(self, problem, known)
+        if self.rule == "variance":
+            return variance_size(self, problem, known)
+        weights, theta = known.weights, known.theta
+        losses = jnp.where(weights > 0, jax.vmap(problem.loss, (None, 0))(theta, known.batch), 0.0)
+        one = jnp.mean(problem.family.variance(known.batch, weights, known.f)) / jnp.sum(weights**2)
+        return paper_size(self, known.learning_rate, losses, known.gradient, known.jacobian, one)
 
 
 def variance_size(size: AdaptiveSamples, problem: View, known: Evidence) -> Array:
@@ -109,16 +114,16 @@ def variance_size(size: AdaptiveSamples, problem: View, known: Evidence) -> Arra
     return size.clip(spread / size.tolerance)
 
 
-def paper_size(size: AdaptiveSamples, problem: View, known: Evidence) -> Array:
+def paper_size(
+    size: AdaptiveSamples, learning_rate: float, losses: Array, gradient: Theta, jacobian: Array, s2: Array
+) -> Array:
     """The published bound, ``max_samples`` where its denominator is not positive."""
-    window, eta = size.window, known.learning_rate
-    losses = jnp.where(known.weights > 0, jax.vmap(problem.loss, (None, 0))(known.theta, known.batch), 0.0)
-    one = jnp.mean(problem.family.variance(known.batch, known.weights, known.f)) / jnp.sum(known.weights**2)
+    window = size.window
     steps = window * (window + 1) * (2 * window + 1) / 6
-    slope2 = trees.norm(known.gradient) ** 2
-    length2 = eta**2 * slope2 * steps + jnp.finfo(losses.dtype).tiny
+    slope2 = trees.norm(gradient) ** 2
+    length2 = learning_rate**2 * slope2 * steps + jnp.finfo(losses.dtype).tiny
     loss2 = jnp.max(jnp.abs(losses)) ** 2
-    above = 2 * (2 * loss2 * window / length2 + jnp.sum(known.jacobian**2)) * one * math.log(2 / PHI)
-    curved = size.curvature**2 * eta**2 * slope2**2 * float(window) ** 6 * length2 * loss2
+    above = 2 * (2 * loss2 * window / length2 + jnp.sum(jacobian**2)) * s2 * math.log(2 / PHI)
+    curved = size.curvature**2 * learning_rate**2 * slope2**2 * float(window) ** 6 * length2 * loss2
     below = 2 * size.tolerance - curved
     return size.clip(jnp.where(below > 0, above / jnp.where(below > 0, below, 1.0), jnp.inf))

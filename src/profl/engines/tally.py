@@ -65,8 +65,8 @@ def count(tally: Tally, round_: Array, local_steps: int, new: Counted) -> Tally:
     figures = {name: weighted_mean(value, new.weights, new.accepted) for name, value in new.figures.items()}
     return Tally(
         tally.regret + weighted_mean(new.regret, new.weights, new.accepted),
-        _add(tally.deployments, local_steps, worked.astype(jnp.int32)),
-        _add(tally.samples, 1, jnp.where(worked, new.samples, 0)),
+        add(tally.deployments, local_steps, worked.astype(jnp.int32)),
+        add(tally.samples, 1, jnp.where(worked, new.samples, 0)),
         tally.refused + _whole(bad),
         tally.absent + _whole(new.distinct & ~new.answered),
         jnp.where(is_first, jnp.int32(round_), tally.bad_round),
@@ -86,7 +86,7 @@ def on_host(tally: Tally) -> Tally:
     return found._replace(**whole)
 
 
-def _add(total: Count, times: int, values: Array) -> Count:
+def add(total: Count, times: int, values: Array) -> Count:
     """The count with ``times`` the sum of the values added."""
     padded = jnp.pad(values % THOUSAND, (0, -values.shape[0] % THOUSAND))
     groups = padded.reshape(-1, THOUSAND).sum(1, dtype=jnp.int32)

@@ -27,7 +27,8 @@ def accept(reports: dict[str, Any], sent: Theta) -> Array:
     finite = jax.vmap(trees.all_finite)(reports)
     accepted = finite
     for name, entry in reports.items():
-        if name.startswith("jacobian") or all(leaf.ndim == 1 for leaf in jax.tree.leaves(entry)):
+        single = name != "theta" and all(leaf.ndim == 1 for leaf in jax.tree.leaves(entry))
+        if single or name.startswith("jacobian"):
             continue
         moved = jax.tree.map(jnp.subtract, entry, sent) if name == "theta" else entry
         sizes = jax.vmap(trees.norm)(moved)
