@@ -56,11 +56,30 @@ def imports(file: Path) -> set[str]:
     return found
 
 
+def test_no_module_uses_a_private_name_of_another():
+    for file in SOURCE.rglob("*.py"):
+        if file.relative_to(SOURCE).as_posix() == "engines/saved.py":
+            continue  # still takes the compiled engine's parts
+        tree = ast.parse(file.read_text())
+        imports = [
+            node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and "profl" in (node.module or "")
+        ]
+        modules = {alias.asname or alias.name for node in imports for alias in node.names}
+        used = {alias.name for node in imports for alias in node.names}
+        used |= {
+            node.attr
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules
+        }
+        private = {name for name in used if name.startswith("_") and not name.startswith("__")}
+        assert not private, f"{file.relative_to(SOURCE)} uses {private}"
+
+
 def test_the_core_imports_neither_plots_nor_tables_nor_networks():
     import subprocess
     import sys
 
-    heavy = "matplotlib pandas sklearn flwr typer rich"
+    heavy = "matplotlib pandas sklearn flwr cryptography tomli_w typer rich"
     code = f"import sys, profl; print([m for m in '{heavy}'.split() if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
