@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 
-
 def cache_directory() -> Path:
     """$XDG_CACHE_HOME/profl on every platform, or the platform's own place for caches."""
     if given := os.environ.get("XDG_CACHE_HOME"):
