@@ -1,4 +1,7 @@
-"""Sharing Jacobians: the right groups are found, sharing helps, and a few absurd reports do no harm."""
+"""Sharing Jacobians: the right groups are found, sharing helps, and a few absurd reports do no harm.
+
+Most of the time goes into compiling: by default reports have the shapes of two programs, other shapes are slow.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,10 @@ import pytest
 
 from profl.checks import InputError
 from profl.quantiles import exact_quantile
-from profl.server.clusters import Clusters
+from profl.server.clusters import Clusters, drawn_towards
 from profl.server.kmeans import kmeans
 
+slow = pytest.mark.slow
 GAMMAS = (0.75, 1.5, 2.25)
 EVEN, UNEVEN = (34, 33, 33), (70, 20, 10)
 DRAWS = 10
@@ -200,7 +204,7 @@ def test_weighted_quantile_is_that_of_repeated_rows():
     rng = np.random.default_rng(0)
     rows, times = rng.standard_normal((9, 4)).astype(np.float32), rng.integers(0, 5, 9)
     median = np.median(np.repeat(rows, times, axis=0), axis=0)
-    np.testing.assert_allclose(exact_quantile(jnp.asarray(rows), jnp.asarray(times / times.sum())), median, rtol=1e-6)
+    np.testing.assert_allclose(jax.jit(exact_quantile)(rows, times / times.sum()), median, rtol=1e-6)
 
 
 def test_weights_count():
@@ -232,6 +236,7 @@ def mean_rule(vectors, weights, accepted, centre):
     return jnp.where(jnp.all(jnp.isfinite(centre)), share @ vectors / jnp.sum(share), jnp.nan)
 
 
+@slow
 def test_another_rule_inside_a_cluster():
     values, weights = np.array([-1.0, -1.1, -1.5, -3.0, -3.3, -3.6]), np.array([0.1, 0.2, 0.3, 0.1, 0.1, 0.2])
     shared, labels = share_numbers(values, Clusters(2, rule=mean_rule), weights)
@@ -251,7 +256,8 @@ def test_kmeans_finds_the_best_partition():
 
     best = min(inertia(labels) for labels in itertools.product(range(3), repeat=8))
     draws = jax.random.uniform(jax.random.key(0), (8, 5))
-    assert float(kmeans(draws, jnp.asarray(x)[:, None], jnp.asarray(weights), 3)[1]) == pytest.approx(best, rel=1e-5)
+    inertia_found = jax.jit(kmeans)(draws, jnp.asarray(x)[:, None], jnp.asarray(weights), 3)[1]
+    assert float(inertia_found) == pytest.approx(best, rel=1e-5)
 
 
 def test_one_key_one_answer_and_any_key_the_same_groups():
@@ -262,6 +268,7 @@ def test_one_key_one_answer_and_any_key_the_same_groups():
     np.testing.assert_array_equal(first[0], other[0])
 
 
+@slow
 def test_plain_compiled_and_mapped_calls_agree():
     jacobians, _, _ = reports(0.3)
     keys, weights, accepted = jax.random.split(jax.random.key(0), DRAWS), jnp.full(100, 0.01), jnp.ones(100, bool)
@@ -274,13 +281,21 @@ def test_plain_compiled_and_mapped_calls_agree():
     np.testing.assert_array_equal(seeds[1][0], labels)
 
 
-@pytest.mark.parametrize(("count", "values"), [("auto", [-1.0, -3.0]), ("auto", [-1.0, -2.0, -3.0]), (2, [-1.0, -3.0])])
+@pytest.mark.parametrize(
+    ("count", "values"),
+    [
+        pytest.param("auto", [-1.0, -3.0], marks=slow),
+        pytest.param("auto", [-1.0, -2.0, -3.0], marks=slow),
+        (2, [-1.0, -3.0]),
+    ],
+)
 def test_two_or_three_clients_share_one_aggregate(count, values):
     shared, labels = share_numbers(values, Clusters(count), room=len(values))
     np.testing.assert_allclose(shared, -2.0, rtol=1e-6)
     assert count == 2 or set(labels) == {0}
 
 
+@slow
 def test_one_dimensional_jacobians():
     jacobians, _, groups = reports(0.1, p=1)
     labels = share("auto", jacobians)[1]
@@ -302,15 +317,28 @@ def test_settings_that_cannot_be_used(settings, message):
         Clusters(**settings)
 
 
+def test_rows_are_drawn_towards_what_they_share_as_far_as_their_errors_say():
+    """Mean squares 5, 5, 5 and 20 off a shared 0; errors 1, 1, 4 and unknown: beyond them lie 4, 4 and 1, and tau^2 is
+    their median 4. Rows keep 4 / 5, 4 / 5 and 4 / 8 of their own; the last says nothing of its error and keeps none."""
+    rows = jnp.array([[1.0, 3.0], [-3.0, 1.0], [3.0, -1.0], [2.0, 6.0]])
+    errors, members = jnp.array([1.0, 1.0, 4.0, jnp.nan]), jnp.full((1, 4), 0.25)
+    draw = jax.jit(drawn_towards)
+    drawn = draw(rows, jnp.zeros_like(rows), members, errors)
+    np.testing.assert_allclose(drawn, np.array([[0.8], [0.8], [0.5], [0.0]]) * rows, rtol=1e-6)
+    exact = draw(rows, jnp.zeros_like(rows), members, jnp.full(4, 100.0))  # no difference but noise
+    np.testing.assert_array_equal(exact, 0.0)
+
+
 def test_more_clusters_than_clients_are_refused():
     Clusters(3).check(3)
     Clusters("auto").check(1)
     with pytest.raises(InputError, match=r"count must be at most 2, .* got 3"):
         Clusters(3).check(2)
     with pytest.raises(InputError, match="count must be at most 2"):
-        Clusters(3).share(jax.random.key(0), jnp.ones((2, 1, 1)), jnp.full(2, 0.5), jnp.ones(2, bool))
+        jax.eval_shape(Clusters(3).share, jax.random.key(0), jnp.ones((2, 1, 1)), jnp.full(2, 0.5), jnp.ones(2, bool))
 
 
+@slow
 def test_where_clients_differ_within_a_cluster_each_keeps_its_own_part():
     """No groups: sensitivities spread evenly. The plain aggregate does harm; drawn towards it, nobody is worse off."""
     k, sigma = 30, 0.05
@@ -328,6 +356,7 @@ def test_where_clients_differ_within_a_cluster_each_keeps_its_own_part():
     assert errors["unknown"] >= 4
 
 
+@slow
 def test_within_true_groups_nothing_is_kept_back():
     """Alike within a cluster up to noise: everybody gets nearly the aggregate, stated errors or not."""
     gamma = np.repeat([0.75, 1.5, 2.25], 20)

@@ -1,4 +1,7 @@
-"""Junk comes in the stated share and lies where its source says; nothing else changes."""
+"""Junk comes in the stated share and lies where its source says; nothing else changes.
+
+By default every source alone, the share and what is refused; slow: every source on every case, and runs.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,15 @@ from profl.problem.sources import (
 )
 from tests.problems import CASES
 
-pytestmark = pytest.mark.slow  # every source on every case compiles its own program
-
 N, D = 40_000, 8.0
 KEY = random.seed_key(11)
 SMALL = {"rounds": 2, "samples": 20, "seeds": [0], "progress": False}
-every_case = pytest.mark.parametrize("case", CASES)
+
+slow = pytest.mark.slow
+# Every source on every case compiles a program: by default the one case that all sources fit.
+every_case = pytest.mark.parametrize(
+    "case", [case if case == "strategic" else pytest.param(case, marks=slow) for case in CASES]
+)
 
 
 @partial(jax.jit, static_argnums=(0, 4))
@@ -74,6 +80,7 @@ def one_client_per_source(case: str, fraction: float, **settings) -> tuple[profl
 # -- how much of it there is -------------------------------------------------------------------------------------------
 
 
+@slow
 @every_case
 def test_a_fraction_of_zero_is_the_clean_batch_to_the_last_bit(case):
     """Op by op for one source; compiled for all, where a fused product and sum may round differently."""
@@ -111,6 +118,7 @@ def test_what_is_junk_is_independent_of_the_data_of_the_neighbour_and_of_the_key
         assert abs(np.corrcoef(marks, np.asarray(other, float))[0, 1]) < 4 / np.sqrt(N)
 
 
+@slow
 def test_sample_is_the_marked_batch_and_weights_are_those_of_the_clean_reaction():
     problem = contaminate(profl.cases.pricing(clients=2), 0.3)
     row, theta = trees.take(trees.cast(problem.clients), 0), jnp.ones(5)
@@ -119,6 +127,7 @@ def test_sample_is_the_marked_batch_and_weights_are_those_of_the_clean_reaction(
     np.testing.assert_allclose(problem.reaction.weights(row, 4, jnp.array(2)), [0.5, 0.5, 0, 0])
 
 
+@slow
 def test_a_pooled_problem_can_be_contaminated_too():
     """All members' samples count: 3 * 1000 of them, each junk with the one fraction."""
     problem = contaminate(profl.cases.pricing(clients=3, weights=[0.2, 0.3, 0.5]).pooled(), 0.3)
@@ -266,6 +275,7 @@ def test_label_flip_flips_exactly_the_marked_labels():
     assert 0.25 < is_junk.mean() < 0.35
 
 
+@slow
 def test_leaves_of_any_rank_are_replaced_along_ones():
     images = {"image": random.normal(KEY, 1000, 3, 4)}
     junk = PointMass()(KEY, images, jnp.ones(2), D)["image"]
@@ -291,6 +301,7 @@ def test_structure_shapes_and_dtypes_are_those_of_the_clean_batch(case):
         assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(batch))
 
 
+@slow
 @every_case
 def test_layout_is_kept_in_double_precision(case):
     """Traced only; the branches of the switch have to agree, so this holds for every source."""
@@ -303,6 +314,7 @@ def test_layout_is_kept_in_double_precision(case):
         assert "float64" in str(layout(after))
 
 
+@slow
 def test_a_double_precision_batch_is_sampled():
     with jax.enable_x64(True):
         clean = profl.cases.housing(clients=2, heterogeneity=0)
@@ -333,6 +345,7 @@ def layout(batch):
     return jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), batch)
 
 
+@slow
 @every_case
 def test_what_is_known_exactly_is_that_of_the_clean_reaction(case):
     problem = CASES[case](clients=2)
@@ -347,6 +360,7 @@ def test_what_is_known_exactly_is_that_of_the_clean_reaction(case):
                 np.testing.assert_array_equal(told(*models, rows[0]), known(*models, rows[1]))
 
 
+@slow
 @pytest.mark.parametrize("case", ["pricing", "strategic", "solved"])
 def test_optimum_stable_point_risk_and_jacobian_are_those_of_the_clean_problem(case):
     if case == "solved":
@@ -383,6 +397,7 @@ def test_what_the_clean_reaction_does_not_know_stays_unknown():
 # -- clients that differ -----------------------------------------------------------------------------------------------
 
 
+@slow
 def test_every_client_has_its_own_fraction_source_and_distance():
     clean = profl.cases.strategic(clients=4)
     fractions, sources = [0.0, 0.1, 0.3, 0.45], ["blob", "point", "label_flip", "point"]
@@ -424,6 +439,7 @@ def test_names_say_how_much_of_what():
 # -- in a run ----------------------------------------------------------------------------------------------------------
 
 
+@slow
 @pytest.mark.parametrize("algorithm", [profl.pfl(), profl.pg()], ids=["pfl", "pg"])
 def test_runs_in_every_engine(algorithm):
     clean = profl.cases.strategic(clients=3)
@@ -437,6 +453,7 @@ def test_runs_in_every_engine(algorithm):
     assert np.max(np.abs(fast.theta[:, -1] - unharmed.theta[:, -1])) > 1e-3  # the junk is in the data
 
 
+@slow
 @pytest.mark.parametrize("algorithm", [profl.pfl(), profl.pg()], ids=["pfl", "pg"])
 def test_a_run_without_junk_is_the_clean_run(algorithm):
     problem = profl.cases.pricing(clients=3)
@@ -445,6 +462,7 @@ def test_a_run_without_junk_is_the_clean_run(algorithm):
     np.testing.assert_allclose(none.theta, clean.theta, atol=1e-6)
 
 
+@slow
 def test_unfiltered_junk_moves_where_retraining_ends():
     """Pricing, d = 1, equal clients: junk adds eps * D * sd to the demand that retraining sees.
 
@@ -462,6 +480,7 @@ def test_unfiltered_junk_moves_where_retraining_ends():
     assert shift == pytest.approx(0.1 * 5 / 1.5, abs=0.02)
 
 
+@slow
 def test_equal_settings_share_compiled_code():
     def make(seed, fraction, distance):
         clean = profl.cases.strategic(clients=3, seed=seed)

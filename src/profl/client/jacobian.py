@@ -29,6 +29,22 @@ from profl.typing import Array
 
 CONTRACT = ("init", "update", "estimate", "error")
 
+LEAST_RIDGE = 1e-5
+"""Of the trace: the least ridge that single precision (1e-7) solves the normal equations with, however the window has
+shrunk: it leaves them a condition number of 1e5, and two digits to spare."""
+
+TINY = 1e6
+"""Times the smallest normal number: the ridge of a window without any spread, so that nothing is divided by zero."""
+
+NOISE_RATE = 0.1
+"""Weight of the newest batch in the mean sampling variance: the last ten or so. It changes slowly, if at all."""
+
+HOLD = 0.1
+"""How strongly the fit is held to the last estimate, 1 / 10 of what tau^2 says; see ``LeastSquares``."""
+
+LEAST_TAU2 = 1e-12
+"""Of a squared entry of J, where neither window nor last estimate shows any: then the ridge is as strong as it gets."""
+
 
 class Window(NamedTuple):
     signals: Array  # (H + 1, s)
@@ -121,7 +137,9 @@ class LeastSquares:
     def update(self, state: Regression, signal: Array, f: Array, variance: Array, at: Array) -> Regression:
         window = push(state.window, signal, f)
         mean_variance = jnp.mean(variance)
-        noise = jnp.where(state.window.filled == 0, mean_variance, 0.9 * state.noise + 0.1 * mean_variance)
+        noise = jnp.where(
+            state.window.filled == 0, mean_variance, (1 - NOISE_RATE) * state.noise + NOISE_RATE * mean_variance
+        )
         jacobian, ridge = self._fit(window, state.jacobian, noise)
         return Regression(window, jacobian, noise, ridge)
 
@@ -144,8 +162,10 @@ class LeastSquares:
         gram, cross = moves.T @ moves, moves.T @ changes
         spread = jnp.trace(gram) + jnp.finfo(gram.dtype).tiny
         beyond_noise = jnp.maximum(jnp.sum(changes**2) - (window.filled - 1) * p * noise, 0.0)
-        tau2 = jnp.maximum(beyond_noise / (p * spread), jnp.mean(last**2)) + 1e-12
-        ridge = 0.1 * noise / tau2 + relative_floor(gram)  # the floor, too, must pull to the last estimate, not to zero
+        tau2 = jnp.maximum(beyond_noise / (p * spread), jnp.mean(last**2)) + LEAST_TAU2
+        ridge = HOLD * noise / tau2 + relative_floor(
+            gram
+        )  # the floor, too, must pull to the last estimate, not to zero
         return solve_ridge(gram, cross + ridge * last.T, ridge).T, ridge
 
 
@@ -159,7 +179,7 @@ def relative_floor(gram: Array) -> Array:
 
     It is relative to the trace: an absolute one is lost in single precision once the window has shrunk.
     """
-    return 1e-5 * jnp.trace(gram) + jnp.finfo(gram.dtype).tiny * 1e6
+    return LEAST_RIDGE * jnp.trace(gram) + jnp.finfo(gram.dtype).tiny * TINY
 
 
 def inverse_diagonal(gram: Array, ridge: Array) -> Array:

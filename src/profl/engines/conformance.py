@@ -32,8 +32,41 @@ from profl.problem.live import LiveProblem
 from profl.problem.problem import Problem
 from profl.typing import Array, Batch, Theta
 
-PAIRS = 4  # of deployments, to see a reaction
-MOVE = 0.1  # of a deployment's coordinates, relative to the root mean square of the signal
+MOVE = 0.1  # how far models around theta lie, relative to its root mean square: as far as exploration goes at first
+LEAST_SIZE = 0.1  # of a model, for that: around theta = 0 there is no size to go by
+
+ENOUGH_SAMPLES = 2  # below, a batch has no variance
+AROUND = 2  # pairs of models around theta where losses must be finite
+
+# The gradient: double precision has 16 digits, so central differences are right to about H^2 = 1e-10 of the third
+# derivative plus 1e-16 / H = 1e-11 of the loss.
+H = 1e-5  # step of the differences, relative to the largest coordinate
+DIRECTIONS = 5  # random ones, along which the two are compared
+SMOOTH = 1e-4  # up to this relative error a gradient is right: far above what differences are off by
+KINKED = 0.05  # up to this one the loss may have kinks and mean them (a hinge); beyond, it is another function's
+NO_SLOPE = 1e-8  # slopes below this count as this one, so that two that are zero do not differ
+
+FAR = 1e3  # how far outside a model lies that is projected: times its own size, and as much beyond
+PROJECTED = 1e-5  # relative: a projection of single precision may move what it projected by rounding, 1e-7, not by more
+
+# The family: at the maximum of the likelihood the mean score is zero but for rounding, whatever the noise.
+REWEIGHTED = 8  # random weights, whose estimates say in which directions f_hat can move
+FITS = 1.0  # standard errors up to which the estimate is the maximum, as one that is robust or rounded is nearly
+FAR_OFF = 3.0  # from here on it is another point: a bias that noise cannot explain
+NO_SPREAD = 1e-12  # a score that does not vary along a direction has no standard error
+
+RESAMPLED = 64  # bootstrap batches: their standard deviation is known to 1 / sqrt(128), 9 %
+NOISE_LOW, NOISE_HIGH = 0.5, 2.0  # stated over measured noise: a factor of two costs the estimators little
+NO_NOISE = 1e-30  # variances below this count as this one
+
+PAIRS = 4  # of deployments, to see a reaction: with 5 goods, 20 squared changes
+REACTS = (
+    4.0  # standard deviations of a chi-square from which on data react; of 20 numbers, by chance once in a thousand
+)
+
+SOUND = 0.97  # kept by the filter: of clean data it keeps 99.5 % and more (tests/test_filters.py)
+
+SHOWN = 5  # numbers of a model in a message
 
 
 class Finding(NamedTuple):
@@ -93,9 +126,9 @@ def _ask(
 
 def _junk(world: Problem, theta: Theta, batch: Batch, weights: Array) -> Finding:
     kept = float(_filter_weights(world.functions, RobustFilter(), theta, batch, weights)[1])
-    hint = "; train with profl.profl, whose filter drops it" if kept < 0.97 else ""
+    hint = "; train with profl.profl, whose filter drops it" if kept < SOUND else ""
     return Finding(
-        "junk", "warn" if kept < 0.97 else "ok", f"the filter would drop {1 - kept:.1%} of the samples{hint}"
+        "junk", "warn" if kept < SOUND else "ok", f"the filter would drop {1 - kept:.1%} of the samples{hint}"
     )
 
 
@@ -132,8 +165,10 @@ def _deployer(world: Problem, client: Any, samples: int, like: Batch, timeout: f
             if answer is None:
                 raise checks.InputError("deploy sent nothing")
             batch = batches.read(answer, like)
-            if batches.rows(batch) < 2:
-                raise checks.InputError(f"deploy sent {batches.rows(batch)} samples; at least 2 are needed")
+            if batches.rows(batch) < ENOUGH_SAMPLES:
+                raise checks.InputError(
+                    f"deploy sent {batches.rows(batch)} samples; at least {ENOUGH_SAMPLES} are needed"
+                )
         except Exception as error:
             raise Broken(("batch", "fail", f"{type(error).__name__}: {error}")) from error
         return batch
@@ -144,14 +179,14 @@ def _deployer(world: Problem, client: Any, samples: int, like: Batch, timeout: f
 def _around(world: Problem, theta: Theta, count: int, relative: float = MOVE) -> list[Theta]:
     """theta and models around it, in pairs: theta + delta, theta - delta."""
     flat, back = _flat(theta)
-    scale = relative * max(float(np.sqrt(np.mean(flat**2))), 0.1)
+    scale = relative * max(float(np.sqrt(np.mean(flat**2))), LEAST_SIZE)
     rng = np.random.default_rng(0)
     moves = [scale * rng.choice([-1.0, 1.0], flat.shape) for _ in range(count)]
     return [world.project(back(flat + sign * move)) for move in moves for sign in (1, -1)]
 
 
 def _losses(world: Problem, theta: Theta, batch: Batch) -> Finding:
-    for model in [theta, *_around(world, theta, 2)]:
+    for model in [theta, *_around(world, theta, AROUND)]:
         losses = np.asarray(jax.vmap(world.loss, (None, 0))(model, batch))
         bad = int(np.sum(~np.isfinite(losses)))
         if bad:
@@ -165,52 +200,52 @@ def _gradient(world: Problem, theta: Theta, batch: Batch) -> Finding:
         theta64, batch64 = trees.cast((theta, batch), jnp.float64)
         flat, back = _flat(theta64)
         rng = np.random.default_rng(1)
-        directions = rng.normal(size=(5, flat.size)) / math.sqrt(flat.size)
+        directions = rng.normal(size=(DIRECTIONS, flat.size)) / math.sqrt(flat.size)
 
         @jax.jit
         def mean(vector: Array, batch: Batch) -> Array:
             return jnp.mean(jax.vmap(world.loss, (None, 0))(back(vector), batch))
 
         slope = np.asarray(jax.grad(mean)(flat, batch64))
-        h = 1e-5 * max(1.0, float(np.abs(flat).max()))
+        h = H * max(1.0, float(np.abs(flat).max()))
         seen = [(mean(flat + h * d, batch64) - mean(flat - h * d, batch64)) / (2 * h) for d in directions]
-    told = directions @ slope
-    error = float(np.max(np.abs(np.array(seen) - told)) / max(float(np.max(np.abs(told))), 1e-8))
+    automatic = directions @ slope
+    error = float(np.max(np.abs(np.array(seen) - automatic)) / max(float(np.max(np.abs(automatic))), NO_SLOPE))
     if not math.isfinite(error) or not np.any(slope):
         return Finding("gradient", "fail", "the gradient of the mean loss is zero or not finite: is theta used?")
-    hint = ": the loss has a kink, or stops a gradient" if error > 1e-4 else ""
-    verdict = "ok" if error <= 1e-4 else "warn" if error < 0.05 else "fail"
+    hint = ": the loss has a kink, or stops a gradient" if error > SMOOTH else ""
+    verdict = "ok" if error <= SMOOTH else "warn" if error < KINKED else "fail"
     return Finding("gradient", verdict, f"differs from differences by {error:.1e} of its size{hint}")
 
 
 def _projection(world: Problem, theta: Theta) -> Finding:
     far, back = _flat(theta)
-    once = world.project(back(far * 1e3 + 1e3))
+    once = world.project(back(far * FAR + FAR))
     apart = float(np.max(np.abs(_flat(world.project(once))[0] - _flat(once)[0])))
-    verdict = "ok" if apart <= 1e-5 * max(1.0, float(np.max(np.abs(_flat(once)[0])))) else "fail"
+    verdict = "ok" if apart <= PROJECTED * max(1.0, float(np.max(np.abs(_flat(once)[0])))) else "fail"
     return Finding("projection", verdict, f"projecting twice moves a model by {apart:.1e}")
 
 
 def _family(world: Problem, batch: Batch, weights: Array, f: Array) -> Finding:
     """The mean score along the directions in which other weights would move f_hat, in standard errors."""
     scores = np.asarray(_scores(world.family, batch, f))
-    others = np.random.default_rng(2).exponential(size=(8, weights.shape[0]))
+    others = np.random.default_rng(2).exponential(size=(REWEIGHTED, weights.shape[0]))
     moves = np.asarray(_estimates(world.family, batch, others / others.sum(axis=1, keepdims=True))) - np.asarray(f)
-    along = scores @ moves.T  # (n, 8)
+    along = scores @ moves.T  # (n, REWEIGHTED)
     if not np.all(np.isfinite(along)):
         return Finding("family", "fail", "the score or the estimate is not finite")
     spread = along.std(axis=0) / math.sqrt(along.shape[0])
-    worst = float(np.max(np.abs(along.mean(axis=0)) / np.maximum(spread, 1e-12)))
-    hint = ": the estimate does not fit log_prob" if worst > 1 else ""
-    verdict = "ok" if worst <= 1 else "warn" if worst < 3 else "fail"
+    worst = float(np.max(np.abs(along.mean(axis=0)) / np.maximum(spread, NO_SPREAD)))
+    hint = ": the estimate does not fit log_prob" if worst > FITS else ""
+    verdict = "ok" if worst <= FITS else "warn" if worst < FAR_OFF else "fail"
     return Finding("family", verdict, f"the score at the estimate is {worst:.2g} standard errors from zero{hint}")
 
 
 def _noise(world: Problem, batch: Batch, weights: Array, f: Array) -> Finding:
     stated = np.asarray(world.family.variance(batch, weights, f))
     measured = _bootstrap(world, batch)
-    ratio = float(np.sqrt(stated.sum() / max(float(measured.sum()), 1e-30)))
-    if 0.5 <= ratio <= 2:
+    ratio = float(np.sqrt(stated.sum() / max(float(measured.sum()), NO_NOISE)))
+    if NOISE_LOW <= ratio <= NOISE_HIGH:
         return Finding("noise", "ok", f"the family states {ratio:.2f} times the noise that the data show")
     return Finding("noise", "warn", f"the family states {ratio:.2g} times the noise that the data show: set its sd")
 
@@ -223,11 +258,11 @@ def _reaction(world: Problem, theta: Theta, deploy: Callable[[Theta, int], Batch
         f, variance = zip(
             *[_estimate(world, deploy(m, 2 * number + 1 + i)) for i, m in enumerate((up, down))], strict=True
         )
-        noise = np.maximum(variance[0] + variance[1], 1e-30)
+        noise = np.maximum(variance[0] + variance[1], NO_NOISE)
         total += float(np.sum((f[0] - f[1]) ** 2 / noise))
         entries += f[0].size
     sigmas = (total - entries) / math.sqrt(2 * entries)
-    if sigmas > 4:
+    if sigmas > REACTS:
         return Finding("reaction", "ok", f"the data move with the model: {sigmas:.0f} standard deviations")
     return Finding(
         "reaction",
@@ -244,9 +279,9 @@ def _estimate(world: Problem, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _bootstrap(world: Problem, batch: Batch) -> np.ndarray:
-    """The variance of every entry of f_hat, from 64 resampled batches."""
+    """The variance of every entry of f_hat, from RESAMPLED batches."""
     n = batches.rows(batch)
-    draws = np.random.default_rng(3).multinomial(n, np.full(n, 1 / n), size=64) / n
+    draws = np.random.default_rng(3).multinomial(n, np.full(n, 1 / n), size=RESAMPLED) / n
     return np.asarray(_estimates(world.family, batch, draws)).var(axis=0, ddof=1)
 
 
@@ -276,4 +311,4 @@ def _size(tree: Any) -> int:
 
 
 def _short(theta: Theta) -> str:
-    return np.array2string(_flat(theta)[0][:5], precision=3)
+    return np.array2string(_flat(theta)[0][:SHOWN], precision=3)

@@ -38,11 +38,12 @@ from profl.server.scores import Rows, prepare
 from profl.typing import Array, Key
 
 NULLS = 24
-"""Gaussian clouds that a division is held against: their standard deviation is known to a seventh."""
+"""Gaussian clouds that a division is held against: their standard deviation is known to a seventh. With 6 one group is
+left whole in 0.83 of 24 draws, with 24 in all."""
 
 SIGMAS = 3.5
-"""Standard deviations above the clouds' mean gain, from which on clients are divided. One group was left whole in 97 of
-100 draws, three groups 0.75 apart in gamma were found in all, at noise of 0.3 per entry (table below)."""
+"""Standard deviations above the clouds' mean gain, from which on clients are divided. Of 24 draws one group is left
+whole in 0.75 with 2, in all with 3.5 and 6; groups of 70 : 20 : 10 are found in 0.92, 0.92 and 0.88."""
 
 Rule = Callable[[Array, Array, Array, Array], Array]
 CLIPPED = CentredClipping()

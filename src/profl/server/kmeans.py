@@ -22,25 +22,29 @@ from profl import trees
 from profl.quantiles import exact_quantile
 from profl.typing import Array, Key
 
+# Figures: how often "auto" finds the right count among 100 clients, J_i = -gamma_i I_5 + noise of 0.3, in 24 draws: for
+# one group, three even ones, 70 : 20 : 10 (1.00, 1.00, 0.92 as it is), and three even ones with junk among them: 20 %
+# send -50 J_i, 20 % anything, or, at noise of 0.15, one client -J_i (1.00 each).
+
 RESTARTS = 8
-"""Seedings, of which the best is kept. On three groups of 34, 33 and 33 or 70, 20 and 10 clients one seeding of
-k-means++ in ten starts two centres in one group; eight that all do are one case in 10^8."""
+"""Seedings, of which the best is kept. With 1: 0.96, 1.00, 0.88; with 3 as with 8, which leave room for six groups."""
 
 STEPS = 20
-"""Lloyd steps from each seeding. Groups that are any use settle in five; more cost time in every round."""
+"""Lloyd steps from each seeding. With 4 or 50 the same: groups that are any use settle at once."""
 
 PEELS = 3
-"""How often rows are set aside: far rows come first, those they hid next. Those left after three are not few."""
+"""How often rows are set aside. With 0 one client that sends -J_i hides the groups in every draw; with 1 in none. Far
+rows come first, those they hid next, so there are more than one."""
 
 STRAY = 8.0
-"""Times the median distance from the own centre, beyond which a row is a stray: noise in five directions has 2.4 times
-the median as its largest of a hundred, a sensitivity of another group 5 to 20 times."""
+"""Times the median distance from the own centre, beyond which a row is a stray. With 4 honest rows are strays: 0.83 of
+70 : 20 : 10, 0.92 of 20 % anything; with 16 the same as with 8."""
 
 MEMBERS = 3
 """Clients that a large cluster has at least: of two, nobody can say which is hostile."""
 
 SHARE = 0.05
-"""Of the weight, that a large cluster has at least, for the same reason where weights differ."""
+"""Of the weight, that a large cluster has at least: the same where weights differ."""
 
 
 class Groups(NamedTuple):

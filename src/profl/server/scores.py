@@ -18,22 +18,24 @@ from profl.quantiles import exact_quantile
 from profl.typing import Array
 
 BOUND = 1e15
-"""Of an entry: the square of a larger one is not a number in single precision."""
+"""Of an entry: squares of larger ones, summed over a row, need not be numbers in single precision (3e38)."""
 
 REACH, MOST = 5.0, 0.75
-"""Times the distance that MOST of the weight lies within, beyond which a row is outside. Sensitivities of honest groups
-that differ by a factor of five stay inside; with 20 % of the clients hostile the 75 % distance is an honest one."""
+"""Times the distance that MOST of the weight lies within, beyond which a row is outside; with 20 % of clients hostile,
+the 75 % distance is an honest one. On the draws of ``profl.server.kmeans`` 2.5 and 10 do as well: honest sensitivities
+that differ by a factor of five are to stay inside, and -50 J_i is to be out."""
 
 DIRECTIONS = 5
-"""Leading directions kept: five tell six groups apart, the most that "auto" looks for."""
+"""Leading directions kept: five tell six groups apart, the most that "auto" looks for by default. On the
+draws of ``profl.server.kmeans`` 2 divide one group in one of 24; 10 find 70 : 20 : 10 in 0.33 (0.92 with 5)."""
 
 FLOOR = 1.5
-"""Times the variance of the next direction, which is taken for noise: the leading directions of pure noise have up to
-that much more than the next, with 100 rows of 25 numbers."""
+"""Times the variance of the next direction, which is taken for noise: leading directions of noise have more of it than
+those that follow. With 0 three groups are never found; 3 do as well."""
 
 APART = 3.0
-"""Times the usual distance from these directions, beyond which a row counts in no aggregate. That distance is one of
-some twenty noisy numbers, and hardly varies among honest rows: three times it is no noise."""
+"""Times the usual distance from these directions, beyond which a row counts in no aggregate. That distance sums some
+twenty noisy squares, and hardly varies among honest rows: three times it is no noise. 1.5 and 6 find the same."""
 
 LEAST_PULL = 1e-3
 """Of the largest distance, to which rows are pulled at least: where most rows agree, the median distance is zero."""

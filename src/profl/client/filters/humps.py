@@ -18,17 +18,20 @@ CENTRAL, CENTRAL_SIGMAS = 0.25, 0.319
 """A quarter of a normal lies within 0.319 sigma of its mean: sigma is read off there, where 45 % junk changes least."""
 
 WIDTH = 0.5
-"""Of a bin, in sigmas. A stretch is two of them: one sigma, as wide as the narrowest group that noise lets one see."""
+"""Of a bin, in sigmas; a stretch is two of them. With half of it the cloud at 4 sigma is at 1.65, but Laplace data are
+cut (98.3 % kept); with twice, the cloud at 5 sigma is at 4.3."""
 
 FIRST, BINS = 1.5, 16
-"""Bins go from 1.5 to 10.5 sigma. Nearer, a valley would lie in the bulk itself; farther, distance alone tells."""
+"""Bins go from 1.5 to 10.5 sigma. Nearer, a valley would lie in the bulk itself (from 1.0: no change); from 2.5 on, the
+cloud at 5 sigma is at 4.6. Farther out distance alone tells: with 8 bins nothing changes."""
 
 MORE_THAN_NORMAL = 4.0
-"""Standard errors by which there must be more samples beyond a valley than a normal tail has."""
+"""Standard errors by which there must be more samples beyond a valley than a normal tail has. With 2 or 8 nothing
+changes by more than 0.04: ``RISE`` decides."""
 
 RISE = 1.2
-"""Standard errors by which a stretch beyond must hold more samples than the valley. Low, because the valley before a
-near group is shallow; what keeps tails that are merely long is ``MORE_THAN_NORMAL`` together with it."""
+"""Standard errors by which a stretch beyond must hold more samples than the valley. With 0.6 the cloud at 4 sigma is at
+2.1, but Laplace data are cut (99.6 % kept); with 2.4 it is at 3.7."""
 
 EDGES = FIRST + WIDTH * np.arange(BINS + 2)
 NORMAL_TAIL = np.array([0.5 * math.erfc((edge + WIDTH / 2) / math.sqrt(2)) for edge in EDGES[:BINS]])

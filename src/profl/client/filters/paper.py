@@ -27,7 +27,10 @@ class PaperFilter:
     n = 500 and 40 % of samples 10 sigma away it happens every time.
     """
 
-    segments: int = 20  # B; the paper gives no value: 5 % of the range each, as J1 is 5 % of the samples
+    # The paper's own experiments have B = 50, J1 = 0.01, J2 = 0.05. Errors as in ``robust``, with 20 and 0.05 / 50 and
+    # 0.01: clean data 1.4 / 1.4 (either keeps less than half of them), 20 % at 5 sigma 1.7 / 1.5, 40 % Cauchy 8 / 17,
+    # 45 % at 10 sigma 34 / 34.
+    segments: int = 20  # B
     sparse: float = 0.05  # J1, a share of the samples: what a segment would hold if all 20 held as many
     settled: float = 0.05  # J2, relative to the length of the mean
     passes: int = 10  # at most: the paper has no limit, a compiled loop needs one

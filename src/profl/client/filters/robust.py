@@ -1,4 +1,11 @@
-"""The robust filter: find the bulk of a batch, then drop what is not part of it."""
+"""The robust filter: find the bulk of a batch, then drop what is not part of it.
+
+Figures beside the numbers here and in ``humps`` are errors of the filtered mean over those of the mean of the truly
+clean samples (root mean square of 60 trials, d = 5, n = 500), on junk that is hard to tell: 20 % in a box of 5 sigma
+(1.19 as it is), 10 % in a cloud at 4 sigma (3.0), 20 % in a cloud at 5 sigma (1.03); and on clean data that look like
+junk, exponential ones (2.06, 93 % kept: the filter's worst). Junk at 10 sigma is at 1.00 whatever the numbers, as are
+clean Gaussian, Laplace and Student (5) data unless said otherwise.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +24,23 @@ HALF = 0.5
 """Of the weight: the part that is clean whatever the junk, so what the bulk is found in and the least that is kept."""
 
 LOW, QUARTER, MEDIAN = 0.1, 0.25, 0.5
-"""Levels at which clean distances are read off. With 45 % junk far out they are the 18 % and 45 % points of the clean
+"""Levels at which distances are read off. With 45 % junk far out 10 and 25 % are the 18 and 45 % points of the clean
 ones, still below their middle; lower levels would be noisier with few samples."""
 
 LOW_TO_QUARTER, QUARTER_TO_MEAN = 0.607, 0.674
 """Sigmas of a normal between its 10 % and 25 % points, and from its 25 % point to its mean."""
 
 APPROACH = 1.5
-"""Sigmas: the stretch before the limit that tells the tail of clean data from junk."""
+"""Sigmas: the stretch before the limit that tells the tail of clean data from junk. With half of it Student tails are
+cut (99.2 % kept); with twice, exponential data are at 1.34 and the box at 1.23."""
 
 TAIL_RATIO, TAIL_ERRORS = 0.35, 1.5
 """Beyond the limit a smooth tail holds about a third of what lies in the stretch before it; more than that, by 1.5
-standard errors, is junk."""
+standard errors, is junk. A ratio of 0.15: exponential 2.19, box 1.19. 3 standard errors: exponential 1.85, box 1.23."""
 
 FAR_TAIL = 3.0
-"""Times ``reach``: where the limit lies if the samples thin out steadily, as clean data do that are not Gaussian."""
+"""Times ``reach``: where the limit lies if the samples thin out steadily, as clean data do that are not Gaussian. With
+1.5 or 6 nothing changes by more than 0.01: what lies so far out and thins out is rare."""
 
 AGREE = 1e-20
 """A median distance below this is none: more than half of the samples have the same value in that coordinate."""
@@ -56,8 +65,9 @@ class RobustFilter:
     calls for it (``suspicious``) is left as it is after one look.
 
     Args:
-      reach: how far the bulk goes, in deviations s.
-      passes: how often step 2 is done.
+      reach: how far the bulk goes, in deviations s. Lower finds more of the junk and takes skewed data for it (3.5: box
+        1.13, exponential 3.05), higher the other way round (5.5: 1.36 and 1.48).
+      passes: how often step 2 is done. Once: cloud at 4 sigma 3.16; three times: 2.97.
       least: fewer samples than this are left alone: among so few, nothing tells the bulk from the rest.
     """
 
