@@ -29,8 +29,7 @@ from profl.typing import Batch, Theta
 class Federation:
     """A problem, a method, and the settings of ``profl.train`` that both sides need.
 
-    ``timeout`` is what one deployment may take at a client, ``patience`` how many rounds in a row may have too few
-    usable reports.
+    ``timeout`` is what one deployment may take at a client.
     """
 
     @scheduled(seed=("seeds", 0), min_reports=1)
@@ -42,7 +41,6 @@ class Federation:
         *,
         schedule: Schedule,
         timeout: float = 60.0,
-        patience: int = 3,
         privacy: Privacy | None = None,
     ) -> None:
         checks.positive_int("clients", clients)
@@ -51,12 +49,12 @@ class Federation:
         if isinstance(method, Method) and method.pooled:
             raise checks.InputError(f"{method.name} pools raw data in one place: it is no federation")
         self.problem, self.method, self.clients, self.schedule = problem, method, clients, schedule
-        self.timeout, self.patience, self.privacy = timeout, checks.positive_int("patience", patience), privacy
+        self.timeout, self.privacy = timeout, privacy
 
     def with_rounds(self, rounds: int) -> Federation:
         """The same federation for another number of rounds."""
         other = object.__new__(Federation)
-        names = ("problem", "method", "clients", "timeout", "patience", "privacy")
+        names = ("problem", "method", "clients", "timeout", "privacy")
         other.__dict__.update({name: getattr(self, name) for name in names})
         other.schedule = replace(self.schedule, rounds=rounds)
         return other
@@ -76,7 +74,7 @@ class Federation:
         """Laid out without the exact answers: every message starts a new process, which need not compile them."""
         reaction = self.world.reaction
         bare = replace(self.world, reaction=SampledReaction(reaction.sample, reaction.parameters))
-        plan = make_plan(bare, self.method, self.schedule, patience=self.patience)
+        plan = make_plan(bare, self.method, self.schedule)
         check_privacy(plan, self.privacy)
         return plan
 

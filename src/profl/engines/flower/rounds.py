@@ -94,9 +94,9 @@ def next_turn(plan: Plan, ledger: Ledger, turn: Turn, done: dict[int, Work]) -> 
     return Turn(turn.number + 1, turn.asked, first, found)
 
 
-def settle_round(federation: Federation, ledger: Ledger, turn: Turn, where: str) -> Ledger:
+def settle_round(federation: Federation, plan: Plan, ledger: Ledger, turn: Turn, where: str) -> Ledger:
     """The ledger after the round whose last turn this was."""
-    plan, work, found = federation.plan, turn.work, turn.found
+    work, found = turn.work, turn.found
     assert work is not None
     assert found is not None
     slots = turn.asked.clients.shape[0]

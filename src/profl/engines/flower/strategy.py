@@ -42,6 +42,7 @@ class ProFLStrategy(Strategy):
     Args:
       federation: the same as the clients'.
       checkpoint, resume: as in ``profl.train``; a new Flower run goes on where the last one was cut off.
+      patience: rounds in a row with too few usable reports, after which the run stops with ``profl.TooFewReports``.
       timeout: seconds that a turn of messages may take; ``start`` gets it as well.
       wait: seconds to wait for clients that are not connected, before the first round and when too few are there.
       report: called with one sentence per incident.
@@ -53,11 +54,13 @@ class ProFLStrategy(Strategy):
         *,
         checkpoint: str | os.PathLike[str] | None = None,
         resume: bool = True,
+        patience: int = 3,
         timeout: float = 120.0,
         wait: float = 30.0,
         report: Callable[[str], None] | None = None,
     ) -> None:
-        self.federation, self.plan = federation, federation.plan
+        settings = federation.plan.settings._replace(patience=checks.positive_int("patience", patience))
+        self.federation, self.plan = federation, federation.plan._replace(settings=settings)
         self.timeout = checks.positive("timeout", timeout)
         self.nodes = Nodes(federation, checks.positive("wait", wait))
         self.report = report
@@ -125,7 +128,7 @@ class ProFLStrategy(Strategy):
             return None, None
         self._turn = None
         where = f"seed {self.plan.seeds[0]}"
-        self.ledger = settle_round(self.federation, self.ledger, turn, where)
+        self.ledger = settle_round(self.federation, self.plan, self.ledger, turn, where)
         if self.ledger.stopped:
             last = "; ".join(f"client {c} {what}" for r, c, what in self.incidents if r == self.ledger.round)
             raise checks.TooFewReports(
