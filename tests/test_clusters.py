@@ -281,14 +281,8 @@ def test_plain_compiled_and_mapped_calls_agree():
     np.testing.assert_array_equal(seeds[1][0], labels)
 
 
-@pytest.mark.parametrize(
-    ("count", "values"),
-    [
-        pytest.param("auto", [-1.0, -3.0], marks=slow),
-        pytest.param("auto", [-1.0, -2.0, -3.0], marks=slow),
-        (2, [-1.0, -3.0]),
-    ],
-)
+@slow
+@pytest.mark.parametrize(("count", "values"), [("auto", [-1.0, -3.0]), ("auto", [-1.0, -2.0, -3.0]), (2, [-1.0, -3.0])])
 def test_two_or_three_clients_share_one_aggregate(count, values):
     shared, labels = share_numbers(values, Clusters(count), room=len(values))
     np.testing.assert_allclose(shared, -2.0, rtol=1e-6)
