@@ -31,10 +31,10 @@ demo: setup  ## compare retraining with the performative gradient; writes out/de
 	$(BIN)/profl demo --out out/demo.png
 
 test: dev  ## run the tests (about 15 minutes on 2 cores)
-	$(BIN)/pytest -n $(WORKERS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile
 
 test-full: dev  ## run the tests, the slow ones in full
-	$(BIN)/pytest -n $(WORKERS) -m ''
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m ''
 
 federation: dev  ## Flower with TLS and client keys on this machine, equal to simulate (some minutes)
 	$(BIN)/python -m tests.federation

@@ -55,13 +55,9 @@ def test_retailers_in_process_give_the_same_prices(tmp_path, monkeypatch):
             market.answer(connection, self.number, step, [float(p) for p in prices], samples)
             return np.array(connection.execute("SELECT a, b, c FROM orders").fetchall(), dtype=float)
 
-    from dataclasses import replace
-
-    own = replace(retailers.federation, rounds=3)
+    own = retailers.federation.with_rounds(3)
     clients = [Here(i) for i in range(retailers.RETAILERS)]
-    looped = profl.train(
-        clients, own.algorithm, own.problem, rounds=3, local_steps=own.local_steps, samples=own.samples, progress=False
-    )
+    looped = profl.train(clients, own.method, own.problem, schedule=own.schedule, progress=False)
     flower = ProFLStrategy(own).run(InProcessGrid(make_client_app(own, clients), retailers.RETAILERS))
     np.testing.assert_allclose(flower.theta, looped.theta, atol=1e-5)
 

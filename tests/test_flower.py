@@ -70,19 +70,19 @@ class Missing(Faulty):
 
 class NotANumber(Faulty):
     def fault(self, message, reply):
-        reply.content["theta"]["0"] = Array(np.full(2, np.nan, np.float32))
+        reply.content["entry theta"]["0"] = Array(np.full(2, np.nan, np.float32))
         return [reply]
 
 
 class WrongShape(Faulty):
     def fault(self, message, reply):
-        reply.content["theta"]["0"] = Array(np.zeros(3, np.float32))
+        reply.content["entry theta"]["0"] = Array(np.zeros(3, np.float32))
         return [reply]
 
 
 class WrongType(Faulty):
     def fault(self, message, reply):
-        reply.content["theta"]["0"] = Array(np.zeros(2, np.float64))
+        reply.content["entry theta"]["0"] = Array(np.zeros(2, np.float64))
         return [reply]
 
 
@@ -95,7 +95,7 @@ class OtherRound(Faulty):
     """A late reply: what the client found in an earlier round."""
 
     def fault(self, message, reply):
-        reply.content["report"]["round"] = 2
+        reply.content["report"]["number"] = 2
         return [reply]
 
 
@@ -106,7 +106,7 @@ FAULTS = {
     WrongShape: "array 0 of theta must be float32 of shape (2,), got float32 of shape (3,)",
     WrongType: "got float64",
     Nothing: "sent no report",
-    OtherRound: "answered for round 2, was asked for round 3",
+    OtherRound: "answered for number 2, was asked for number 3",
 }
 
 
@@ -172,7 +172,7 @@ def test_a_node_that_lost_its_state_says_so_and_goes_on(sound):
 
 def test_a_client_that_raises_and_one_that_hangs():
     own = federation(participation=1.0, rounds=2, timeout=0.5)
-    simulated = profl.simulated_clients(CASE, own.algorithm, samples=30, seed=3)
+    simulated = profl.simulated_clients(CASE, own.method, samples=30, seed=3)
 
     class Raises:
         def deploy(self, theta, samples):
@@ -286,8 +286,8 @@ def test_hostile_reports_as_in_simulation():
             (reply,) = super().deliver(message)
             order = message.content.get("order")
             if order is not None and order["client"] == 1:
-                sent, own = (m.content["theta"]["0"].numpy() for m in (message, reply))
-                reply.content["theta"]["0"] = Array(sent + np.float32(-1.0) * (own - sent))
+                sent, own = message.content["theta"]["0"].numpy(), reply.content["entry theta"]["0"].numpy()
+                reply.content["entry theta"]["0"] = Array(sent + np.float32(-1.0) * (own - sent))
             return [reply]
 
     method = profl.profl(filter="none", aggregate="median")

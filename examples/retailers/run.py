@@ -46,11 +46,9 @@ def through_train(folder: Path) -> profl.Run:
     own = retailers.federation
     return profl.train(
         clients,
-        own.algorithm,
+        own.method,
         own.problem,
-        rounds=own.rounds,
-        local_steps=own.local_steps,
-        samples=own.samples,
+        schedule=own.schedule,
         timeout=own.timeout,
         checkpoint=folder / "checkpoints",
         report=print,

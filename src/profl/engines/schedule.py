@@ -74,7 +74,7 @@ def _seeds(seeds: Iterable[int] | int) -> tuple[int, ...]:
 
 
 def scheduled(**changed: Any) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """A function that takes ``schedule: Schedule`` becomes one that takes the schedule's names as arguments.
+    """A function that takes ``schedule: Schedule`` becomes one that takes the schedule's names as arguments as well.
 
     ``changed`` gives other defaults, or a name in place of another (``seed=("seeds", 0)``). The arguments are listed in
     one place, ``Schedule``; ``help`` and editors see them all.
@@ -86,6 +86,10 @@ def scheduled(**changed: Any) -> Callable[[Callable[..., T]], Callable[..., T]]:
 
         @functools.wraps(function)
         def call(*arguments: Any, **named: Any) -> T:
+            if "schedule" in named:
+                if both := sorted(set(named) & set(parameters)):
+                    raise checks.InputError(f"give either schedule or {', '.join(both)}, not both")
+                return function(*arguments, **named)
             settings = {}
             for name, (parameter, field) in parameters.items():
                 if name in named:
