@@ -126,3 +126,34 @@ def test_averaging_renormalises_over_those_who_can_be_used():
     mean = weighted_mean(models, jnp.array([0.1, 0.3, 0.6]), accepted)
     assert float(mean["a"]) == pytest.approx(1.75)
     assert float(mean["b"][0]) == pytest.approx(3.25)
+
+
+FILES = 15
+
+
+def test_a_step_can_be_followed_through_few_files():
+    """Whoever reads what one step of PoFL does has this many files of the package to open."""
+    import os
+    import sys
+
+    from profl import trees
+    from profl.engines.plan import first_state, make_plan
+    from profl.engines.schedule import Schedule
+    from profl.engines.step import local_steps
+
+    plan = make_plan(profl.cases.pricing(clients=2, goods=2), profl.pofl(), Schedule(rounds=1, samples=20, seeds=0))
+    row, theta = trees.take((plan.population, plan.models), 0)
+    state, zero = first_state(plan.settings, plan.population, theta), jnp.int32(0)
+    seen = set()
+
+    def listen(frame, event, argument):
+        if event == "call" and frame.f_code.co_filename.startswith(str(SOURCE)):
+            seen.add(os.path.relpath(frame.f_code.co_filename, SOURCE))
+
+    sys.setprofile(listen)
+    try:
+        jax.eval_shape(lambda: local_steps(plan.settings, 20, plan.roots[0], zero, theta, zero, row, state))
+    finally:
+        sys.setprofile(None)
+    assert "engines/step.py" in seen
+    assert len(seen) <= FILES, sorted(seen)

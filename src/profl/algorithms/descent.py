@@ -7,8 +7,10 @@ theta  <- Proj(theta - optimiser(g))       line 9/14
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +21,13 @@ from profl.algorithms.method import Arrival, Method
 from profl.client import filters
 from profl.client.filtering import filter_weights
 from profl.client.gradient import terms
-from profl.client.optimise import Optimiser, check_optimiser, descend, transformation
 from profl.problem.problem import View
 from profl.server import rules
 from profl.stages import stage
 from profl.typing import Array, Batch, Key, Theta
+
+Optimiser: TypeAlias = Callable[..., Any] | optax.GradientTransformation
+"""An optax factory such as ``optax.sgd``, or a ready transformation, which then carries its own learning rate."""
 
 
 class State(NamedTuple):
@@ -81,9 +85,11 @@ class Descent(Method):
     def step(
         self, problem: View, state: State, theta: Theta, arrival: Arrival, key: Key
     ) -> tuple[Theta, State, dict[str, Array]]:
-        batch, chosen = arrival.batch, None if self.filter == "none" else filters.get(self.filter)
-        with stage("filter") as seen:  # lines 7 and 11: which samples to trust
-            weights, kept = seen(filter_weights(problem, chosen, arrival.deployed, batch, arrival.weights))
+        batch, weights, kept = arrival.batch, arrival.weights, jnp.ones(())
+        if self.filter != "none":
+            with stage("filter") as seen:  # lines 7 and 11: which samples to trust
+                chosen = filters.get(self.filter)
+                weights, kept = seen(filter_weights(problem, chosen, arrival.deployed, batch, weights))
         loss, gradient, state = self.slope(problem, state, theta, arrival._replace(weights=weights))
         with stage("update") as seen:  # lines 9 and 14: project(theta - eta g)
             theta, optimiser = seen(
@@ -105,3 +111,40 @@ def shape_of_f(problem: View, batch: Batch) -> Any:
     """The shape of f_hat, from the shapes of a batch."""
     n = jax.tree.leaves(batch)[0].shape[0]
     return jax.eval_shape(problem.family.estimate, batch, jax.ShapeDtypeStruct((n,), jnp.float32))
+
+
+@lru_cache(maxsize=256)
+def transformation(optimiser: Any, learning_rate: float) -> optax.GradientTransformation:
+    """Made once per setting: optax transformations compare by identity, and a new one would mean compiling again."""
+    return optimiser if hasattr(optimiser, "update") else optimiser(learning_rate)
+
+
+def check_optimiser(optimiser: Any) -> None:
+    if not callable(optimiser) and not hasattr(optimiser, "update"):
+        raise checks.InputError(
+            f"optimiser must be an optax factory (optax.sgd, ...) or transformation, got {optimiser!r}"
+        )
+
+
+def descend(
+    problem: View,
+    optimiser: optax.GradientTransformation,
+    state: Any,
+    theta: Theta,
+    gradient: Theta,
+    batch: Batch,
+    weights: Array,
+    inner_steps: int = 1,
+) -> tuple[Theta, Any]:
+    """One projected optimiser step; or ``inner_steps`` on the same batch, each with the gradient L1 found there."""
+
+    def move(carry: tuple[Theta, Any], slope: Theta) -> tuple[Theta, Any]:
+        updates, new = optimiser.update(slope, carry[1], carry[0])
+        return problem.project(optax.apply_updates(carry[0], updates)), new
+
+    def again(_: int, carry: tuple[Theta, Any]) -> tuple[Theta, Any]:
+        losses = jax.vmap(problem.loss, (None, 0))
+        return move(carry, jax.grad(lambda t: weights @ losses(t, batch))(carry[0]))
+
+    first = move((theta, state), gradient)
+    return first if inner_steps == 1 else jax.lax.fori_loop(1, inner_steps, again, first)

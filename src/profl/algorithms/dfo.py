@@ -21,8 +21,8 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from profl import checks, random, trees
+from profl.algorithms.descent import Optimiser, check_optimiser, descend, transformation
 from profl.algorithms.method import Arrival, Method
-from profl.client.optimise import Optimiser, check_optimiser, descend, transformation
 from profl.problem.problem import View
 from profl.server import rules
 from profl.stages import stage

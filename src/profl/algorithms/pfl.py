@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import optax
 
-from profl.algorithms.descent import Descent
-from profl.client.optimise import Optimiser
+from profl.algorithms.descent import Descent, Optimiser
 
 
 def pfl(learning_rate: float = 0.01, *, optimiser: Optimiser = optax.sgd) -> Descent:

@@ -12,10 +12,10 @@ from typing import Any
 import optax
 
 from profl import checks
+from profl.algorithms.descent import Optimiser
 from profl.algorithms.performative import PerformativeDescent
 from profl.client import jacobian as jacobians
 from profl.client.explore import Exploration
-from profl.client.optimise import Optimiser
 from profl.server import clusters
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import optax
 
+from profl.algorithms.descent import Optimiser
 from profl.algorithms.performative import PerformativeDescent
 from profl.algorithms.pofl import performative
-from profl.client.optimise import Optimiser
 from profl.client.sample_size import AdaptiveSamples
 
 

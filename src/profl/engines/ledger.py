@@ -16,9 +16,9 @@ import numpy as np
 
 from profl import trees
 from profl.checks import DivergedError
-from profl.engines.plan import Plan, Population, Settings, client_view, first_state
+from profl.engines.plan import Plan, Population, Settings, first_state
 from profl.engines.round import CLOSE, Asked, Carry, Work, ask, begin, final
-from profl.engines.step import Progress, start
+from profl.engines.step import Progress, client_view, start
 from profl.engines.tally import Tally, empty_tally, on_host
 from profl.results.measure import Trace
 from profl.typing import Array, Key, Theta

@@ -15,7 +15,7 @@ from profl.engines.schedule import Schedule
 from profl.problem.problem import Functions, Problem, View
 from profl.results.measure import Layout
 from profl.server import attacks
-from profl.server.attacks import Attack, Poisoned
+from profl.server.attacks import Attack
 from profl.server.participation import slots
 from profl.typing import Array, Batch, Client, Key, Theta
 
@@ -115,14 +115,6 @@ def make_plan(problem: Problem, method: Method, schedule: Schedule, prng: str = 
     return Plan(settings, population, seeds, roots, models, problem.count if method.pooled else 1)
 
 
-def client_view(settings: Settings, row: Population) -> View:
-    """The problem as one client sees it; a hostile one may take its estimates for something else."""
-    family, attack = settings.functions.family, settings.attack
-    if attack is not None and type(attack).f_hat is not Attack.f_hat:
-        family = Poisoned(family, attack, row.hostile)
-    return settings.functions.view(row.clients, family)
-
-
 def first_states(settings: Settings, population: Population, theta: Theta) -> Any:
     """The state of every client before its first step, stacked."""
     batch = batch_shape(settings, population, theta, settings.samples)
@@ -134,26 +126,6 @@ def first_states(settings: Settings, population: Population, theta: Theta) -> An
 def first_state(settings: Settings, population: Population, theta: Theta) -> Any:
     """The state of one client before its first step."""
     return trees.take(first_states(settings, trees.take(population, slice(0, 1)), theta), 0)
-
-
-def sample_batch(settings: Settings, key: Key, theta: Theta, client: Client, n: int) -> Batch:
-    """n samples of what comes in when theta is deployed at a client.
-
-    Where n varies, they are drawn in blocks with a key each, so that a smaller batch is the beginning of a larger one
-    and the samples do not depend on how many more an engine draws for its own convenience.
-    """
-    reaction, sizes = settings.functions.reaction, settings.method.sizes
-    if sizes is None:
-        return reaction.sample(key, theta, client, n)
-    block = sizes[0]
-    keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(n // block))
-    blocks = jax.vmap(lambda k: reaction.sample(k, theta, client, block))(keys)
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), blocks)
-
-
-def samples_wanted(settings: Settings, row: Population, state: Any) -> Array:
-    """How many samples a client draws in each step of the next round; one number per member where it is pooled."""
-    return row.counts if settings.method.sizes is None else settings.method.samples_wanted(state)
 
 
 def batch_shape(settings: Settings, population: Population, theta: Theta, n: int) -> Batch:

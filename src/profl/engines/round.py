@@ -19,7 +19,8 @@ import jax.numpy as jnp
 
 from profl import random, trees
 from profl.algorithms.method import Report
-from profl.engines.plan import Population, Settings, client_view, first_states
+from profl.engines.plan import Population, Settings, first_states
+from profl.engines.step import client_view
 from profl.engines.tally import Counted, Tally, count
 from profl.server.aggregate import accept
 from profl.server.attacks import apply

@@ -13,9 +13,11 @@ import jax.numpy as jnp
 
 from profl import random, trees
 from profl.algorithms.method import Arrival
-from profl.engines.plan import Population, Settings, client_view, sample_batch, samples_wanted
+from profl.engines.plan import Population, Settings
+from profl.problem.problem import View
+from profl.server.attacks import Attack, Poisoned
 from profl.stages import stage
-from profl.typing import Array, Batch, Key, Theta
+from profl.typing import Array, Batch, Client, Key, Theta
 
 
 class Progress(NamedTuple):
@@ -25,6 +27,19 @@ class Progress(NamedTuple):
     state: Any
     regret: Array  # risk of what it deployed above L_i(PO), summed over its steps
     info: dict[str, Array]  # what its steps told, summed
+
+
+def client_view(settings: Settings, row: Population) -> View:
+    """The problem as one client sees it; a hostile one may take its estimates for something else."""
+    family, attack = settings.functions.family, settings.attack
+    if attack is not None and type(attack).f_hat is not Attack.f_hat:
+        family = Poisoned(family, attack, row.hostile)
+    return settings.functions.view(row.clients, family)
+
+
+def samples_wanted(settings: Settings, row: Population, state: Any) -> Array:
+    """How many samples a client draws in each step of the next round; one number per member where it is pooled."""
+    return row.counts if settings.method.sizes is None else settings.method.samples_wanted(state)
 
 
 def start(settings: Settings, theta: Theta, state: Any) -> Progress:
@@ -98,3 +113,18 @@ def local_steps(
         return simulated_step(settings, root, client, row, round_, r, weights, now), None
 
     return jax.lax.scan(body, start(settings, theta, state), jnp.arange(settings.local_steps))[0]
+
+
+def sample_batch(settings: Settings, key: Key, theta: Theta, client: Client, n: int) -> Batch:
+    """n samples of what comes in when theta is deployed at a client.
+
+    Where n varies, they are drawn in blocks with a key each, so that a smaller batch is the beginning of a larger one
+    and the samples do not depend on how many more an engine draws for its own convenience.
+    """
+    reaction, sizes = settings.functions.reaction, settings.method.sizes
+    if sizes is None:
+        return reaction.sample(key, theta, client, n)
+    block = sizes[0]
+    keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(n // block))
+    blocks = jax.vmap(lambda k: reaction.sample(k, theta, client, block))(keys)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), blocks)

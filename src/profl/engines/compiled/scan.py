@@ -19,9 +19,9 @@ from jax.sharding import PartitionSpec
 
 from profl import trees
 from profl.engines.compiled.placement import Placement, place
-from profl.engines.plan import Plan, Population, Settings, client_view, samples_wanted
+from profl.engines.plan import Plan, Population, Settings
 from profl.engines.round import Carry, Work, ask, begin, close, final, reports, sound
-from profl.engines.step import Progress, local_steps
+from profl.engines.step import Progress, client_view, local_steps, samples_wanted
 from profl.engines.tally import Tally, empty_tally, on_host
 from profl.progress import progress_bar
 from profl.results.measure import Trace

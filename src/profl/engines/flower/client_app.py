@@ -20,9 +20,8 @@ from profl.engines.ledger import one_row
 from profl.engines.live.simulated import SimulatedClient
 from profl.engines.live.turn import local_round
 from profl.engines.live.workers import call, takes_step
-from profl.engines.plan import client_view
 from profl.engines.round import Work
-from profl.engines.step import start
+from profl.engines.step import client_view, start
 from profl.objects import named
 from profl.typing import Theta
 

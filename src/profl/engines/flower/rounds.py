@@ -18,8 +18,9 @@ from profl import trees
 from profl.engines.flower.federation import Federation
 from profl.engines.flower.wire import Order, Remote
 from profl.engines.ledger import Ledger, blank, checked, open_ledger, record, stacked, whom_to_ask
-from profl.engines.plan import Plan, client_view
+from profl.engines.plan import Plan
 from profl.engines.round import Asked, Combined, Work, combine, settle
+from profl.engines.step import client_view
 
 
 class Turn(NamedTuple):

@@ -10,8 +10,9 @@ import numpy as np
 
 from profl import random, trees
 from profl.algorithms.method import Method
-from profl.engines.plan import Plan, make_plan, sample_batch
+from profl.engines.plan import Plan, make_plan
 from profl.engines.schedule import Schedule
+from profl.engines.step import sample_batch
 from profl.problem.problem import Problem
 from profl.typing import Batch, Theta
 

@@ -19,8 +19,9 @@ from profl.client.privacy import Privacy
 from profl.engines import step
 from profl.engines.ledger import figure_names, one_row
 from profl.engines.live import batches
-from profl.engines.plan import Plan, samples_wanted
+from profl.engines.plan import Plan
 from profl.engines.round import Work
+from profl.engines.step import samples_wanted
 from profl.problem.reaction import Reaction
 from profl.typing import Batch, Key, Theta
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from profl import trees
 from profl.engines.ledger import Ledger, figure_names, one_row, open_ledger, run_round
-from profl.engines.plan import Plan, samples_wanted
+from profl.engines.plan import Plan
 from profl.engines.round import Asked, Work
-from profl.engines.step import batch_weights, simulated_step, start
+from profl.engines.step import batch_weights, samples_wanted, simulated_step, start
 from profl.results.measure import Trace
 from profl.stages import watched
 from profl.typing import Key, Theta
