@@ -24,7 +24,7 @@ class Progress(NamedTuple):
     theta: Theta
     state: Any
     regret: Array  # risk of what it deployed above L_i(PO), summed over its steps
-    info: dict[str, Array]  # what its steps told, summed
+    info: dict[str, Array]  # the numbers that its steps state, summed
 
 
 def start(settings: Settings, theta: Theta, state: Any) -> Progress:
