@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import jax
 import numpy as np
 
 from profl import checks, trees
@@ -25,7 +24,6 @@ class Team:
 
     def __init__(self, clients: Sequence[Any], plan: Plan, timeout: float, privacy: Privacy | None) -> None:
         self.clients, self.plan, self.timeout, self.privacy = clients, plan, timeout, privacy
-        self.x64 = bool(jax.config.read("jax_enable_x64"))
         theta = trees.take(plan.models, 0)
         self.like = batch_shape(plan.settings, plan.population, theta, plan.settings.samples)
         self.changed, self.loop = threading.Condition(), EventLoop()
@@ -71,9 +69,8 @@ class Team:
         def ask(deployed: Theta, samples: int, step: int) -> Any:
             return job.ask(deploy, deployed, samples, **({"step": step} if wants_step else {}))
 
-        with jax.enable_x64(self.x64):  # a setting of the thread
-            root = self.plan.roots[0]
-            return local_round(self.plan, self.like, root, round_, client, theta, state, ask, self.privacy)
+        root = self.plan.roots[0]
+        return local_round(self.plan, self.like, root, round_, client, theta, state, ask, self.privacy)
 
 
 def _what_went_wrong(error: BaseException) -> str:

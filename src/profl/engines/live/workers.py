@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import jax
+
 
 class Overdue(Exception):
     """Raised inside a job whose result nobody waits for any more."""
@@ -28,6 +30,7 @@ class Job:
         self.given_up = False
         self.done = False
         self._work, self._changed, self._loop = work, changed, loop
+        self._x64 = bool(jax.config.read("jax_enable_x64"))  # a setting of the thread
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -53,7 +56,8 @@ class Job:
 
     def _run(self) -> None:
         try:
-            self.result = self._work(self)
+            with jax.enable_x64(self._x64):
+                self.result = self._work(self)
         except BaseException as error:  # a client may raise anything, SystemExit included
             self.error = error
         finally:
