@@ -167,7 +167,7 @@ def test_bad_filters_are_refused(make, message):
 
 
 OF_JUNK_AND_CLEAN = {"none": (1.0, 1.0), "paper": (0.0, 0.4), "robust": (0.0, 0.97)}
-"""The share that is kept, with a tenth of junk ten deviations off: of the junk, and in any batch of the clean at least."""
+"""The share that is kept, with a tenth of junk ten deviations off: of the junk, and of the clean at least."""
 
 
 @pytest.mark.parametrize("name", FILTERS)
