@@ -67,6 +67,7 @@ def test_every_page_asks_for_something_that_exists(hooks):
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+DONE: dict[str, dict] = {}  # an example that stands on two pages is run once
 REGISTRIES = (ALGORITHMS, ATTACKS, CASES, ESTIMATORS, FILTERS, RULES)
 
 
@@ -99,7 +100,10 @@ def test_every_example_runs(page):
     if path.name == "flower.md":
         pytest.importorskip("flwr")
     for source in examples(path):
-        exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
+        if source.strip() not in DONE:
+            exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
+            DONE[source.strip()] = dict(module.__dict__)
+        module.__dict__.update(DONE[source.strip()])
 
 
 def test_examples_in_other_languages_are_not_taken_for_python():
