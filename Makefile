@@ -30,7 +30,7 @@ $(VENV)/.docs: $(VENV)/.setup
 demo: setup  ## compare retraining with the performative gradient; writes out/demo.png
 	$(BIN)/profl demo --out out/demo.png
 
-test: dev  ## run the tests (about 15 minutes on 2 cores)
+test: dev  ## run the tests (a few minutes)
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile
 
 test-full: dev  ## run the tests, the slow ones in full

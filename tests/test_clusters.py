@@ -15,7 +15,7 @@ import pytest
 
 from profl.checks import InputError
 from profl.quantiles import exact_quantile
-from profl.server.clusters import Clusters, drawn_towards
+from profl.server.clusters import Clusters, shrunk_towards
 from profl.server.kmeans import kmeans
 
 slow = pytest.mark.slow
@@ -311,15 +311,15 @@ def test_settings_that_cannot_be_used(settings, message):
         Clusters(**settings)
 
 
-def test_rows_are_drawn_towards_what_they_share_as_far_as_their_errors_say():
+def test_rows_are_shrunk_towards_what_they_share_as_far_as_their_errors_say():
     """Mean squares 5, 5, 5 and 20 off a shared 0; errors 1, 1, 4 and unknown: beyond them lie 4, 4 and 1, and tau^2 is
     their median 4. Rows keep 4 / 5, 4 / 5 and 4 / 8 of their own; the last says nothing of its error and keeps none."""
     rows = jnp.array([[1.0, 3.0], [-3.0, 1.0], [3.0, -1.0], [2.0, 6.0]])
     errors, members = jnp.array([1.0, 1.0, 4.0, jnp.nan]), jnp.full((1, 4), 0.25)
-    draw = jax.jit(drawn_towards)
-    drawn = draw(rows, jnp.zeros_like(rows), members, errors)
-    np.testing.assert_allclose(drawn, np.array([[0.8], [0.8], [0.5], [0.0]]) * rows, rtol=1e-6)
-    exact = draw(rows, jnp.zeros_like(rows), members, jnp.full(4, 100.0))  # no difference but noise
+    shrink = jax.jit(shrunk_towards)
+    shrunk = shrink(rows, jnp.zeros_like(rows), members, errors)
+    np.testing.assert_allclose(shrunk, np.array([[0.8], [0.8], [0.5], [0.0]]) * rows, rtol=1e-6)
+    exact = shrink(rows, jnp.zeros_like(rows), members, jnp.full(4, 100.0))  # no difference but noise
     np.testing.assert_array_equal(exact, 0.0)
 
 

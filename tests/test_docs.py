@@ -1,14 +1,24 @@
-"""The documentation's figures come from stored results, and the README shows what they say."""
+"""The documentation's figures come from stored results, the README shows what they say, and every example runs."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import re
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from profl.algorithms import ALGORITHMS
+from profl.cases import CASES
+from profl.client.filters import FILTERS
+from profl.client.jacobian import ESTIMATORS
 from profl.experiments.paper import ITEMS
+from profl.server.attacks import ATTACKS
+from profl.server.rules import RULES
+from tests.made import made_adult
 
 ROOT = Path(__file__).parent.parent
 STORED = ROOT / "docs" / "results.json"
@@ -51,3 +61,54 @@ def test_every_page_asks_for_something_that_exists(hooks):
         filled = hooks.on_page_markdown(path.read_text(), None)
         assert "<!-- results" not in filled
         assert "<!-- guide" not in filled
+
+
+# -- every example runs
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+DONE: dict[str, dict] = {}  # an example that stands on two pages is run once
+REGISTRIES = (ALGORITHMS, ATTACKS, CASES, ESTIMATORS, FILTERS, RULES)
+
+
+def examples(path):
+    """Every block of Python on a page, as far down in its own source as it stands on the page."""
+    text = path.read_text()
+    return ["\n" * text.count("\n", 0, found.start(1)) + found[1] for found in PYTHON.finditer(text)]
+
+
+@pytest.fixture
+def page(request, monkeypatch, tmp_path):
+    """A module for a page's examples, which may write files and register parts: both are gone afterwards."""
+    module = ModuleType(f"page_{request.param.stem}")
+    monkeypatch.setitem(sys.modules, module.__name__, module)  # a dataclass asks for the module it is in
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("profl.cases.real.load", lambda name, given=None: made_adult())  # no network
+    before = [dict(registry) for registry in REGISTRIES]
+    yield request.param, module
+    for registry, kept in zip(REGISTRIES, before, strict=True):
+        registry.clear()
+        registry.update(kept)
+
+
+@pytest.mark.parametrize(
+    "page", [path for path in PAGES if path.is_file() and examples(path)], indirect=True, ids=lambda path: path.name
+)
+def test_every_example_runs(page):
+    """The blocks of a page, one after the other in one module, as a reader would type them."""
+    path, module = page
+    if path.name == "flower.md":
+        pytest.importorskip("flwr")
+    for source in examples(path):
+        if source.strip() not in DONE:
+            exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
+            DONE[source.strip()] = dict(module.__dict__)
+        module.__dict__.update(DONE[source.strip()])
+
+
+def test_examples_in_other_languages_are_not_taken_for_python():
+    """A block without a language is a shell's: none of them imports anything."""
+    for path in PAGES:
+        for language, body in re.findall(r"^```(\w*)\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE):
+            assert language in ("", "python", "toml"), f"{path.name}: {language}"
+            assert language == "python" or not re.search(r"^(import|from) ", body, re.MULTILINE), path.name

@@ -15,6 +15,7 @@ from profl.client.explore import Exploration
 from profl.client.jacobian import ESTIMATORS, Differences, LeastSquares, get, relative_floor, solve_ridge
 from profl.client.kalman import Kalman
 
+ESTIMATED = [name for name in ESTIMATORS if name != "exact"]
 TRUE = np.array([[1.0, -2.0, 0.5], [0.3, 0.7, 2.0]], np.float32)  # p = 2, s = 3, far from symmetric
 
 

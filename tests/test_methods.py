@@ -169,6 +169,23 @@ def test_a_run_states_what_its_method_was_made_with_and_can_be_written_down(name
     np.testing.assert_array_equal(back.info["loss"], run.info["loss"])
 
 
+def test_figures_and_what_is_kept_at_the_end_are_in_the_run(tmp_path):
+    @dataclass(frozen=True)
+    class Stating(Postal):
+        def figures(self, problem, state, theta):
+            return {"turns": state.turns.astype(float)}
+
+        def final(self, problem, state, report):
+            return {"loss": report["loss"]}
+
+    run = profl.simulate(CASE, Stating(), seeds=[3], **SMALL)
+    np.testing.assert_array_equal(run.info["turns"][0, 1:], [3, 6, 9])  # one report and two exchanges a round
+    assert run.final["loss"].shape == (1, 4)
+    assert run.jacobians is None
+    run.save(tmp_path / "run.npz")
+    np.testing.assert_array_equal(profl.load(tmp_path / "run.npz").final["loss"], run.final["loss"])
+
+
 def test_a_step_alone_makes_a_method():
     @dataclass(frozen=True)
     class Downhill(profl.Method):
@@ -185,7 +202,9 @@ def test_a_method_of_ones_own_can_be_called_by_name(monkeypatch):
     monkeypatch.setitem(ALGORITHMS, "postal", Postal)
     from profl.algorithms import get
 
-    assert get("postal")(rate=0.2) == Postal(0.2)
+    assert get("postal")(rate=0.2) == profl.postal(0.2) == Postal(0.2)
+    with pytest.raises(AttributeError, match="no attribute 'telegraph'"):
+        profl.telegraph  # noqa: B018
 
 
 # -- parts of one's own, where a name would do

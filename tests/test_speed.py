@@ -15,7 +15,7 @@ import pytest
 import profl
 from profl import random, trees
 from profl.client import filters
-from profl.client.filters.first_look import suspicious
+from profl.client.filters.suspicion import suspicious
 from profl.engines import tally
 from profl.experiments import peers
 from profl.problem import oracle

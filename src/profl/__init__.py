@@ -10,8 +10,12 @@ rather than the stable point that retraining settles at.
 (2, 11)
 """
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 from profl import cases, data
-from profl.algorithms import ALGORITHMS, Arrival, Method, dfo, pfl, pg, pofl, profl, rgd, rrm, two_stage
+from profl.algorithms import ALGORITHMS, dfo, pfl, pg, pofl, profl, rgd, rrm, two_stage
+from profl.algorithms.method import Arrival, Method
 from profl.checks import DivergedError, InputError, TooFewReports
 from profl.client.explore import Exploration
 from profl.client.filters import PaperFilter, RobustFilter
@@ -33,6 +37,16 @@ from profl.server.attacks import ATTACKS, Attack
 from profl.server.clusters import Clusters
 
 __version__ = "0.1.0"
+
+
+if not TYPE_CHECKING:  # lest a type checker take every name for a method
+
+    def __getattr__(name: str) -> Callable[..., Method]:
+        """A method that was added to ``ALGORITHMS``."""
+        if name in ALGORITHMS:
+            return ALGORITHMS[name]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "ALGORITHMS",

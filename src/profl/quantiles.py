@@ -48,8 +48,8 @@ def exact_quantile(values: Array, weights: Array, level: float = 0.5) -> Array:
 
 def ordered_weights(values: Array, weights: Array) -> tuple[Array, Array]:
     """Every column of (k, m) values sorted, and the weight up to and including each entry."""
-    spread = jnp.broadcast_to(weights[:, None], values.shape)
-    ordered, own = jax.lax.sort((values, spread), dimension=0, num_keys=1)
+    repeated = jnp.broadcast_to(weights[:, None], values.shape)
+    ordered, own = jax.lax.sort((values, repeated), dimension=0, num_keys=1)
     return ordered, jnp.cumsum(own, axis=0)
 
 

@@ -1,7 +1,7 @@
 """Random numbers: which key is used where, and bits drawn the way that is fast.
 
 ``UNROLLED`` is Threefry-2x32 with its 20 rounds written out, registered with JAX: keys of it are ordinary JAX keys,
-all of ``jax.random`` takes them, and they give the very bits of the stock keys. On a CPU it is faster (1.6 times): the
+all of ``jax.random`` but ``poisson`` takes them, and they give the very bits of the stock keys. On a CPU it is faster (1.6 times): the
 stock rounds run as a loop that writes its bits out before what uses them; written out, XLA fuses all of it. On a GPU
 both draw about equally fast (an H200: 164 to 169 and 169 to 176 thousand million normals a second).
 

@@ -1,7 +1,7 @@
 """Named stages inside a step, for whoever wants to know where something went wrong.
 
 A step says ``with stage("gradient") as seen: g = seen(...)``. Normally that does nothing, and compiled code holds
-nothing of it. Under ``watched`` an error inside names its stage, and what ``seen`` was given is looked at: the compiled
+nothing of it. Under ``watched`` an error inside names its stage, and what ``seen`` was given is checked: the compiled
 function then also returns, for every array, whether it was finite.
 """
 

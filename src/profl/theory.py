@@ -7,8 +7,8 @@
     C = E eta + L (1 + g) (E + G^2) eta^2 + L^2 (R - 1)^2 G^2 ((1 + g)^2 + s^2) eta^3 / 2
     E = (1 - eps) omega_D^2 + eps (omega_D + L W + omega_Q)^2
 
-with g and s the mean and the spread of the clients' sensitivities gamma_i, W the distance of junk from data, and v what
-the paper calls f_phi. Constants behind O(...) are taken as 1, and g_min, which only helps, as 0.
+with g and s the mean and the deviation of the clients' sensitivities gamma_i, W the distance of junk from data, and v
+what the paper calls f_phi. Constants behind O(...) are taken as 1, and g_min, which only helps, as 0.
 
 The last step of the paper's proof bounds C / (rho eta) by C, which needs rho eta >= 1. ``bound`` keeps the division;
 ``bound(..., paper=True)`` is the formula as printed, which is not proved.

@@ -80,7 +80,7 @@ def written(make: Callable[[], Any], yes: Array) -> Any:
     """``make()``, a batch with samples first, written to memory once; ``yes`` is true, but traced.
 
     XLA fuses what makes the samples into everything that reads them, so that they would be drawn again for each of the
-    filter's looks (it ignores optimization_barrier on a CPU). What comes out of a conditional lies in memory, if XLA
+    filter's passes (it ignores optimization_barrier on a CPU). What comes out of a conditional lies in memory, if XLA
     does not know how it goes. The samples lie innermost there.
     """
     inner = partial(jax.tree.map, lambda leaf: jnp.moveaxis(leaf, 0, -1))

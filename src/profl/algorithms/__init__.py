@@ -1,4 +1,7 @@
-"""Named methods, one file each. ``ALGORITHMS`` maps a name to the function that makes it; add your own to it."""
+"""Named methods, one file each.
+
+``ALGORITHMS`` maps a name to what makes the method; add your own to it. ``profl.NAME`` is found in it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Callable
 
 from profl import checks
 from profl.algorithms.dfo import DerivativeFree as dfo
-from profl.algorithms.method import Arrival, Method
+from profl.algorithms.method import Method
 from profl.algorithms.pfl import pfl, rgd, rrm
 from profl.algorithms.pofl import pg, pofl
 from profl.algorithms.profl import profl
@@ -27,19 +30,3 @@ ALGORITHMS: dict[str, Callable[..., Method]] = {
 def get(name: str) -> Callable[..., Method]:
     """The algorithm called ``name``; an unknown name gets an error that suggests the nearest."""
     return ALGORITHMS[checks.one_of("algorithm", name, ALGORITHMS)]
-
-
-__all__ = [
-    "ALGORITHMS",
-    "Arrival",
-    "Method",
-    "dfo",
-    "get",
-    "pfl",
-    "pg",
-    "pofl",
-    "profl",
-    "rgd",
-    "rrm",
-    "two_stage",
-]

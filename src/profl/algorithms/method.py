@@ -50,7 +50,7 @@ class Method:
       exchanges: turns of messages in a round that deploy nothing.
       aggregate: how the server combines models: a name of ``profl.server.rules.RULES``, also with "nnm+" before it, or
         a rule of one's own.
-      info: the names of what ``step`` tells; a run records them. "loss" is always one of them.
+      info: the names of what ``step`` states; a run records them. "loss" is always one of them.
       sizes: the batch sizes that may occur, where the method itself says how many samples to draw; else None.
       rereads: whether ``step`` reads its batch so often that it pays to have it in memory.
     """
@@ -100,11 +100,18 @@ class Method:
         return theta, state
 
     def figures(self, problem: View, state: Any, theta: Theta) -> dict[str, Array]:
-        """Numbers that tell how a client stands at a record, such as the error of what it has estimated."""
+        """Numbers that show how a client stands at a record, such as the error of what it has estimated.
+
+        ``run.info`` has their means: over all clients at the global model in ``simulate``, over those of the last round
+        at their own models where clients are no simulation.
+        """
         return {}
 
     def final(self, problem: View, state: Any, report: Report) -> Any:
-        """What a run keeps of a client at its end, besides the model; None for nothing."""
+        """What ``run.final`` keeps of a client at the end, besides the model; None for nothing.
+
+        Over Flower clients keep their states: there ``state`` holds only what the last mail brought.
+        """
         return None
 
     # -- at the server -------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def pofl(
     Args:
       learning_rate, second_term, optimiser: see ``PerformativeDescent``.
       jacobian: "kalman", "least_squares", "paper", "exact", or an estimator of one's own.
-      window: H, how many earlier deployments "least_squares" and "paper" look at; "kalman" finds its own memory.
+      window: H, how many earlier deployments "least_squares" and "paper" use; "kalman" finds its own memory.
       explore: an ``Exploration`` or None; "auto" takes the default one where the estimator asks for it.
 
     >>> pofl(window=0)

@@ -1,10 +1,10 @@
 """``two_stage``: explore, fit the reaction, minimise the fitted risk (Miller, Perdomo and Zrnic 2021, Algorithm 1).
 
-    1  deploy theta + spread N(0, I), K times;   f(theta) = a + J theta  by least squares, at every client
+    1  deploy theta + radius N(0, I), K times;   f(theta) = a + J theta  by least squares, at every client
     2  minimise  sum_i alpha_i mean_j l(z_j moved by f(theta) - f(theta_j); theta)     over the newest batches z_j
 
 (without ``shift``: z_j weighed by the ratio of densities). Step 2 deploys nothing: in every exchange clients report
-gradient and curvature, the server takes a Newton step in the model space, no longer than was looked: ``spread``.
+gradient and curvature, the server takes a Newton step in the model space, no longer than ``radius``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TwoStage(Method):
     """K = ``deployments``; how many of the newest batches to ``keep`` for step 2; how many ``exchanges`` it has."""
 
     deployments: int = 20
-    spread: float = 1.0
+    radius: float = 1.0
     keep: int = 1
     exchanges: int = 10
     aggregate: Any = "mean"
@@ -45,7 +45,7 @@ class TwoStage(Method):
 
     def __post_init__(self) -> None:
         rules.get(self.aggregate)
-        checks.positive("spread", self.spread)
+        checks.positive("radius", self.radius)
         for name in ("deployments", "keep", "exchanges"):
             checks.positive_int(name, getattr(self, name))
 
@@ -57,7 +57,7 @@ class TwoStage(Method):
 
     def deploy(self, problem: View, state: Fit, key: Key, theta: Theta) -> tuple[Theta, Fit]:
         flat, unravel = ravel_pytree(theta)
-        away = self.spread * jax.random.normal(random.explore_key(key), flat.shape, flat.dtype)
+        away = self.radius * jax.random.normal(random.explore_key(key), flat.shape, flat.dtype)
         return problem.project(unravel(flat + jnp.where(state.made < self.deployments, away, 0.0))), state
 
     def step(self, problem: View, state: Fit, theta: Theta, arrival: Arrival, key: Key) -> tuple[Theta, Fit, Any]:
@@ -81,10 +81,10 @@ class TwoStage(Method):
         (flat, unravel), usable = ravel_pytree(theta), accepted & (reports["ready"] > 0.5)
         fits = reports["fit"].reshape(len(weights), -1)
         fit = rules.get(self.aggregate)(fits, weights, usable, jnp.zeros(fits.shape[1])).reshape(flat.size, -1)
-        free = trees.ravel(problem.project(unravel(flat - self.spread * jnp.sign(fit[:, 0])))) != flat
+        free = trees.ravel(problem.project(unravel(flat - self.radius * jnp.sign(fit[:, 0])))) != flat
         values, axes = jnp.linalg.eigh(jnp.where(free[:, None] & free, fit[:, 1:], jnp.diag(jnp.diagonal(fit[:, 1:]))))
         step = axes @ (axes.T @ jnp.where(free, fit[:, 0], 0.0) / jnp.maximum(jnp.abs(values), RIDGE))
-        step = step * jnp.minimum(1.0, self.spread / (jnp.linalg.norm(step) + RIDGE))
+        step = step * jnp.minimum(1.0, self.radius / (jnp.linalg.norm(step) + RIDGE))
         after = trees.ravel(problem.project(unravel(flat - step)))
         return unravel(jnp.where(jnp.any(usable), after, flat)), server, ()
 

@@ -1,8 +1,12 @@
-"""Case studies with known answers. ``CASES`` maps a name to the function that makes the problem."""
+"""Case studies with known answers.
+
+``CASES`` maps a name to the function that makes the problem; add your own to it. ``profl.cases.NAME`` is found in it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from profl import checks
 from profl.cases.group_pricing import group_pricing
@@ -14,7 +18,13 @@ from profl.cases.strategic import strategic
 from profl.problem.problem import Problem
 
 CASES: dict[str, Callable[..., Problem]] = {
-    function.__name__: function for function in (pricing, group_pricing, strategic, housing, retail, adult, credit)
+    "pricing": pricing,
+    "group_pricing": group_pricing,
+    "strategic": strategic,
+    "housing": housing,
+    "retail": retail,
+    "adult": adult,
+    "credit": credit,
 }
 
 
@@ -23,4 +33,10 @@ def get(name: str) -> Callable[..., Problem]:
     return CASES[checks.one_of("case", name, CASES)]
 
 
-__all__ = ["CASES", "adult", "credit", "get", "group_pricing", "housing", "pricing", "retail", "strategic"]
+if not TYPE_CHECKING:  # lest a type checker take every name for a case
+
+    def __getattr__(name: str) -> Callable[..., Problem]:
+        """A case that was added to ``CASES``."""
+        if name in CASES:
+            return CASES[name]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,7 +6,7 @@ theta are the prices of d goods; demand is z ~ N(mu_i(theta), sd^2 I) with
     mu_i(theta) = mu0 * exp(-gamma_i theta / 4)          (exponential: the same family, a curved reaction)
 
 and the loss is minus the revenue, -theta.z. With linear demand PO = mu0 / (2 gamma-bar), PS = mu0 / gamma-bar:
-retraining doubles the price, because it believes that demand will stay.
+retraining doubles the price, as if demand would stay.
 """
 
 from __future__ import annotations

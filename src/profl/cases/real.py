@@ -13,7 +13,7 @@ with eta = 0.3, H = 100, n = 2000, R = 5 (chosen on seeds 0-4) and otherwise the
     credit                           53.52  53.59 (0.04)   55.72  55.86 (0.22)
 
 What keeps PoFL from the optimum is noise in its Jacobian. It is largest on credit: with eta = 0.1, n = 500 and H = 20
-the excess risk there is 8e-4, two thirds of the stable point's, and 2e-5 when told the Jacobian (seeds 0-4).
+the excess risk there is 8e-4, two thirds of the stable point's, and 2e-5 with the exact Jacobian (seeds 0-4).
 """
 
 from __future__ import annotations

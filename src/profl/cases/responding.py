@@ -34,7 +34,7 @@ from profl.typing import Array, Batch, Client, Key
 
 @dataclass(frozen=True)
 class MeasuredClassMeans(ClassMeans):
-    """Class means whose sampling variance is measured: the spread of a real column is not the same in both classes.
+    """Class means whose sampling variance is measured: the variance of a real column is not the same in both classes.
 
     A class that is not in the batch has a mean of 0 and, for columns of variance 1, a variance of 1.
     """

@@ -11,9 +11,13 @@ from typing import Annotated, Any
 
 import typer
 
+from profl.algorithms import ALGORITHMS
+from profl.cases import CASES
 from profl.checks import FailedError, InputError
 
 app = typer.Typer(no_args_is_help=True, help="Federations over Flower: simulated, on this machine, or on many.")
+
+FEDERATED = [name for name, make in ALGORITHMS.items() if not make().pooled]
 
 Clients = Annotated[int, typer.Option(help="Number of clients.")]
 Wait = Annotated[float, typer.Option(help="Seconds that the whole run may take.")]
@@ -27,8 +31,8 @@ def _needs_flower() -> None:
 
 @app.command("run")
 def run_(
-    case: Annotated[str, typer.Argument(help="Case study, as for profl run.")],
-    algorithm: Annotated[str, typer.Option("--algorithm", "-a", help="pfl, pofl or profl.")] = "profl",
+    case: Annotated[str, typer.Argument(help=f"Case study: {', '.join(CASES)}.")],
+    algorithm: Annotated[str, typer.Option("--algorithm", "-a", help=f"One of {', '.join(FEDERATED)}.")] = "profl",
     rounds: Annotated[int, typer.Option(help="Rounds of the federation.")] = 20,
     local_steps: Annotated[int, typer.Option("--local-steps", "-R", help="Local steps per round.")] = 5,
     samples: Annotated[int, typer.Option("--samples", "-n", help="Samples per client and deployment.")] = 500,

@@ -13,6 +13,7 @@ from profl.algorithms import get as get_algorithm
 from profl.algorithms.method import Method
 from profl.cases import CASES
 from profl.cases import get as get_case
+from profl.client.jacobian import ESTIMATORS
 from profl.problem.problem import Problem
 
 CaseName = Annotated[str, typer.Argument(help=f"Case study: {', '.join(CASES)}.")]
@@ -31,9 +32,9 @@ Rate = Annotated[
     typer.Option("--learning-rate", "--eta", help="Learning rate; the algorithm's own if not given."),
 ]
 Window = Annotated[int, typer.Option("--window", "-H", help="Earlier deployments the Jacobian is estimated from.")]
-Jacobian = Annotated[str, typer.Option(help="kalman, least_squares, paper, or exact (told).")]
+Jacobian = Annotated[str, typer.Option(help=f"How df/dtheta is estimated: {', '.join(ESTIMATORS)}.")]
 JsonPath = Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file as JSON.")]
-PlotPath = Annotated[Path | None, typer.Option("--plot", help="Also draw risk against deployments (.png, .svg, .pdf).")]
+PlotPath = Annotated[Path | None, typer.Option("--plot", help="Also plot risk against deployments (.png, .svg, .pdf).")]
 SavePath = Annotated[Path | None, typer.Option("--save", help="Also save the whole run; read it back with profl.load.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars, no tables.")]
 

@@ -87,7 +87,7 @@ def write_pages(directory: Path, console: Console, quiet: bool) -> None:
     """The page over everything the directory holds, and the pictures of what is new."""
     results = work.read_all(directory)
     try:
-        pages.draw(directory, results)
+        pages.write_pictures(directory, results)
     except ImportError as error:
         console.print(f"no pictures: {error}", markup=False, highlight=False)
     page = pages.write(directory, results)

@@ -34,7 +34,7 @@ LEAST_RIDGE = 1e-5
 shrunk: it leaves them a condition number of 1e5, and two digits to spare."""
 
 TINY = 1e6
-"""Times the smallest normal number: the ridge of a window without any spread, so that nothing is divided by zero."""
+"""Times the smallest normal number: the ridge of a window in which nothing moved, lest it divide by zero."""
 
 NOISE_RATE = 0.1
 """Weight of the newest batch in the mean sampling variance: the last ten or so. It changes slowly, if at all."""
@@ -147,22 +147,22 @@ class LeastSquares:
         return state.jacobian
 
     def error(self, state: Regression) -> Array:
-        """The sampling noise's part of it: v / (window's spread + ridge); what the ridge holds back is not in it."""
+        """The sampling noise's part of it: v / (squared moves + ridge); what the ridge holds back is not in it."""
         rows = state.window.signals.shape[0]
         present = (jnp.arange(rows) >= rows - state.window.filled).astype(state.jacobian.dtype)[:, None]
         moves = centre(state.window.signals, present)
         gram = moves.T @ moves
-        spread = inverse_diagonal(gram, jnp.maximum(state.ridge, relative_floor(gram)))
-        return jnp.broadcast_to(state.noise * spread, state.jacobian.shape)
+        inverse = inverse_diagonal(gram, jnp.maximum(state.ridge, relative_floor(gram)))
+        return jnp.broadcast_to(state.noise * inverse, state.jacobian.shape)
 
     def _fit(self, window: Window, last: Array, noise: Array) -> tuple[Array, Array]:
         rows, p = window.signals.shape[0], last.shape[0]
         present = (jnp.arange(rows) >= rows - window.filled).astype(last.dtype)[:, None]
         moves, changes = centre(window.signals, present), centre(window.estimates, present)
         gram, cross = moves.T @ moves, moves.T @ changes
-        spread = jnp.trace(gram) + jnp.finfo(gram.dtype).tiny
+        moved = jnp.trace(gram) + jnp.finfo(gram.dtype).tiny
         beyond_noise = jnp.maximum(jnp.sum(changes**2) - (window.filled - 1) * p * noise, 0.0)
-        tau2 = jnp.maximum(beyond_noise / (p * spread), jnp.mean(last**2)) + LEAST_TAU2
+        tau2 = jnp.maximum(beyond_noise / (p * moved), jnp.mean(last**2)) + LEAST_TAU2
         ridge = HOLD * noise / tau2 + relative_floor(
             gram
         )  # the floor, too, must pull to the last estimate, not to zero

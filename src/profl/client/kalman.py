@@ -134,9 +134,9 @@ def observe(belief: Belief, offset: Array, f: Array, noise: Array, kappa2: Array
     """One deployment weighed in: a rank-one update with the regressor (1, offset)."""
     level_cov = belief.level_cov + jnp.sum(belief.cross_cov * offset)  # the covariance times the regressor
     slope_cov = belief.cross_cov + jnp.sum(belief.slope_cov * offset, -1)
-    spread = jnp.maximum(level_cov + jnp.sum(slope_cov * offset), 0.0)
+    known = jnp.maximum(level_cov + jnp.sum(slope_cov * offset), 0.0)
     floor = ROUNDING * jnp.finfo(f.dtype).eps * jnp.mean(f**2) + jnp.finfo(f.dtype).tiny
-    total = spread + jnp.maximum(noise, floor) + kappa2 * jnp.sum(offset**2) ** 2 / 4
+    total = known + jnp.maximum(noise, floor) + kappa2 * jnp.sum(offset**2) ** 2 / 4
     miss = f - belief.level - jnp.sum(belief.slope * offset, -1)
     level_gain, slope_gain = level_cov / total, slope_cov / total
     return Belief(

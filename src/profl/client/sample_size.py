@@ -110,8 +110,8 @@ def variance_size(size: AdaptiveSamples, problem: View, known: Evidence) -> Arra
     first, f_gradients = sample_terms(problem, known.second, theta, known.batch, weights, known.f)
     second = jax.vmap(lambda u: trees.ravel(pull_back(problem, theta, known.jacobian, u)))(f_gradients)
     own = first + second
-    spread = jnp.sum(weights[:, None] * (own - weights @ own) ** 2)
-    return size.clip(spread / size.tolerance)
+    variance = jnp.sum(weights[:, None] * (own - weights @ own) ** 2)
+    return size.clip(variance / size.tolerance)
 
 
 def paper_size(

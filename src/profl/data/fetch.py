@@ -47,7 +47,7 @@ def get(
       path: a file or directory to copy it from.
       force: fetch it again, whatever is here.
       wait: seconds to wait for each source.
-      say: told what is tried and what came of it.
+      say: called with what is tried and what came of it.
     """
     known = dataset(name)
     if path is not None:

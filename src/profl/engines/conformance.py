@@ -53,7 +53,7 @@ PROJECTED = 1e-5  # relative: a projection of single precision may move what it 
 REWEIGHTED = 8  # random weights, whose estimates say in which directions f_hat can move
 FITS = 1.0  # standard errors up to which the estimate is the maximum, as one that is robust or rounded is nearly
 FAR_OFF = 3.0  # from here on it is another point: a bias that noise cannot explain
-NO_SPREAD = 1e-12  # a score that does not vary along a direction has no standard error
+NO_ERROR = 1e-12  # a score that does not vary along a direction has no standard error
 
 RESAMPLED = 64  # bootstrap batches: their standard deviation is known to 1 / sqrt(128), 9 %
 NOISE_LOW, NOISE_HIGH = 0.5, 2.0  # stated over measured noise: a factor of two costs the estimators little
@@ -234,8 +234,8 @@ def _family(world: Problem, batch: Batch, weights: Array, f: Array) -> Finding:
     along = scores @ moves.T  # (n, REWEIGHTED)
     if not np.all(np.isfinite(along)):
         return Finding("family", "fail", "the score or the estimate is not finite")
-    spread = along.std(axis=0) / math.sqrt(along.shape[0])
-    worst = float(np.max(np.abs(along.mean(axis=0)) / np.maximum(spread, NO_SPREAD)))
+    error = along.std(axis=0) / math.sqrt(along.shape[0])
+    worst = float(np.max(np.abs(along.mean(axis=0)) / np.maximum(error, NO_ERROR)))
     hint = ": the estimate does not fit log_prob" if worst > FITS else ""
     verdict = "ok" if worst <= FITS else "warn" if worst < FAR_OFF else "fail"
     return Finding("family", verdict, f"the score at the estimate is {worst:.2g} standard errors from zero{hint}")

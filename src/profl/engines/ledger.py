@@ -42,12 +42,12 @@ class Ledger(NamedTuple):
 
     @property
     def latest(self) -> dict[str, float]:
-        """What the clients told in the last round that changed something; before the first, NaN."""
+        """What the clients stated in the last round that changed something; before the first, NaN."""
         tally = self.since if np.isfinite(float(self.since.latest["loss"])) or not self.tallies else self.tallies[-1]
         return {name: float(value) for name, value in tally.latest.items()}
 
     def trace(self, plan: Plan, last: Any = None) -> Trace:
-        """What was recorded; ``last`` is what clients had at the end, by default what their states tell."""
+        """What was recorded; ``last`` is what clients had at the end, by default what their states hold."""
         models = jax.tree.map(lambda *leaves: np.stack(leaves), *self.records)
         tally = jax.tree.map(lambda *leaves: np.stack(leaves), *self.tallies)
         if last is None:
@@ -66,14 +66,14 @@ def open_ledger(plan: Plan, theta: Theta, states: Any = None) -> Ledger:
 
 
 def figure_names(plan: Plan) -> tuple[str, ...]:
-    """The names of the figures that the method's clients tell."""
+    """The names of the method's figures."""
     settings = plan.settings
 
-    def told(population: Population, theta: Theta) -> dict[str, Array]:
+    def figures(population: Population, theta: Theta) -> dict[str, Array]:
         view = client_view(settings, trees.take(population, 0))
         return settings.method.figures(view, first_state(settings, population, theta), theta)
 
-    return tuple(jax.eval_shape(told, plan.population, trees.take(plan.models, 0)))
+    return tuple(jax.eval_shape(figures, plan.population, trees.take(plan.models, 0)))
 
 
 def run_round(plan: Plan, root: Key, ledger: Ledger, clients: Clients, where: str) -> Ledger:
@@ -144,13 +144,13 @@ def blank(plan: Plan) -> Work:
 def _row(settings: Settings, figures: tuple[str, ...], row: Population, now: Progress) -> Work:
     view, method = client_view(settings, row), settings.method
     info = {name: total / settings.local_steps for name, total in now.info.items()}
-    told = method.figures(view, now.state, now.theta)
+    stated = method.figures(view, now.state, now.theta)
     return Work(
         states=now.state,
         reports=method.report(view, now.state, now.theta),
         regret=now.regret,
         info=info,
-        figures={name: told[name] for name in figures},
+        figures={name: stated[name] for name in figures},
         samples=jnp.int32(0),
         answered=jnp.asarray(True),
         sound=trees.all_finite((info["loss"], now.state)),

@@ -26,7 +26,7 @@ class Progress(NamedTuple):
     theta: Theta
     state: Any
     regret: Array  # risk of what it deployed above L_i(PO), summed over its steps
-    info: dict[str, Array]  # what its steps told, summed
+    info: dict[str, Array]  # the numbers that its steps state, summed
 
 
 def client_view(settings: Settings, row: Population) -> View:

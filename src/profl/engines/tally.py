@@ -61,7 +61,7 @@ def count(tally: Tally, round_: Array, local_steps: int, new: Counted) -> Tally:
     worked = new.distinct & new.answered
     bad = worked & ~new.accepted
     is_first = (tally.bad_round < 0) & jnp.any(bad)
-    told = {name: weighted_mean(value, new.weights, new.accepted) for name, value in new.info.items()}
+    means = {name: weighted_mean(value, new.weights, new.accepted) for name, value in new.info.items()}
     figures = {name: weighted_mean(value, new.weights, new.accepted) for name, value in new.figures.items()}
     return Tally(
         tally.regret + weighted_mean(new.regret, new.weights, new.accepted),
@@ -71,8 +71,8 @@ def count(tally: Tally, round_: Array, local_steps: int, new: Counted) -> Tally:
         tally.absent + _whole(new.distinct & ~new.answered),
         jnp.where(is_first, jnp.int32(round_), tally.bad_round),
         jnp.where(is_first, jnp.int32(new.clients[jnp.argmax(bad)]), tally.bad_client),
-        {name: tally.info[name] + value for name, value in told.items()},
-        told | figures,
+        {name: tally.info[name] + value for name, value in means.items()},
+        means | figures,
     )
 
 

@@ -1,10 +1,11 @@
-"""``profl bench jacobian``: how close an estimated df/dtheta comes to being told it, on every case, untuned.
+"""``profl bench jacobian``: how close an estimated df/dtheta comes to the exact one, on every case, untuned.
 
 Parts: one table per case and sample size over three step sizes; windows; few and silent clients; cost of a step.
 ``python -m profl.experiments.jacobian PATH`` draws excess and regret against deployments for three of the methods.
 
 *Gap closed* is 1 - tail excess / tail excess of PFL; *regret share* how far the deployed regret over the whole run lies
-on the way from the told run's to PFL's. All methods see the same seeds: the same draws for the same deployments.
+on the way from that with the exact J to PFL's. All methods see the same seeds: the same draws for the same
+deployments.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ estimate lags behind, and three times as much (the root of ten) with a tenth of 
 NO_WORSE, BETTER = 1.2, 1 / 3
 """Excess over that of the paper's estimator at its best H: in any one row, and over all of them."""
 REGRET = 0.05
-"""The largest share of PFL's regret that learning the Jacobian may cost on top of the told run's."""
+"""The largest share of PFL's regret that learning the Jacobian may cost on top of the run with the exact J."""
 ANY_WINDOW, ANY_H = (1, 4, 20, 100, 200), 2
 """The default has no use for H: over these, its largest excess is at most ANY_H times its smallest."""
 PAPER_H, HETEROGENEITIES, AT_THE_OPTIMUM = 1, (0.0, 0.25, 0.5), 0.01
@@ -102,23 +103,23 @@ def compared(case: Problem, eta: float, n: int, settings: dict[str, Any]) -> dic
     def run(method: Any) -> Run:
         return simulate(case, method, samples=n, **settings)
 
-    plain, told, default = run(pfl(eta)), run(pofl(eta, jacobian="exact")), run(pofl(eta))
+    plain, exact, default = run(pfl(eta)), run(pofl(eta, jacobian="exact")), run(pofl(eta))
     paper = {h: _tail(run(pofl(eta, h, jacobian="paper"))) for h in WINDOWS}
     return {
         "PFL": _tail(plain),
         "paper, H = 20": paper[20],
         "paper": min(paper.values()),
         "default": _tail(default),
-        "told": _tail(told),
+        "exact": _tail(exact),
         "gap closed": 1 - _tail(default) / _tail(plain),
-        "gap closed, told": 1 - _tail(told) / _tail(plain),
-        "regret share": (_regret(default) - _regret(told)) / (_regret(plain) - _regret(told)),
+        "gap closed, exact": 1 - _tail(exact) / _tail(plain),
+        "regret share": (_regret(default) - _regret(exact)) / (_regret(plain) - _regret(exact)),
     }
 
 
 def converged(row: dict[str, float], left: float) -> bool:
-    """Whether the told run leaves at most half of what the default may leave: then the step size is not the limit."""
-    return row["gap closed, told"] >= 1 - left / 2
+    """Whether the exact J leaves at most half of what the default may leave: then the step size is not the limit."""
+    return row["gap closed, exact"] >= 1 - left / 2
 
 
 def over_all(rows: list[dict[str, Any]]) -> Part:
@@ -126,12 +127,12 @@ def over_all(rows: list[dict[str, Any]]) -> Part:
     to_paper = np.exp(np.mean([np.log(row["default"] / row["paper"]) for row in rows]))
     found = []
     for curved in (False, True):
-        ratios = [row["default"] / row["told"] for row in rows if CASES[row["case"]].curved == curved]
+        ratios = [row["default"] / row["exact"] for row in rows if CASES[row["case"]].curved == curved]
         found.append(
             {
                 "part": "over all rows",
                 "reaction": "curved" if curved else "linear",
-                "default / told, geometric mean": float(np.exp(np.mean(np.log(ratios)))),
+                "default / exact, geometric mean": float(np.exp(np.mean(np.log(ratios)))),
                 "largest": max(ratios),
             }
         )
@@ -166,14 +167,14 @@ def few(settings: dict[str, Any]) -> Part:
     for name, (make, rate, curved) in CASES.items():
         case = make()
         for share in ASKED:
-            plain, told, default = (
+            plain, exact, default = (
                 _tail(simulate(case, method, samples=MANY, participation=share, **settings))
                 for method in (pfl(rate), pofl(rate, jacobian="exact"), pofl(rate))
             )
             left = LEFT_TIMES * LEFT[curved, MANY]
-            row = {"PFL": plain, "default": default, "told": told, "gap closed": 1 - default / plain}
+            row = {"PFL": plain, "default": default, "exact": exact, "gap closed": 1 - default / plain}
             rows.append({"part": "few clients", "case": name, "asked": share, **row})
-            if told / plain <= left / 2:
+            if exact / plain <= left / 2:
                 claims.append(
                     at_least(f"{name}, {share:.0%} of clients asked: gap closed", 1 - default / plain, 1 - left)
                 )
@@ -184,7 +185,7 @@ def cost(settings: dict[str, Any]) -> Part:
     """Time of a whole run over that with the paper's estimator at H = 20; medians of five, taken in turn."""
     case, methods = (
         pricing(),
-        {"default": pofl(), "paper, H = 20": pofl(jacobian="paper"), "told": pofl(jacobian="exact")},
+        {"default": pofl(), "paper, H = 20": pofl(jacobian="paper"), "exact": pofl(jacobian="exact")},
     )
     seconds: dict[str, list[float]] = {name: [] for name in methods}
     for turn in range(1 + TURNS):
@@ -200,11 +201,11 @@ def cost(settings: dict[str, Any]) -> Part:
 
 
 def picture(path: str, seeds: int = 10, rounds: int = ROUNDS) -> None:
-    """Excess and deployed regret against deployments: the paper's estimator, the default, and told."""
+    """Excess and deployed regret against deployments: the paper's estimator, the default, and the exact one."""
     methods = {
         "paper, H = 20": pofl(jacobian="paper"),
         "default": pofl(),
-        "told the Jacobian": pofl(jacobian="exact"),
+        "exact Jacobian": pofl(jacobian="exact"),
     }
     panels = []
     for name in ("pricing", "pricing, exponential"):

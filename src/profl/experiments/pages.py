@@ -23,7 +23,7 @@ def write(directory: Path, results: Sequence[dict[str, Any]]) -> Path:
     return page
 
 
-def draw(directory: Path, results: Sequence[dict[str, Any]]) -> None:
+def write_pictures(directory: Path, results: Sequence[dict[str, Any]]) -> None:
     """The pictures of every result, and of the landscapes; those that are newer than their result are kept."""
     figures = {result["item"]: result["panels"] for result in results} | {"landscape": landscapes(directory)}
     for name, panels in figures.items():

@@ -49,13 +49,13 @@ class ContaminatedReaction(Reaction):
         differ in their last bits: what is fused with the junk may be rounded once where ``clean`` alone rounds twice.)
         """
         batch = self.clean.sample(key, theta, client["clean"], n)
-        which, draw = jax.random.split(jax.random.fold_in(key, JUNK + self._layer))
+        which, what = jax.random.split(jax.random.fold_in(key, JUNK + self._layer))
         is_junk = jax.random.bernoulli(which, client["fraction"], (trees.rows(batch),))
         branches = [partial(_junk, source) for source in self.sources]
         if len(branches) == 1:
-            junk = branches[0](draw, batch, theta, client["distance"])
+            junk = branches[0](what, batch, theta, client["distance"])
         else:
-            junk = jax.lax.switch(client["source"], branches, draw, batch, theta, client["distance"])
+            junk = jax.lax.switch(client["source"], branches, what, batch, theta, client["distance"])
         return _choose(is_junk, junk, batch), is_junk
 
     def weights(self, client: Client, n: int, count: Array) -> Array:

@@ -249,9 +249,9 @@ class Problem:
         if _shape(density) != ():
             raise checks.InputError(f"the family's log_prob(z, f) must be a scalar, got shape {_shape(density)}")
         if self.reaction.parameters is not None:
-            told = jax.eval_shape(self.reaction.parameters, theta, client)
-            if told.shape != f.shape:
-                raise checks.InputError(f"parameters(theta, client) has shape {told.shape}, the estimate {f.shape}")
+            stated = jax.eval_shape(self.reaction.parameters, theta, client)
+            if stated.shape != f.shape:
+                raise checks.InputError(f"parameters(theta, client) has shape {stated.shape}, the estimate {f.shape}")
         projected = jax.eval_shape(self.project, theta)
         checks.same_structure("project(theta)", projected, theta)
         signal = jax.eval_shape(self.signal, theta)

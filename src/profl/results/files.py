@@ -21,9 +21,10 @@ from profl.results.record import SERIES, Live, Run
 from profl.storage.atomic import atomic
 from profl.storage.fingerprint import sha256
 
-FORMAT = 2
+FORMAT = 3
 _ARRAYS = ("rounds", *SERIES)
-_TREES = ("theta", "optimum", "stable", "jacobians", "live", "info")
+_TREES = ("theta", "optimum", "stable", "final", "live", "info")
+_SEQUENCES: dict[str, Any] = {"jacobians": Jacobians, "list": list, "tuple": tuple}  # the first that fits
 _PLAIN = ("case", "algorithm", "settings", "seeds", "first_refused", "optimum_risk", "stable_risk", "seconds")
 
 
@@ -65,7 +66,6 @@ def load(path: str | os.PathLike[str]) -> Run:
     plain["seeds"] = tuple(plain["seeds"])
     plain["first_refused"] = tuple(tuple(pair) if pair else None for pair in plain["first_refused"])
     models: dict[str, Any] = {name: _unpack(meta["trees"].get(name), arrays) for name in _TREES}
-    models["jacobians"] = None if models["jacobians"] is None else Jacobians(*models["jacobians"])
     models["info"] = models["info"] or {}
     models["live"] = None if models["live"] is None else Live(*models["live"])
     plain["incidents"] = tuple((r, c, str(what)) for r, c, what in meta.get("incidents", []))
@@ -80,7 +80,7 @@ def _pack(tree: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(tree, dict):
         return {"dict": [[key, _pack(value, f"{name}.{key}", arrays)] for key, value in tree.items()]}
     if isinstance(tree, (list, tuple)):
-        kind = "list" if isinstance(tree, list) else "tuple"
+        kind = next(name for name, type_ in _SEQUENCES.items() if isinstance(tree, type_))
         return {kind: [_pack(value, f"{name}.{i}", arrays) for i, value in enumerate(tree)]}
     if not isinstance(tree, (np.ndarray, np.generic, jax.Array, float, int)):
         raise checks.InputError(
@@ -98,4 +98,5 @@ def _unpack(shape: Any, arrays: dict[str, np.ndarray]) -> Any:
         return arrays[content]
     if kind == "dict":
         return {key: _unpack(value, arrays) for key, value in content}
-    return (list if kind == "list" else tuple)(_unpack(value, arrays) for value in content)
+    parts = [_unpack(value, arrays) for value in content]
+    return Jacobians(*parts) if kind == "jacobians" else _SEQUENCES[kind](parts)

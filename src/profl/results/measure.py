@@ -16,6 +16,9 @@ from profl.typing import Theta
 REPORT_EXTRA_BYTES = 8  # beside what the method reports, a report carries its sample count and its loss
 
 
+JACOBIAN = ("jacobian_error", "jacobian_off")  # figures that a run has under names of its own
+
+
 class Trace(NamedTuple):
     """What an engine hands over (seeds x records; models begin with the start, counts with the first record)."""
 
@@ -48,12 +51,13 @@ def make_run(problem: Problem, method: Method, trace: Trace, layout: Layout, sec
     exact = problem.exact
     risk = _measure(problem.risks, trace.theta, shape) if exact else np.full(shape, np.nan)
     low, high = (problem.risk(problem.optimum), problem.risk(problem.stable)) if exact else (math.nan, math.nan)
-    visits = _total(tally["deployments"]) // layout.local_steps
+    rounds_made = _total(tally["deployments"]) // layout.local_steps
     samples = _total(tally["samples"])
     # A centralised learner gets the raw data; a client of a federation sends what its method reports.
     reported = layout.turns * layout.report_bytes + REPORT_EXTRA_BYTES
-    up = samples * layout.sample_bytes if method.pooled else visits * reported
+    up = samples * layout.sample_bytes if method.pooled else rounds_made * reported
     info = {name: _per_round(total, np.diff(records)) for name, total in tally["info"].items()}
+    info |= {name: _after_start(value) for name, value in trace.figures.items() if name not in JACOBIAN}
     with np.errstate(invalid="ignore", divide="ignore"):
         regret = _total(tally["regret"]) / (records * layout.local_steps)
     classifies = exact and problem.reaction.accuracy is not None
@@ -73,7 +77,7 @@ def make_run(problem: Problem, method: Method, trace: Trace, layout: Layout, sec
         deployments=_total(tally["deployments"]) * layout.members,
         samples=samples,
         bytes_up=up,
-        bytes_down=visits * layout.members * layout.turns * layout.mail_bytes,
+        bytes_down=rounds_made * layout.members * layout.turns * layout.mail_bytes,
         refused=_total(tally["refused"]),
         kept=np.where(np.arange(records.size) == 0, 1.0, info["kept"]) if "kept" in info else np.ones(shape),
         first_refused=_first_refused(tally["bad_round"], tally["bad_client"]),
@@ -82,7 +86,7 @@ def make_run(problem: Problem, method: Method, trace: Trace, layout: Layout, sec
         optimum_risk=low,
         stable_risk=high,
         seconds=seconds,
-        jacobians=trace.final,
+        final=trace.final,
         jacobian_error=_root(trace.figures.get("jacobian_error")),
         jacobian_off=_root(trace.figures.get("jacobian_off")),
         info=info,
@@ -93,12 +97,17 @@ def _root(squares: np.ndarray | None) -> np.ndarray | None:
     """Root of what was measured at the records; before the first there is nothing."""
     if squares is None or np.all(np.isnan(squares)):
         return None
-    return np.concatenate([np.full_like(squares[:, :1], np.nan), np.sqrt(squares)], axis=1)
+    return _after_start(np.sqrt(squares))
 
 
 def _per_round(total: np.ndarray, rounds: np.ndarray) -> np.ndarray:
     """Means over the rounds between two records; before the first there is nothing."""
-    return np.concatenate([np.full_like(total[:, :1], np.nan), total / rounds], axis=1)
+    return _after_start(total / rounds)
+
+
+def _after_start(values: np.ndarray) -> np.ndarray:
+    """One more record at the beginning, of which nothing is known."""
+    return np.concatenate([np.full_like(values[:, :1], np.nan), values], axis=1)
 
 
 def _settings(method: Method, layout: Layout) -> dict[str, Any]:

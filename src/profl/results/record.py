@@ -41,8 +41,9 @@ class Run:
       deployments, samples, bytes_up, bytes_down, refused: totals so far over all clients.
       kept: share of the samples' weight that passed the filter since the last record.
       first_refused: per seed, (round, client) of the first report that was refused (NaN, Inf, absurdly far), or None.
-      jacobians: where they are shared, what each client had at the end; else None.
-      info: what the method's steps told, by name: means over participants, steps and rounds since the last record.
+      final: what the method keeps of every client at the end (seeds x clients x ...); None for nothing.
+      info: the numbers that the method states, by name: those of its steps as means over participants, steps and rounds
+        since the last record, its figures as they are at the record; NaN at the start.
       jacobian_error, jacobian_off: root mean square error of an entry of the clients' Jacobians, as they state it and
         as it is at the global model; None where nobody estimates it, NaN at the start.
       seconds: wall time of the whole run, compilation included.
@@ -74,12 +75,17 @@ class Run:
     optimum_risk: float
     stable_risk: float
     seconds: float
-    jacobians: Jacobians | None = None
+    final: Any = None
     jacobian_error: np.ndarray | None = None
     jacobian_off: np.ndarray | None = None
     live: Live | None = None
     incidents: tuple[tuple[int, int, str], ...] = ()
     info: dict[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def jacobians(self) -> Jacobians | None:
+        """Where Jacobians are shared, what each client had at the end; else None."""
+        return self.final if isinstance(self.final, Jacobians) else None
 
     @property
     def diverged(self) -> np.ndarray:
@@ -108,7 +114,7 @@ class Run:
         return self.tail("excess")
 
     def summary(self) -> str:
-        """The main figures as an aligned table: mean over seeds, and spread."""
+        """The main figures as an aligned table: mean and deviation over seeds."""
         from profl.results.tables import summarise
 
         return summarise(self)
@@ -135,7 +141,7 @@ class Run:
         return pandas.DataFrame({"case": self.case, "algorithm": self.algorithm, **columns})
 
     def plot(self, path: str | os.PathLike[str], jacobian: bool = False) -> None:
-        """Risk against deployments, with lines at PO and PS and the spread over seeds; PNG, SVG or PDF by suffix.
+        """Risk against deployments, with lines at PO and PS and a band over seeds; PNG, SVG or PDF by suffix.
 
         ``jacobian`` adds the error of the clients' Jacobians, as they state it and as it is.
         """

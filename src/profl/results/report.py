@@ -159,13 +159,13 @@ def _versions(results: Sequence[Result]) -> str:
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], numeric: set[str]) -> str:
     """A table whose cells are HTML already; on a narrow screen each row becomes a card."""
-    kinds = [' class="number"' if column in numeric else "" for column in columns]
-    head = "".join(f"<th{kind}>{escape(c)}</th>" for c, kind in zip(columns, kinds, strict=True))
+    classes = [' class="number"' if column in numeric else "" for column in columns]
+    head = "".join(f"<th{css}>{escape(c)}</th>" for c, css in zip(columns, classes, strict=True))
     body = "".join(
         "<tr>"
         + "".join(
-            f'<td{kind} data-label="{escape(c)}"><span>{text}</span></td>'
-            for c, kind, text in zip(columns, kinds, row, strict=True)
+            f'<td{css} data-label="{escape(c)}"><span>{text}</span></td>'
+            for c, css, text in zip(columns, classes, row, strict=True)
         )
         + "</tr>"
         for row in rows

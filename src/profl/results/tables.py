@@ -30,11 +30,11 @@ def figures(run: Run) -> dict[str, Any]:
         "seeds": list(run.seeds),
         "optimum_risk": _finite(run.optimum_risk),
         "stable_risk": _finite(run.stable_risk),
-        "tail_excess": _spread(run, run.tail_excess()),
+        "tail_excess": _over_seeds(run, run.tail_excess()),
     }
     for name in _LAST:
         values = getattr(run, name)
-        result[name] = None if values is None else _spread(run, values[:, -1])
+        result[name] = None if values is None else _over_seeds(run, values[:, -1])
     for name in _COSTS:
         result[name] = float(getattr(run, name)[:, -1].mean())
     result |= {"seconds": run.seconds, "diverged": int(run.diverged.sum()), "failures": run.failures()}
@@ -43,7 +43,7 @@ def figures(run: Run) -> dict[str, Any]:
 
 def summarise(run: Run) -> str:
     """One run as an aligned table."""
-    facts = figures(run)
+    found = figures(run)
     settings = ", ".join(f"{key} {value}" for key, value in run.settings.items())
     head = f"{run.algorithm} on {run.case}: {settings}, {len(run.seeds)} seeds"
     rows = [["", "mean", "sd over seeds", "min", "max"]]
@@ -56,12 +56,12 @@ def summarise(run: Run) -> str:
         "accuracy": "accuracy",
     }
     for name, label in labels.items():
-        if facts[name] is not None:
-            rows.append([label, *(number(facts[name][key]) for key in ("mean", "sd", "min", "max"))])
+        if found[name] is not None:
+            rows.append([label, *(number(found[name][key]) for key in ("mean", "sd", "min", "max"))])
     clients = run.settings["clients"]
     costs = [["", "total", "per client"]]
     for name in _COSTS:
-        costs.append([name.replace("_", " "), count(facts[name]), count(facts[name] / clients)])
+        costs.append([name.replace("_", " "), count(found[name]), count(found[name] / clients)])
     lines = [head, f"risk at PO {number(run.optimum_risk)}, at PS {number(run.stable_risk)}", ""]
     lines += [align(rows), "", align(costs), "", f"seconds {run.seconds:.2f}", *run.failures(), *_live(run)]
     return Text("\n".join(lines))
@@ -93,19 +93,19 @@ def comparison(runs: Sequence[Run]) -> list[list[str]]:
     ]
     rows = [[*header, "MB up", "seconds"]]
     for run in runs:
-        facts = figures(run)
-        tail = facts["tail_excess"]
+        found = figures(run)
+        tail = found["tail_excess"]
         cells = [
             run.algorithm,
-            number(facts["risk"]["mean"]),
+            number(found["risk"]["mean"]),
             f"{number(tail['mean'])} ± {number(tail['sd'])}",
         ]
         cells += [f"{gap_closed(run, baseline):.2%}" if baseline is not None else "-"]
-        cells += [number(facts[name]["mean"]) for name in ("to_optimum", "to_stable", "deployed_regret")]
+        cells += [number(found[name]["mean"]) for name in ("to_optimum", "to_stable", "deployed_regret")]
         cells += [
-            count(facts["deployments"]),
-            count(facts["samples"]),
-            f"{facts['bytes_up'] / 1e6:,.2f}",
+            count(found["deployments"]),
+            count(found["samples"]),
+            f"{found['bytes_up'] / 1e6:,.2f}",
         ]
         rows.append([*cells, f"{run.seconds:.1f}"])
     return rows
@@ -134,7 +134,7 @@ def align(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def _spread(run: Run, values: np.ndarray) -> dict[str, float | None]:
+def _over_seeds(run: Run, values: np.ndarray) -> dict[str, float | None]:
     good = values[~run.diverged]
     if good.size == 0:
         return dict.fromkeys(("mean", "sd", "min", "max"))

@@ -12,7 +12,7 @@ Aggregation").
                 mean at will; here none pulls harder than the median distance. The coordinate median stands more, but
                 its own noise is a quarter higher, and the errors of a shared Jacobian, being common to the cluster, do
                 not cancel when models are averaged. Where clients state the error of their J_i and differ by more than
-                that within a cluster, each gets J_i drawn towards the aggregate, as far as its own error says.
+                that within a cluster, each gets J_i shrunk towards the aggregate, as far as its own error says.
 
 A cluster of fewer than MEMBERS clients, or under SHARE of the weight, is small: its clients get the aggregate of the
 nearest large cluster. A lone client has nobody to share with, and a lone poisoner must not serve itself. Hostile rows
@@ -59,7 +59,7 @@ class Clusters:
 
     Measured (200 draws; k = 100, J_i = -gamma_i I_5 + noise of sd sigma per entry; Rand: adjusted, mean):
 
-        groups                          sigma        "auto" finds C   Rand          Rand when told C
+        groups                          sigma        "auto" finds C   Rand          Rand, C given
         one                             0.3          0.97
         one, 20 % send -50 J_i          0.3          0.98
         two, gamma 0.75 apart           0.3          1.00             0.99          0.99
@@ -119,7 +119,7 @@ class Clusters:
         labels = jnp.where(rows.inside, groups.labels, -1).astype(jnp.int32)
         shared = aggregates[jnp.argmin(between, 1)[jnp.maximum(labels, 0)]]
         if self.shrink and errors is not None:
-            own = drawn_towards(rows.vectors, shared, rows.weights * members, errors)
+            own = shrunk_towards(rows.vectors, shared, rows.weights * members, errors)
             shared = jnp.where((rows.weights > 0)[:, None] & groups.kept[:, None], own, shared)
         return jnp.where(jnp.any(rows.weights > 0), shared.reshape(jacobians.shape), jnp.nan), labels
 
@@ -135,7 +135,7 @@ class Clusters:
         return Groups(jnp.argsort(order)[groups.labels], groups.kept, *trees.take(groups[2:], order))
 
 
-def drawn_towards(vectors: Array, shared: Array, members: Array, errors: Array) -> Array:
+def shrunk_towards(vectors: Array, shared: Array, members: Array, errors: Array) -> Array:
     """Each row between its own value and what it shares, as its error and the true differences in its cluster say.
 
         row <- shared + tau^2 / (tau^2 + error) (row - shared)

@@ -60,9 +60,9 @@ def kmeans(draws: Array, x: Array, weights: Array, count: Array | int) -> tuple[
     slot = jnp.arange(draws.shape[1])
     used = (slot < count)[:, None]
 
-    def seed(near: Array, draw: Array) -> tuple[Array, Array]:
+    def seed(near: Array, unit: Array) -> tuple[Array, Array]:
         total = jnp.cumsum(weights * jnp.where(jnp.isinf(near), 1.0, near))
-        centre = x[jnp.argmax(total > draw * total[-1])]
+        centre = x[jnp.argmax(total > unit * total[-1])]
         return jnp.minimum(near, jnp.sum((x - centre) ** 2, 1)), centre
 
     def step(_: int, centres: Array) -> Array:

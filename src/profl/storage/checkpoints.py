@@ -1,7 +1,7 @@
 """Checkpoints: after each round, one file, written whole or not at all; the newest few are kept.
 
 A file is a numpy archive of every array that the next round needs and of the history, and one JSON text: the format,
-what the run is (its fingerprint, under the key "facts"), and the sha256 of the arrays. Random keys are not in it: they
+what the run is (its fingerprint), and the sha256 of the arrays. Random keys are not in it: they
 come from (seed, client, step). It is refused when it is cut short, of another format or of another run, with what
 differs.
 """
@@ -65,7 +65,8 @@ class Checkpoints:
     def save(self, number: int, state: Any, history: Any) -> None:
         """Write the checkpoint of a round, then remove the oldest beyond ``KEEP``."""
         arrays = {**_arrays("state", state), **_arrays("history", history)}
-        meta = {"format": FORMAT, "round": number, "facts": self.fingerprint, "sha256": sha256(sorted(arrays.items()))}
+        meta = {"format": FORMAT, "round": number, "fingerprint": self.fingerprint}
+        meta["sha256"] = sha256(sorted(arrays.items()))
         with atomic(self.path(number)) as temporary, open(temporary, "wb") as file:
             np.savez(file, allow_pickle=False, **arrays, meta=np.array(json.dumps(meta)))
         self.remove(self.numbers()[:-KEEP])
@@ -91,7 +92,7 @@ class Checkpoints:
             raise InputError(f"cannot resume from {path}: it has format {meta.get('format')!r}, not {FORMAT}")
         if (found := sha256(sorted(arrays.items()))) != meta["sha256"]:
             raise InputError(f"cannot resume from {path}: its sha256 is {found}, the file says {meta['sha256']}")
-        if differing := difference(meta["facts"], self.fingerprint):
+        if differing := difference(meta["fingerprint"], self.fingerprint):
             raise InputError(f"cannot resume from {path}, it is of another run: {'; '.join(differing)}")
         return Saved(
             meta["round"],

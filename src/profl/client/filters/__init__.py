@@ -10,7 +10,7 @@ group by itself, is ``profl.client.filtering``'s matter.
 >>> check(get("half"))
 >>> del FILTERS["half"]
 
-Here: ``paper`` (Algorithm 2 as written), ``robust`` (the default), ``humps`` and ``first_look`` (its parts), ``points``
+Here: ``paper`` (Algorithm 2 as written), ``robust`` (the default), ``humps`` and ``suspicion`` (its parts), ``points``
 (what both are made of).
 """
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 
 from profl import checks
-from profl.client.filters.first_look import suspicious, where_needed
 from profl.client.filters.humps import within_valleys
 from profl.client.filters.points import mean_of, square_distance, top_direction
+from profl.client.filters.suspicion import suspicious, where_needed
 from profl.quantiles import quick_quantiles
 from profl.typing import Array
 
@@ -55,14 +55,14 @@ class RobustFilter:
        Coordinates are measured in standard deviations of the half (at first, in median deviations).
     2. Distances r from there. The lower quantiles of r^(2/3), which is close to Gaussian for clean data of any
        effective dimension (Wilson and Hilferty), give its mean m and deviation s without looking at the half that may
-       be junk; drop r^(2/3) > m + ``reach`` s. Twice, because the first look is blurred by the junk itself. But if the
-       samples thin out steadily there (the stretch of 1.5 s before holds about three times as many as lie beyond), it
-       is the tail of clean data that are not Gaussian, and only what lies past 3 ``reach`` goes.
+       be junk; drop r^(2/3) > m + ``reach`` s. Twice, because at first m and s are blurred by the junk itself. But if
+       the samples thin out steadily there (the stretch of 1.5 s before holds about three times as many as lie beyond),
+       it is the tail of clean data that are not Gaussian, and only what lies past 3 ``reach`` goes.
     3. Before and after that: a group that lies nearer shows as a hump along the top direction: drop what is past the
        valley before it (``profl.client.filters.humps``).
 
     Never keeps less than half of the weight. All this reads the samples some thirty times; a batch in which nothing
-    calls for it (``suspicious``) is left as it is after one look.
+    calls for it (``suspicious``) is left as it is.
 
     Args:
       reach: how far the bulk goes, in deviations s. Lower finds more of the junk and takes skewed data for it (3.5: box
@@ -87,7 +87,7 @@ class RobustFilter:
         return where_needed(self, suspicious)(gradients.T[None], weights[None])[0]
 
     def cut(self, points: Array, weights: Array) -> Array:
-        """The weights of the bulk of the (d, n) points, whatever a first look says."""
+        """The weights of the bulk of the (d, n) points, suspicious or not."""
         points = _standardised(jnp.where(weights > 0, points, 0.0), weights)
         inner = _nearer_half(points, weights, _larger_side(points, weights))
         inner = _nearer_half(points, weights, mean_of(points, inner))
@@ -134,8 +134,8 @@ def _nearer_half(points: Array, weights: Array, centre: Array) -> Array:
 def _rescaled(points: Array, inner: Array) -> Array:
     """Coordinates around the mean of the inner samples, in their standard deviations."""
     moved = points - mean_of(points, inner)[:, None]
-    spread = jnp.sqrt(mean_of(moved**2, inner))
-    return moved / jnp.where(spread > 0, spread, 1.0)[:, None]
+    sd = jnp.sqrt(mean_of(moved**2, inner))
+    return moved / jnp.where(sd > 0, sd, 1.0)[:, None]
 
 
 def _standardised(points: Array, weights: Array) -> Array:

@@ -109,7 +109,7 @@ class Federation:
 
     @property
     def delivers(self) -> bool:
-        """Whether a client has to be told what the server made of its last report."""
+        """Whether a client has to hear what the server made of its last report."""
         return bool(self.method.exchanges) or self.mail != ()
 
     @cached_property

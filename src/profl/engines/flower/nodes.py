@@ -83,10 +83,10 @@ class Nodes:
                 self._hello(node, dict(reply.content["hello"]), found)
         return found
 
-    def _hello(self, node: int, told: dict[str, object], found: dict[int, int]) -> None:
-        theirs = {name.removeprefix(PREFIX): str(text) for name, text in told.items() if name.startswith(PREFIX)}
+    def _hello(self, node: int, hello: dict[str, object], found: dict[int, int]) -> None:
+        theirs = {name.removeprefix(PREFIX): str(text) for name, text in hello.items() if name.startswith(PREFIX)}
         differing = difference(self.federation.fingerprint, theirs)
         if differing:
             self.refusals[node] = "it runs another problem (server, node): " + "; ".join(differing)
         else:
-            found[node] = int(str(told["client"]))
+            found[node] = int(str(hello["client"]))

@@ -1,7 +1,7 @@
 """A round over the network: the same parts as in every engine, with messages in between.
 
 turn 0        the clients deploy, make their steps and report; the server combines
-turn 1, ...   where the method has exchanges: who was accepted is told, and reports again; nothing is deployed
+turn 1, ...   where the method has exchanges: who was accepted gets the mail and reports again; nothing is deployed
 settled       what the server keeps of its clients, and the counts
 """
 
@@ -46,7 +46,7 @@ class Turn(NamedTuple):
         return [client for client in done if not good[client]]
 
     def order(self, federation: Federation, ledger: Ledger, client: int, token: str) -> Order:
-        """What a client is told in this turn."""
+        """What a client is asked in this turn."""
         base = trees.take(ledger.carry.states, client)
         number = message_number(federation, ledger, self.number)
         since, mailed, theta = int(base.since), base.mailed, ledger.carry.theta

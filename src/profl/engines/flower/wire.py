@@ -26,12 +26,12 @@ class Remote(NamedTuple):
     """What the server keeps of a client that keeps its state itself."""
 
     since: Any  # () int32: the last of its messages that counts, 0 for none; its state after that one counts
-    mailed: Any = ()  # (theta, mail) that it has not been told of yet, where the method has mail or exchanges
+    mailed: Any = ()  # (theta, mail) that it does not know of yet, where the method has mail or exchanges
     report: Any = ()  # what it reported last, without the model
 
 
 class Order(NamedTuple):
-    """What a client is told to do."""
+    """What a client is asked to do."""
 
     theta: Theta
     mailed: Any  # (theta, mail) as ``Remote`` has it
@@ -55,9 +55,9 @@ def write_order(order: Order) -> RecordDict:
 
 def read_order(record: RecordDict, theta: Theta, mailed: Any) -> Order:
     """The order in a message; ``theta`` and ``mailed`` give the shapes."""
-    told: dict[str, Any] = {name: record["order"][name] for name in PLAIN}
+    plain: dict[str, Any] = {name: record["order"][name] for name in PLAIN}
     found = tree(record["theta"], theta, "theta")
-    return Order(found, tree(record["mailed"], mailed, "the mail") if jax.tree.leaves(mailed) else (), **told)
+    return Order(found, tree(record["mailed"], mailed, "the mail") if jax.tree.leaves(mailed) else (), **plain)
 
 
 def write_report(work: Work, order: Order, lost: bool) -> RecordDict:
@@ -86,18 +86,18 @@ def read_report(record: RecordDict, sent: Order, like: Work) -> tuple[Work, bool
         raise InputError(str(record["error"].get("what", "failed")))
     if "report" not in record:
         raise InputError(f"sent no report, but {sorted(record)}")
-    told: dict[str, Any] = dict(record["report"])
+    stated: dict[str, Any] = dict(record["report"])
     for name in ("client", "number"):
-        if told.get(name) != getattr(sent, name):
-            raise InputError(f"answered for {name} {told.get(name)}, was asked for {name} {getattr(sent, name)}")
-    if odd := [name for name, value in told.items() if not isinstance(value, (int, float))]:
+        if stated.get(name) != getattr(sent, name):
+            raise InputError(f"answered for {name} {stated.get(name)}, was asked for {name} {getattr(sent, name)}")
+    if odd := [name for name, value in stated.items() if not isinstance(value, (int, float))]:
         raise InputError(f"sent {odd} that are no numbers")
-    samples = told.get("samples", -1)
+    samples = stated.get("samples", -1)
     if not isinstance(samples, int) or samples < 0:
         raise InputError(f"states a sample count of {samples!r}")
 
     def numbers(kind: str, names: Any) -> dict[str, Any]:
-        return {name: jnp.asarray(float(told.get(f"{kind} {name}", np.nan))) for name in names}
+        return {name: jnp.asarray(float(stated.get(f"{kind} {name}", np.nan))) for name in names}
 
     reports = {name: tree(record.get(f"entry {name}"), entry, name) for name, entry in like.reports.items()}
     work = like._replace(
@@ -106,9 +106,9 @@ def read_report(record: RecordDict, sent: Order, like: Work) -> tuple[Work, bool
         figures=numbers("figure", like.figures),
         samples=jnp.int32(samples),
         answered=jnp.asarray(True),
-        sound=jnp.asarray(bool(told.get("sound", 0))),
+        sound=jnp.asarray(bool(stated.get("sound", 0))),
     )
-    return work, bool(told.get("lost", 0))
+    return work, bool(stated.get("lost", 0))
 
 
 def arrays(values: Any) -> ArrayRecord:
@@ -117,7 +117,7 @@ def arrays(values: Any) -> ArrayRecord:
 
 
 def tree(record: Any, like: Any, name: str) -> Any:
-    """A pytree like ``like`` from its leaves; refuses other numbers of leaves, shapes and kinds of numbers."""
+    """A pytree like ``like`` from its leaves; refuses other numbers of leaves, shapes and types of numbers."""
     leaves, structure = jax.tree.flatten(like)
     if not isinstance(record, ArrayRecord) or sorted(record) != sorted(str(i) for i in range(len(leaves))):
         got = sorted(record) if isinstance(record, ArrayRecord) else type(record).__name__

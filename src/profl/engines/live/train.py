@@ -107,7 +107,9 @@ def train(
     checks.positive_int("min_reports", schedule.min_reports)
     plan = make_plan(world, method, schedule, patience=checks.positive_int("patience", patience))
     if method.pooled:
-        raise checks.InputError(f"{method.name} pools raw data in one place; train with pfl, pofl or profl instead")
+        raise checks.InputError(
+            f"{method.name} pools raw data in one place; train with a federated method such as profl.pofl()"
+        )
     if world.count != len(clients):
         raise checks.InputError(f"problem {world.name!r} has {world.count} clients, got {len(clients)}")
     checks.positive("timeout", timeout)

@@ -1,4 +1,4 @@
-"""A first look at a batch: does anything call for a filter? It reads the samples once, where the filter reads them some
+"""Does anything in a batch call for a filter? This reads the samples once, where the filter reads them some
 thirty times, and most batches of most runs are clean.
 
 Four moments, each as a chi-square against a bound: skewness and kurtosis of the coordinates, their correlations, the
@@ -21,12 +21,12 @@ from profl.client.filters.points import SMALL
 from profl.typing import Array
 
 CALM = 5.0
-"""Standard deviations of a normal that each of the four looks may reach: of 20,000 clean batches with d = 5 and n = 500
+"""Standard deviations of a normal that each of the four may reach: of 20,000 clean batches with d = 5 and n = 500
 ten were suspicious, with n = 60 fifty; junk of 5 % and more at five deviations was seen every time. The moments' tails
 are heavier than a chi-square's, or it would be one in a million."""
 
 FEW_COORDINATES = 8
-"""Up to so many, correlations come from products with shifted coordinates instead of a matrix product. A look at 1000
+"""Up to so many, correlations come from products with shifted coordinates instead of a matrix product. For 1000
 batches of 500, shifted / as a matrix product, milliseconds on two cores: d = 3 4.4 / 7.8, d = 5 26 / 31, d = 8 52 / 40,
 d = 12 97 / 60. So on a CPU the product overtakes between 5 and 8."""
 
@@ -42,8 +42,8 @@ in 400, so that one turn mostly does, and cutting takes little memory beside the
 def suspicious(points: Array, weights: Array) -> Array:
     """Whether the (d, n) points are anything but independent Gaussian coordinates, as far as moments tell.
 
-    Clean data that are skewed, correlated or of heavy tails are suspicious too: the look only decides whether to look
-    further. Points of more than ``SMALL`` coordinates always are.
+    Clean data that are skewed, correlated or of heavy tails are suspicious too: this only decides whether to
+    filter. Points of more than ``SMALL`` coordinates always are.
     """
     d = points.shape[0]
     if d > SMALL:
@@ -123,11 +123,11 @@ def where_needed(filter_: Cutter, needed: Callable[[Array, Array], Array]) -> Ca
 
     @several.def_vmap
     def _(size: int, batched: list[bool], points: Array, weights: Array) -> tuple[Array, bool]:
-        spread = [
+        full = [
             leaf if own else jnp.broadcast_to(leaf, (size, *leaf.shape))
             for leaf, own in zip((points, weights), batched, strict=True)
         ]
-        kept = several(*(leaf.reshape(-1, *leaf.shape[2:]) for leaf in spread))
+        kept = several(*(leaf.reshape(-1, *leaf.shape[2:]) for leaf in full))
         return kept.reshape(size, -1, kept.shape[-1]), True
 
     return several
