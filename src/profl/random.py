@@ -1,9 +1,9 @@
 """Random numbers: which key is used where, and bits drawn the way that is fast.
 
 ``UNROLLED`` is Threefry-2x32 with its 20 rounds written out, registered with JAX: keys of it are ordinary JAX keys,
-all of ``jax.random`` but ``poisson`` takes them, and they give the very bits of the stock keys. On a CPU it is faster (1.6 times): the
-stock rounds run as a loop that writes its bits out before what uses them; written out, XLA fuses all of it. On a GPU
-both draw about equally fast (an H200: 164 to 169 and 169 to 176 thousand million normals a second).
+all of ``jax.random`` but ``poisson`` takes them, and they give the very bits of the stock keys. On a CPU it is faster
+(1.6 times): the stock rounds run as a loop that writes its bits out before what uses them; written out, XLA fuses all
+of it. On a GPU both draw about equally fast (an H200: 164 to 169 and 169 to 176 thousand million normals a second).
 
 Every draw of data in a run comes from ``data_key(seed, client, step)`` alone. So all engines see the same data, a
 client that is left out of a round changes nothing for the others, and a run can be resumed or repeated in parts.
