@@ -137,7 +137,8 @@ def test_another_version(made, tmp_path):
 
 
 def test_altered(made, tmp_path):
-    altered(copy(made, tmp_path), lambda meta, arrays: arrays.update({"state['theta']": arrays["state['theta']"] + 1}))
+    name = "state['carry'].theta"
+    altered(copy(made, tmp_path), lambda meta, arrays: arrays.update({name: arrays[name] + 1}))
     with pytest.raises(profl.InputError, match="sha256"):
         killed.run("loop", tmp_path)
 
@@ -167,7 +168,7 @@ def test_another_problem_and_another_method(made, tmp_path, monkeypatch):
         with pytest.raises(profl.InputError, match=r"another run: loss was .*revenue.*, is .*lambda"):
             killed.run("loop", tmp_path)
     monkeypatch.setitem(killed.METHODS, "loop", profl.pofl(0.02))
-    with pytest.raises(profl.InputError, match=r"algorithm.learning_rate was 0.01, is 0.02"):
+    with pytest.raises(profl.InputError, match=r"method.learning_rate was 0.01, is 0.02"):
         killed.run("loop", tmp_path)
 
 
