@@ -137,10 +137,8 @@ def test_another_version(made, tmp_path):
 
 
 def test_altered(made, tmp_path):
-    altered(
-        copy(made, tmp_path),
-        lambda meta, arrays: arrays.update({"state['carry'].theta": arrays["state['carry'].theta"] + 1}),
-    )
+    name = "state['carry'].theta"
+    altered(copy(made, tmp_path), lambda meta, arrays: arrays.update({name: arrays[name] + 1}))
     with pytest.raises(profl.InputError, match="sha256"):
         killed.run("loop", tmp_path)
 

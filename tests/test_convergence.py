@@ -1,4 +1,7 @@
-"""Where runs end, against the exact answers. Ten seeds, the paper's budget (R = 5, n = 500, 200 rounds, eta = 0.01)."""
+"""Where runs end, against the exact answers, with the paper's budget (R = 5, n = 500, 200 rounds, eta = 0.01).
+
+The default run takes two seeds, the slow form all ten.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +11,37 @@ import pytest
 import profl
 from profl import random
 
-BUDGET = {"rounds": 200, "local_steps": 5, "samples": 500, "seeds": range(10), "progress": False, "record_every": 2}
+BUDGET = {"rounds": 200, "local_steps": 5, "samples": 500, "progress": False, "record_every": 2}
+
+
+@pytest.fixture(params=[2, pytest.param(10, marks=pytest.mark.slow)], ids="{} seeds".format)
+def budget(request):
+    return {**BUDGET, "seeds": range(request.param)}
 
 
 @pytest.mark.parametrize("heterogeneity", [0.0, 0.25, 0.5])
-def test_pofl_finds_the_optimum_of_housing(heterogeneity):
-    run = profl.simulate(profl.cases.housing(heterogeneity=heterogeneity), profl.pofl(0.01, window=20), **BUDGET)
+def test_pofl_finds_the_optimum_of_housing(heterogeneity, budget):
+    run = profl.simulate(profl.cases.housing(heterogeneity=heterogeneity), profl.pofl(0.01, window=20), **budget)
     assert run.tail_excess().mean() <= 0.01
 
 
 @pytest.mark.parametrize("jacobian", ["kalman", "least_squares", "paper"])
-def test_pofl_finds_the_optimum_of_pricing(jacobian):
-    run = profl.simulate(profl.cases.pricing(), profl.pofl(0.01, window=20, jacobian=jacobian), **BUDGET)
+def test_pofl_finds_the_optimum_of_pricing(jacobian, budget):
+    run = profl.simulate(profl.cases.pricing(), profl.pofl(0.01, window=20, jacobian=jacobian), **budget)
     assert run.tail_excess().mean() <= 0.05
 
 
-def test_told_the_jacobian_pricing_comes_closer():
-    run = profl.simulate(profl.cases.pricing(), profl.pofl(0.01, jacobian="exact"), **BUDGET)
+def test_told_the_jacobian_pricing_comes_closer(budget):
+    run = profl.simulate(profl.cases.pricing(), profl.pofl(0.01, jacobian="exact"), **budget)
     assert run.tail_excess().mean() <= 0.003
 
 
 @pytest.mark.parametrize(
     ("case", "rate", "rounds"), [("group_pricing", 0.01, 200), ("strategic", 0.03, 400), ("retail", 0.01, 200)]
 )
-def test_pofl_closes_most_of_the_gap_elsewhere(case, rate, rounds):
+def test_pofl_closes_most_of_the_gap_elsewhere(case, rate, rounds, budget):
     problem = profl.cases.get(case)()
-    run = profl.simulate(problem, profl.pofl(rate), **{**BUDGET, "rounds": rounds})
+    run = profl.simulate(problem, profl.pofl(rate), **{**budget, "rounds": rounds})
     assert run.tail_excess().mean() <= 0.05 * (run.stable_risk - run.optimum_risk)
 
 
@@ -51,30 +59,30 @@ def test_pofl_closes_most_of_the_gap_elsewhere(case, rate, rounds):
     ],
     ids=["pricing", "group_pricing", "strategic", "housing", "housing, different clients", "retail"],
 )
-def test_pfl_ends_at_the_stable_point(problem, rate, rounds, steps):
-    run = profl.simulate(problem, profl.pfl(rate), **{**BUDGET, "rounds": rounds, "local_steps": steps})
+def test_pfl_ends_at_the_stable_point(problem, rate, rounds, steps, budget):
+    run = profl.simulate(problem, profl.pfl(rate), **{**budget, "rounds": rounds, "local_steps": steps})
     distance = np.linalg.norm(problem.stable - problem.optimum)
     assert run.tail("to_stable").mean() <= 0.02 * distance
 
 
 @pytest.mark.parametrize("method", [profl.rgd(0.01), profl.rrm(0.05, inner_steps=60)], ids=["rgd", "rrm"])
-def test_the_centralised_classics_end_at_the_stable_point_of_housing(method):
+def test_the_centralised_classics_end_at_the_stable_point_of_housing(method, budget):
     problem = profl.cases.housing()
-    run = profl.simulate(problem, method, **BUDGET)
+    run = profl.simulate(problem, method, **budget)
     assert run.tail("to_stable").mean() <= 0.02 * abs(problem.stable[0] - problem.optimum[0])
 
 
-def test_pg_is_unbiased_only_where_clients_are_equal():
+def test_pg_is_unbiased_only_where_clients_are_equal(budget):
     """Pooled data have one df/dtheta; Table 1 of the paper shows PG falling behind as clients differ."""
     excess = {}
     for h in (0.0, 1.0):
-        run = profl.simulate(profl.cases.housing(heterogeneity=h), profl.pg(0.01), **BUDGET)
+        run = profl.simulate(profl.cases.housing(heterogeneity=h), profl.pg(0.01), **budget)
         excess[h] = run.tail_excess().mean()
     assert excess[0.0] <= 0.01
     assert excess[1.0] >= 0.1
 
 
-def test_deployed_regret_counts_what_was_deployed():
+def test_deployed_regret_counts_what_was_deployed(budget):
     """With one client and R = 1 it is the mean excess of the models that were sent out, the start included."""
     settings = {"rounds": 30, "local_steps": 1, "samples": 50, "seeds": [0], "progress": False}
     run = profl.simulate(profl.cases.housing(clients=1), profl.pofl(explore=None), **settings)
@@ -87,12 +95,12 @@ def test_deployed_regret_counts_what_was_deployed():
     assert wide.deployed_regret[0, -1] > np.mean(wide.excess[0, :-1]) + 0.1
 
 
-def test_partial_participation_still_finds_the_optimum():
+def test_partial_participation_still_finds_the_optimum(budget):
     for scheme in ("uniform", "weighted"):
         run = profl.simulate(
             profl.cases.housing(heterogeneity=0.25, weights=np.linspace(0.05, 0.15, 10)),
             profl.pofl(0.01),
-            **{**BUDGET, "rounds": 300},
+            **{**budget, "rounds": 300},
             participation=0.5,
             scheme=scheme,
         )
@@ -100,7 +108,7 @@ def test_partial_participation_still_finds_the_optimum():
         assert run.samples[0, -1] <= 0.5 * 300 * 5 * 500 * 10
 
 
-def test_what_is_paid_is_counted():
+def test_what_is_paid_is_counted(budget):
     """4 clients, half asked, 3 rounds of 2 steps with 10 samples; theta has 2 numbers: 8 bytes, 16 with counters."""
     problem = profl.cases.pricing(clients=4, goods=2)
     settings = {"rounds": 3, "local_steps": 2, "samples": 10, "seeds": [0], "progress": False}
@@ -114,7 +122,7 @@ def test_what_is_paid_is_counted():
     assert pooled.bytes_up[0, -1] == 24 * 10 * 8  # raw samples, two numbers each
 
 
-def test_a_client_left_out_draws_what_it_would_have_drawn():
+def test_a_client_left_out_draws_what_it_would_have_drawn(budget):
     first = random.data_key(random.seed_key(0), 3, 7)
     again = random.data_key(random.seed_key(0), 3, 7)
     other = random.data_key(random.seed_key(0), 7, 3)

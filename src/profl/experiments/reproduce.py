@@ -27,7 +27,7 @@ from profl.experiments.paper.item import Item
 from profl.experiments.plain import plain
 from profl.storage.atomic import atomic
 
-PACKAGES = ("profl", "jax", "numpy", "optax")
+PACKAGES = ("jax", "numpy", "optax")
 
 
 def choose(names: Sequence[str]) -> list[Item]:
@@ -170,4 +170,7 @@ def write(path: Path, result: Any) -> None:
 
 
 def versions() -> dict[str, str]:
-    return {"python": platform.python_version()} | {name: metadata.version(name) for name in PACKAGES}
+    import profl
+
+    own = {"python": platform.python_version(), "profl": profl.__version__}  # which need not be installed
+    return own | {name: metadata.version(name) for name in PACKAGES}
