@@ -82,7 +82,7 @@ def test_pg_is_unbiased_only_where_clients_are_equal(budget):
     assert excess[1.0] >= 0.1
 
 
-def test_deployed_regret_counts_what_was_deployed(budget):
+def test_deployed_regret_counts_what_was_deployed():
     """With one client and R = 1 it is the mean excess of the models that were sent out, the start included."""
     settings = {"rounds": 30, "local_steps": 1, "samples": 50, "seeds": [0], "progress": False}
     run = profl.simulate(profl.cases.housing(clients=1), profl.pofl(explore=None), **settings)
@@ -108,7 +108,7 @@ def test_partial_participation_still_finds_the_optimum(budget):
         assert run.samples[0, -1] <= 0.5 * 300 * 5 * 500 * 10
 
 
-def test_what_is_paid_is_counted(budget):
+def test_what_is_paid_is_counted():
     """4 clients, half asked, 3 rounds of 2 steps with 10 samples; theta has 2 numbers: 8 bytes, 16 with counters."""
     problem = profl.cases.pricing(clients=4, goods=2)
     settings = {"rounds": 3, "local_steps": 2, "samples": 10, "seeds": [0], "progress": False}
@@ -122,7 +122,7 @@ def test_what_is_paid_is_counted(budget):
     assert pooled.bytes_up[0, -1] == 24 * 10 * 8  # raw samples, two numbers each
 
 
-def test_a_client_left_out_draws_what_it_would_have_drawn(budget):
+def test_a_client_left_out_draws_what_it_would_have_drawn():
     first = random.data_key(random.seed_key(0), 3, 7)
     again = random.data_key(random.seed_key(0), 3, 7)
     other = random.data_key(random.seed_key(0), 7, 3)

@@ -51,7 +51,7 @@ class TwoStage(Method):
 
     def init(self, problem: View, theta: Theta, batch: Batch) -> Fit:
         s, p = jax.eval_shape(problem.signal, theta).size + 1, shape_of_f(problem, batch).size
-        kept = (batch, *(jax.ShapeDtypeStruct((size,), float) for size in (trees.rows(batch), s, p)))
+        kept = (batch, *(jnp.zeros(size) for size in (trees.rows(batch), s, p)))
         newest = jax.tree.map(lambda leaf: jnp.zeros((self.keep, *leaf.shape), leaf.dtype), kept)
         return Fit(jnp.zeros((s + p, s)), newest, jnp.int32(0))
 

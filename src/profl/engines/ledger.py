@@ -46,14 +46,16 @@ class Ledger(NamedTuple):
         tally = self.since if np.isfinite(float(self.since.latest["loss"])) or not self.tallies else self.tallies[-1]
         return {name: float(value) for name, value in tally.latest.items()}
 
-    def trace(self, plan: Plan, last: Any = None) -> Trace:
-        """What was recorded; ``last`` is what clients had at the end, by default what their states hold."""
+    def trace(self, plan: Plan, last: Any) -> Trace:
+        """What was recorded; ``last`` is what clients had at the end (``at_the_end``)."""
         models = jax.tree.map(lambda *leaves: np.stack(leaves), *self.records)
         tally = jax.tree.map(lambda *leaves: np.stack(leaves), *self.tallies)
-        if last is None:
-            last = jax.tree.map(np.asarray, final(plan.settings, plan.population, self.carry))
         figures = {name: tally.latest[name] for name in tally.latest if name not in plan.settings.method.info}
         return Trace(models, tally._asdict(), figures, last)
+
+    def at_the_end(self, plan: Plan) -> Any:
+        """What the run keeps of clients whose states are at hand."""
+        return jax.tree.map(np.asarray, final(plan.settings, plan.population, self.carry))
 
 
 def open_ledger(plan: Plan, theta: Theta, states: Any = None) -> Ledger:

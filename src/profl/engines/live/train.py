@@ -166,7 +166,8 @@ def _check_clients(clients: Sequence[Client]) -> Sequence[Client]:
 
 
 def _finish(problem: Problem, plan: Plan, started: float, live: UnderWay) -> Run:
-    trace: Any = jax.tree.map(lambda leaf: np.asarray(leaf)[None], live.ledger.trace(plan))
+    trace: Any = live.ledger.trace(plan, live.ledger.at_the_end(plan))
+    trace = jax.tree.map(lambda leaf: np.asarray(leaf)[None], trace)
     run = make_run(problem, plan.settings.method, trace, describe(plan), time.perf_counter() - started)
     return replace(run, live=live_figures(live.ledger), incidents=live.incidents)
 

@@ -27,7 +27,8 @@ def run_debug(plan: Plan) -> tuple[Trace, np.ndarray]:
     """Every seed, one after the other; also the round in which each was stopped (-1: it was not)."""
     ledgers = [_one_seed(plan, seed, index) for index, seed in enumerate(plan.seeds)]
     stopped = np.array([int(ledger.carry.stopped) for ledger in ledgers])
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *[ledger.trace(plan) for ledger in ledgers]), stopped
+    traces = [ledger.trace(plan, ledger.at_the_end(plan)) for ledger in ledgers]
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *traces), stopped
 
 
 def _one_seed(plan: Plan, seed: int, index: int) -> Ledger:
