@@ -19,7 +19,7 @@ def budget(request):
     return {**BUDGET, "seeds": range(request.param)}
 
 
-@pytest.mark.parametrize("heterogeneity", [0.0, 0.25, 0.5])
+@pytest.mark.parametrize("heterogeneity", [*(pytest.param(h, marks=pytest.mark.slow) for h in (0.0, 0.25)), 0.5])
 def test_pofl_finds_the_optimum_of_housing(heterogeneity, budget):
     run = profl.simulate(profl.cases.housing(heterogeneity=heterogeneity), profl.pofl(0.01, window=20), **budget)
     assert run.tail_excess().mean() <= 0.01
@@ -37,7 +37,8 @@ def test_told_the_jacobian_pricing_comes_closer(budget):
 
 
 @pytest.mark.parametrize(
-    ("case", "rate", "rounds"), [("group_pricing", 0.01, 200), ("strategic", 0.03, 400), ("retail", 0.01, 200)]
+    ("case", "rate", "rounds"),
+    [("group_pricing", 0.01, 200), pytest.param("strategic", 0.03, 400, marks=pytest.mark.slow), ("retail", 0.01, 200)],
 )
 def test_pofl_closes_most_of_the_gap_elsewhere(case, rate, rounds, budget):
     problem = profl.cases.get(case)()
@@ -50,7 +51,7 @@ def test_pofl_closes_most_of_the_gap_elsewhere(case, rate, rounds, budget):
     [
         (profl.cases.pricing(), 0.01, 200, 5),
         (profl.cases.group_pricing(), 0.01, 200, 5),
-        (profl.cases.strategic(), 0.05, 400, 5),
+        pytest.param(profl.cases.strategic(), 0.05, 400, 5, marks=pytest.mark.slow),
         (profl.cases.housing(heterogeneity=0), 0.01, 200, 5),
         # With different clients and R > 1 local models drift apart within a round, which moves the fixed point of
         # federated averaging itself (by 3.5 % of the distance here with R = 5); with R = 1 nothing does.

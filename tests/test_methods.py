@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -94,8 +94,13 @@ def over_flower(method, folder=None, **settings):
     return run
 
 
-@pytest.mark.parametrize("attack", [None, "sign_flip"])
-@pytest.mark.parametrize("name", METHODS)
+SLOW = [("pfl", None), ("profl, shared", None), ("dfo", None), ("dfo, one point", None), ("two_stage", "sign_flip")]
+PAIRS = [(name, attack) for name in METHODS for attack in (None, "sign_flip")]
+
+
+@pytest.mark.parametrize(
+    ("name", "attack"), [pytest.param(*pair, marks=[pytest.mark.slow] if pair in SLOW else []) for pair in PAIRS]
+)
 def test_one_trajectory_in_every_engine(name, attack):
     """In double precision, since some of these turn the last bit of a loss into the fourth digit of a model."""
     method = METHODS[name]
@@ -321,11 +326,12 @@ def test_two_stage_weighs_samples_where_nothing_can_be_shifted():
 
 
 @pytest.mark.parametrize("points", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_dfo_gets_down_on_losses_alone(points):
+@pytest.mark.parametrize("seeds", [2, pytest.param(10, marks=pytest.mark.slow)])
+def test_dfo_gets_down_on_losses_alone(points, seeds):
     """Below a tenth of the starting excess within 2,000 deployments a client."""
     method = profl.dfo(0.01, 0.5) if points == 2 else profl.dfo(0.0005, 2.0, points=1)
     settings = {"rounds": 400, "local_steps": 5, "samples": 500, "record_every": 50, "progress": False}
-    run = profl.simulate(profl.cases.pricing(), method, **settings)
+    run = profl.simulate(profl.cases.pricing(), method, seeds=range(seeds), **settings)
     assert run.deployments[0, -1] == 10 * 2000
     assert np.all(run.excess[:, -1] < 0.1 * run.excess[:, 0])
 
@@ -392,9 +398,9 @@ MEDIANS = {(0.01, 1000): 2.8e-4, (100, 1000): 1.4e-3, (0.01, 5000): 8e-5, (100, 
 
 
 @pytest.mark.parametrize(
-    ("eps", "n"), [pytest.param(*key, marks=[] if key == (100, 1000) else pytest.mark.slow) for key in MEDIANS]
+    ("eps", "n", "trials"), [(100, 1000, 16), *(pytest.param(*key, 50, marks=pytest.mark.slow) for key in MEDIANS)]
 )
-def test_two_stage_reproduces_millers_regression(eps, n):
+def test_two_stage_reproduces_millers_regression(eps, n, trials):
     """n / 2 random models with one sample each, then n / 2 samples at theta = 0; medians of 50 trials, within 2x.
 
     PO = (Sigma + mu mu^T)^-1 Sigma beta; retraining ends at beta, 2,764 above it in the median where eps = 100.
@@ -402,7 +408,7 @@ def test_two_stage_reproduces_millers_regression(eps, n):
     gaps = []
     method = profl.two_stage(n // 2, 1.0, keep=n // 2, exchanges=40)
     with jax.enable_x64(True):
-        for trial in range(50):
+        for trial in range(trials):
             problem = miller(trial, eps)
             client = trees.take(problem.clients, 0)
             sigma = client["root"] @ client["root"].T
@@ -414,6 +420,11 @@ def test_two_stage_reproduces_millers_regression(eps, n):
     assert MEDIANS[eps, n] / 2 < np.median(gaps) < 2 * MEDIANS[eps, n]
 
 
+def live(method, **settings):
+    clients = profl.simulated_clients(CASE, method, samples=30)
+    return profl.train(clients, method, CASE, **{"rounds": 1, "samples": 30} | settings)
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -421,9 +432,14 @@ def test_two_stage_reproduces_millers_regression(eps, n):
         (lambda: profl.dfo(delta=0.0), "delta must be a finite number above 0"),
         (lambda: profl.two_stage(0), "deployments must be a whole number of at least 1, got 0"),
         (lambda: profl.two_stage(exchanges=0), "exchanges must be a whole number of at least 1, got 0"),
-        (lambda: replace(profl.two_stage(), aggregate="meen"), "did you mean 'mean'"),
+        (lambda: profl.simulate(CASE, profl.two_stage(aggregate="meen"), **SMALL), "did you mean 'mean'"),
         (lambda: profl.simulate(CASE, "pofl", **SMALL), "method must be one such as profl.pofl"),
         (lambda: profl.profl(samples=7), "samples must be profl.AdaptiveSamples"),
+        (lambda: live(profl.two_stage(), privacy=profl.Privacy(1.0)), "two_stage reports fit, ready"),
+        (
+            lambda: live(profl.pfl(), schedule=Schedule(rounds=1, min_reports=1)),
+            "either schedule or rounds, samples",
+        ),
     ],
 )
 def test_bad_input_is_refused_before_any_work(wrong, message):

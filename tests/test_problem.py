@@ -145,7 +145,7 @@ def test_heterogeneity_spreads_the_sensitivities():
     assert drawn.std() == pytest.approx(1 / np.sqrt(12), rel=0.05)
 
 
-@pytest.mark.parametrize("name", ["pricing", "housing", "retail"])
+@pytest.mark.parametrize("name", ["pricing", "housing", pytest.param("retail", marks=pytest.mark.slow)])
 def test_numerical_answers_match_the_closed_form(name):
     """A user's problem knows only how to sample (and, for shares, f): the same points come out, to its accuracy."""
     exact = CASES[name](clients=3)

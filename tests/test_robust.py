@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import profl
 from profl import cli, trees
+from profl.cli.bench import BENCHMARKS
 from profl.client.filtering import filter_weights, first_order, gradients
 from profl.client.filters import RobustFilter, keep_all
 from profl.client.sample_size import Evidence, paper_size, variance_size
@@ -272,7 +273,7 @@ def test_bench_prints_writes_and_fails_where_a_claim_does_not_hold(tmp_path, mon
         return {"item": "made", "seeds": 2, "seconds": 1.0, "rows": [{"part": "sums", "of": 2}], "claims": [claim]}
 
     for holds, code in ((True, 0), (False, 1)):
-        monkeypatch.setitem(cli.BENCHMARKS, "made", (lambda holds=holds, **_: made(holds), 1))
+        monkeypatch.setitem(BENCHMARKS, "made", (lambda holds=holds, **_: made(holds), 1))
         path = tmp_path / f"{code}.json"
         result = CliRunner().invoke(cli.app, ["bench", "made", "--json", str(path)])
         assert result.exit_code == code

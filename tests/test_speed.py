@@ -82,7 +82,7 @@ def test_the_plain_loop_does_the_same():
 ON_EIGHT = """
 import json, sys, jax, profl
 case = profl.cases.pricing(clients=int(sys.argv[1]), goods=2)
-run = profl.simulate(case, profl.profl(), **json.loads(sys.argv[2]))
+run = profl.simulate(case, profl.pofl(), **json.loads(sys.argv[2]))
 print(json.dumps([jax.local_device_count(), run.theta.tolist()]))
 """
 
@@ -91,7 +91,8 @@ print(json.dumps([jax.local_device_count(), run.theta.tolist()]))
 def test_what_is_spread_over_devices_gives_the_same_run(clients, seeds):
     """Six seeds on six of eight devices; the sixteen clients of one seed on all eight."""
     settings = {"rounds": 4, "local_steps": 2, "samples": 40, "seeds": list(range(seeds)), "progress": False}
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [sys.executable, "-c", ON_EIGHT, str(clients), json.dumps(settings)],
         env=environment,
@@ -100,7 +101,7 @@ def test_what_is_spread_over_devices_gives_the_same_run(clients, seeds):
         check=True,
     )
     devices, theta = json.loads(done.stdout.splitlines()[-1])
-    alone = profl.simulate(profl.cases.pricing(clients=clients, goods=2), profl.profl(), **settings)
+    alone = profl.simulate(profl.cases.pricing(clients=clients, goods=2), profl.pofl(), **settings)
     assert devices == 8
     np.testing.assert_allclose(theta, alone.theta, atol=2e-6)
 

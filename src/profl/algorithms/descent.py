@@ -62,14 +62,16 @@ class Descent(Method):
     filter: Any = "none"
     aggregate: Any = "mean"
 
-    info = ("loss", "kept")
-
     def __post_init__(self) -> None:
         checks.positive("learning_rate", self.learning_rate)
         checks.positive_int("inner_steps", self.inner_steps)
         check_optimiser(self.optimiser)
         filters.check(filters.get(self.filter))
         rules.get(self.aggregate)
+
+    @property
+    def info(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("loss",) if self.filter == "none" else ("loss", "kept")
 
     @property
     def rereads(self) -> bool:  # type: ignore[override]
@@ -85,11 +87,11 @@ class Descent(Method):
     def step(
         self, problem: View, state: State, theta: Theta, arrival: Arrival, key: Key
     ) -> tuple[Theta, State, dict[str, Array]]:
-        batch, weights, kept = arrival.batch, arrival.weights, jnp.ones(())
+        batch, weights, told = arrival.batch, arrival.weights, {}
         if self.filter != "none":
             with stage("filter") as seen:  # lines 7 and 11: which samples to trust
                 chosen = filters.get(self.filter)
-                weights, kept = seen(filter_weights(problem, chosen, arrival.deployed, batch, weights))
+                weights, told["kept"] = seen(filter_weights(problem, chosen, arrival.deployed, batch, weights))
         loss, gradient, state = self.slope(problem, state, theta, arrival._replace(weights=weights))
         with stage("update") as seen:  # lines 9 and 14: project(theta - eta g)
             theta, optimiser = seen(
@@ -97,7 +99,7 @@ class Descent(Method):
                     problem, self.transformation, state.optimiser, theta, gradient, batch, weights, self.inner_steps
                 )
             )
-        return theta, state._replace(optimiser=optimiser), {"loss": loss, "kept": kept}
+        return theta, state._replace(optimiser=optimiser), {"loss": loss, **told}
 
     def slope(self, problem: View, state: State, theta: Theta, arrival: Arrival) -> tuple[Array, Theta, State]:
         """The loss, the gradient to follow, and the state with this deployment in it."""

@@ -65,6 +65,7 @@ class Method:
 
     def check(self, problem: Problem) -> None:
         """Refuse a problem that cannot give what the method needs, before any work."""
+        rules.get(self.aggregate)
 
     def settings(self) -> dict[str, Any]:
         """What the method was made with, as plain values."""

@@ -93,6 +93,7 @@ class PerformativeDescent(Descent):
         return None if self.samples is None else self.samples.sizes
 
     def check(self, problem: Problem) -> None:
+        super().check(problem)
         if self.second_term == "pathwise" and problem.family.shift is None:
             raise checks.InputError(
                 "second_term='pathwise' needs a family with shift(z, delta); "

@@ -3,11 +3,8 @@
     1  deploy theta + radius N(0, I), K times;   f(theta) = a + J theta  by least squares, at every client
     2  minimise  sum_i alpha_i mean_j l(z_j moved by f(theta) - f(theta_j); theta)     over the newest batches z_j
 
-(without ``shift``: z_j weighed by the ratio of densities). Step 2 deploys nothing: in every exchange clients report
-gradient and curvature, the server takes a Newton step in the model space, no longer than ``radius``.
+Step 2 deploys nothing: clients report gradient and curvature, the server takes Newton steps of at most ``radius``.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -23,7 +20,7 @@ from profl.problem.problem import View
 from profl.server import rules
 from profl.typing import Array, Batch, Key, Theta
 
-RIDGE = 1e-6  # of a regressor's mean square: fewer deployments than unknowns then give a small slope, and no error
+LEAST = 1e-6  # of a curvature: a flat risk is left alone
 
 
 class Fit(NamedTuple):
@@ -44,7 +41,6 @@ class TwoStage(Method):
     name = "two_stage"
 
     def __post_init__(self) -> None:
-        rules.get(self.aggregate)
         checks.positive("radius", self.radius)
         for name in ("deployments", "keep", "exchanges"):
             checks.positive_int(name, getattr(self, name))
@@ -83,17 +79,15 @@ class TwoStage(Method):
         fit = rules.get(self.aggregate)(fits, weights, usable, jnp.zeros(fits.shape[1])).reshape(flat.size, -1)
         free = trees.ravel(problem.project(unravel(flat - self.radius * jnp.sign(fit[:, 0])))) != flat
         values, axes = jnp.linalg.eigh(jnp.where(free[:, None] & free, fit[:, 1:], jnp.diag(jnp.diagonal(fit[:, 1:]))))
-        step = axes @ (axes.T @ jnp.where(free, fit[:, 0], 0.0) / jnp.maximum(jnp.abs(values), RIDGE))
-        step = step * jnp.minimum(1.0, self.radius / (jnp.linalg.norm(step) + RIDGE))
-        after = trees.ravel(problem.project(unravel(flat - step)))
-        return unravel(jnp.where(jnp.any(usable), after, flat)), server, ()
+        step = axes @ (axes.T @ jnp.where(free, fit[:, 0], 0.0) / jnp.maximum(jnp.abs(values), LEAST))
+        step = step * jnp.minimum(1.0, self.radius / (jnp.linalg.norm(step) + LEAST))
+        return problem.project(unravel(flat - jnp.where(jnp.any(usable), step, 0.0))), server, ()
 
 
 def fitted_risk(problem: View, state: Fit, theta: Theta) -> Array:
-    """Mean loss of theta on the batches that are kept, moved or weighed to where the fitted line has them at theta."""
+    """Mean loss of theta on the batches that are kept, moved (or weighed by density) to where the line is at theta."""
     (batches, weights, rows, f), family, size = state.newest, problem.family, state.sums.shape[1]
-    gram = state.sums[:size] + RIDGE * jnp.trace(state.sums[:size]) / size * jnp.eye(size)
-    line, kept = jnp.linalg.solve(gram, state.sums[size:].T), jnp.sum(weights, 1, keepdims=True)
+    line, kept = jnp.linalg.lstsq(state.sums[:size], state.sums[size:].T)[0], jnp.sum(weights, 1, keepdims=True)
     off = jnp.sum(kept * (f - rows @ line), 0) / jnp.sum(kept)  # the mean of what is kept comes to lie on the line
     here = jnp.append(1.0, problem.signal(theta)) @ line
 

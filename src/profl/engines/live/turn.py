@@ -17,7 +17,7 @@ from profl import checks, trees
 from profl.algorithms.method import Arrival
 from profl.client.privacy import Privacy
 from profl.engines import step
-from profl.engines.ledger import figure_names, one_row
+from profl.engines.ledger import blank, figure_names, one_row
 from profl.engines.live import batches
 from profl.engines.plan import Plan
 from profl.engines.round import Work
@@ -63,13 +63,19 @@ def local_round(
     return work if privacy is None else protected(privacy, theta, work, wanted * settings.local_steps, client, round_)
 
 
+PROTECTED = {"theta", "jacobian", "jacobian_error"}
+
+
 def check_privacy(plan: Plan, privacy: Privacy | None) -> None:
-    """Refuse a method that reports what ``privacy`` has no way to protect, or exchanges more than it accounts for."""
+    """Refuse a method that reports what ``privacy`` has no way to protect, or more often than it accounts for."""
     method = plan.settings.method
-    if privacy is not None and method.exchanges:
+    if privacy is None:
+        return
+    other = sorted(set(blank(plan).reports) - PROTECTED)
+    if method.exchanges or other:
+        more = f"reports {', '.join(other)}" if other else "exchanges more than that"
         raise checks.InputError(
-            f"privacy protects a model and a Jacobian once a round; {method.name} exchanges more than that: "
-            "use pfl, pofl or profl with privacy"
+            f"privacy protects a model and a Jacobian once a round; {method.name} {more}: use pfl, pofl or profl"
         )
 
 
