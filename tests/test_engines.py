@@ -16,13 +16,13 @@ from tests.problems import ALGORITHMS, CASES
 SMALL = {"rounds": 5, "local_steps": 2, "samples": 40, "seeds": [0, 3], "progress": False}
 
 
-ROBUST_CASES = ("pricing", "group_pricing", "strategic, positive")  # one of each kind of family
+ROBUST_CASES = ("pricing", "group_pricing", "strategic", "strategic, positive")  # of every kind of family
 PAIRS = [
     (a, c) for a in ALGORITHMS for c in CASES if not a.startswith("profl") or c in ROBUST_CASES or c == "strategic"
 ]
 
 
-SHORT = [("pofl", "pricing"), ("pofl", "group_pricing"), ("profl", "strategic"), ("pg", "housing"), ("rrm", "pricing")]
+SHORT = [("pofl", "pricing"), ("pofl", "group_pricing"), ("profl", "pricing"), ("pg", "housing"), ("rrm", "pricing")]
 
 
 def short(algorithm, case):
