@@ -33,9 +33,9 @@ collect_ignore_glob = (
 MOST = 1.1e9  # bytes that a worker may hold before it forgets the code that it has compiled
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def _forget_compiled_code() -> Iterator[None]:
-    """A worker that has grown keeps no code of the modules that it is done with, nor the memory that compiling took."""
+    """A worker that has grown keeps no code of the tests that it is done with, nor the memory that compiling took."""
     yield
     if sys.platform == "linux" and _resident() > MOST:
         jax.clear_caches()
