@@ -41,6 +41,15 @@ class Arrival(NamedTuple):
     last: Array | bool  # whether it is the last of the round
 
 
+class Outlook(NamedTuple):
+    """What a method expects of the model that it has just sent out: what is left to gain, and what that would cost."""
+
+    excess: Array  # expected L(theta) - L(PO)
+    error: Array  # standard error of that
+    gain: Array  # what one more deployment is expected to take off it
+    price: Array  # what one more deployment is expected to lose by trying something else than theta
+
+
 class Method:
     """Base class of all methods; see the module. Subclasses are frozen dataclasses.
 
@@ -130,6 +139,10 @@ class Method:
         """
         rule = rules.get(self.aggregate)
         return combine_models(rule, reports["theta"], weights, accepted, theta), server, ()
+
+    def outlook(self, problem: View, server: Any) -> Outlook | None:
+        """What is expected of the model, from the server's state once it is combined; None where nothing is stated."""
+        return None
 
     def mail_like(self, problem: View, state: Any) -> Any:
         """One client's mail as it is before there is any: it states the shapes."""

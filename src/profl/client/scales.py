@@ -1,0 +1,73 @@
+"""Natural units of a model's parameters, from what the data and the model space show.
+
+    scale_j = min( half the width of the model space,  sd(l) / (sqrt(d) rms(dl/dtheta_j)) )
+
+sd and rms are over the samples of a batch: a model whose parameters all move by their scales changes the loss of a
+sample about as much as samples differ from one another. Nothing depends on where zero is, nor on the units of the
+parameters or of the loss: shifted or rescaled problems have the same scales, shifted or rescaled.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from profl.problem.problem import View
+from profl.typing import Array, Batch, Theta
+
+FAR = 2.0**60  # a model so far out shows where the model space ends; its square is still finite in single precision
+UNBOUNDED = 2.0**40  # a space wider than this has no end that matters
+
+
+def theta_scales(problem: View, theta: Theta, batch: Batch, weights: Array) -> Array:
+    """One scale per parameter, (d,); where neither data nor space show any, the size of the parameter, at least one.
+
+    >>> from profl.problem.families import GaussianMean
+    >>> from profl.problem.problem import everywhere
+    >>> view = View(lambda theta, z: jnp.sum((theta - z) ** 2), GaussianMean(), everywhere, lambda theta: theta)
+    >>> batch = jnp.array([[1.0], [-1.0], [2.0], [-2.0]])
+    >>> round(float(theta_scales(view, jnp.zeros(1), batch, jnp.full(4, 0.25))[0]), 3)
+    0.474
+    """
+    flat, unravel = ravel_pytree(theta)
+
+    def loss(vector: Array, z: Batch) -> Array:
+        return problem.loss(unravel(vector), z)
+
+    losses, slopes = jax.vmap(jax.value_and_grad(loss), (None, 0))(flat, batch)
+    spread = jnp.sqrt(weights @ (losses - weights @ losses) ** 2)
+    steepness = jnp.sqrt(weights @ slopes**2)
+    shown = spread / (jnp.sqrt(float(flat.size)) * jnp.where(steepness > 0, steepness, 1.0))
+    shown = jnp.where((steepness > 0) & (spread > 0), shown, jnp.inf)
+    found = jnp.minimum(shown, half_width(problem, theta))
+    return jnp.where(jnp.isfinite(found) & (found > 0), found, jnp.maximum(jnp.abs(flat), 1.0))
+
+
+def half_width(problem: View, theta: Theta) -> Array:
+    """Half the width of the model space in every parameter, infinite where it has no end, (d,)."""
+    flat, unravel = ravel_pytree(theta)
+    ends = [ravel_pytree(problem.project(unravel(flat + side)))[0] for side in (FAR, -FAR)]
+    width = ends[0] - ends[1]
+    return jnp.where((width > 0) & (width < UNBOUNDED), width / 2, jnp.inf)
+
+
+class Ruler(NamedTuple):
+    """An origin and a unit for every entry of the signal: inside, problems look alike in any units."""
+
+    origin: Array  # (s,)
+    unit: Array  # (s,)
+
+    def measure(self, signal: Array) -> Array:
+        return (signal - self.origin) / self.unit
+
+
+def signal_scales(problem: View, theta: Theta, scales: Array) -> Array:
+    """What the signal moves by when every parameter moves by its scale, in root mean square over their signs, (s,)."""
+    unravel = ravel_pytree(theta)[1]
+    signal, back = jax.vjp(lambda vector: problem.signal(unravel(vector)), ravel_pytree(theta)[0])
+    rows = jax.lax.map(lambda row: jnp.sum((back(row)[0] * scales) ** 2), jnp.eye(signal.size, dtype=signal.dtype))
+    moved = jnp.sqrt(rows)
+    return jnp.where(moved > 0, moved, 1.0)
