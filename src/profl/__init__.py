@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from profl import cases, data
 from profl.algorithms import ALGORITHMS, dfo, pfl, pg, pofl, profl, rgd, rrm, two_stage
-from profl.algorithms.method import Arrival, Method
+from profl.algorithms.method import Arrival, Method, Outlook
+from profl.algorithms.settled import Settled
 from profl.checks import DivergedError, InputError, TooFewReports
 from profl.client.explore import Exploration
 from profl.client.filters import PaperFilter, RobustFilter
@@ -67,6 +68,7 @@ __all__ = [
     "LinearGaussian",
     "LiveProblem",
     "Method",
+    "Outlook",
     "PaperFilter",
     "Privacy",
     "Problem",
@@ -75,6 +77,7 @@ __all__ = [
     "Run",
     "SampledReaction",
     "Schedule",
+    "Settled",
     "TooFewReports",
     "cases",
     "contaminate",

@@ -35,5 +35,6 @@ def fingerprint(engine: str, problem: Problem, plan: Plan) -> dict[str, str]:
         "record_every": str(settings.record_every),
         "attack": f"{describe(settings.attack)} {digest(population.hostile)}",
         "min_reports": str(settings.min_reports),
+        "stop": describe(settings.stop),
         "method": method.name,
     } | {f"method.{field.name}": describe(getattr(method, field.name)) for field in fields(method)}

@@ -15,11 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import trees
+from profl.algorithms.method import Outlook
 from profl.checks import DivergedError
-from profl.engines.plan import Plan, Population, Settings, first_state
+from profl.engines.plan import Plan, Population, Settings, first_state, outlook
 from profl.engines.round import CLOSE, Asked, Carry, Work, ask, begin, final
 from profl.engines.step import Progress, client_view, start
-from profl.engines.tally import Tally, empty_tally, on_host
+from profl.engines.tally import Tally, empty_tally, no_more, on_host
 from profl.results.measure import Trace
 from profl.typing import Array, Key, Theta
 
@@ -33,12 +34,18 @@ class Ledger(NamedTuple):
     round: int  # rounds that are done
     carry: Carry
     since: Tally  # since the last record
-    records: list[Theta]
+    records: list[tuple[Theta, Outlook | None]]  # from the start on, of which nothing is expected: NaN
     tallies: list[Tally]
 
     @property
-    def stopped(self) -> bool:
-        return int(self.carry.stopped) >= 0
+    def settled(self) -> bool:
+        """Whether it is done before its last round."""
+        return int(self.carry.why) > 0
+
+    @property
+    def given_up(self) -> bool:
+        """Whether too few reports came."""
+        return int(self.carry.stopped) >= 0 and not self.settled
 
     @property
     def latest(self) -> dict[str, float]:
@@ -48,10 +55,11 @@ class Ledger(NamedTuple):
 
     def trace(self, plan: Plan, last: Any) -> Trace:
         """What was recorded; ``last`` is what clients had at the end (``at_the_end``)."""
-        models = jax.tree.map(lambda *leaves: np.stack(leaves), *self.records)
-        tally = jax.tree.map(lambda *leaves: np.stack(leaves), *self.tallies)
+        models, expected = _stack(self.records)
+        tally = _stack(self.tallies)
         figures = {name: tally.latest[name] for name in tally.latest if name not in plan.settings.method.info}
-        return Trace(models, tally._asdict(), figures, last)
+        ends = np.asarray(self.carry.stopped), np.asarray(self.carry.why)
+        return Trace(models, tally._asdict(), figures, last, trees.take(expected, slice(1, None)), *ends)
 
     def at_the_end(self, plan: Plan) -> Any:
         """What the run keeps of clients whose states are at hand."""
@@ -64,7 +72,9 @@ def open_ledger(plan: Plan, theta: Theta, states: Any = None) -> Ledger:
     if states is not None:
         carry = carry._replace(states=states)
     nothing = empty_tally(plan.settings.method.info, figure_names(plan))
-    return Ledger(0, carry, nothing, [jax.tree.map(np.asarray, theta)], [])
+    shapes = jax.eval_shape(partial(outlook, plan.settings), carry.server)
+    expected = jax.tree.map(lambda figure: np.full(figure.shape, np.nan, figure.dtype), shapes)
+    return Ledger(0, carry, nothing, [(jax.tree.map(np.asarray, theta), expected)], [])
 
 
 def figure_names(plan: Plan) -> tuple[str, ...]:
@@ -80,8 +90,6 @@ def figure_names(plan: Plan) -> tuple[str, ...]:
 
 def run_round(plan: Plan, root: Key, ledger: Ledger, clients: Clients, where: str) -> Ledger:
     """The ledger after one more round of clients that are at hand."""
-    if ledger.stopped:
-        return record(plan.settings, ledger._replace(round=ledger.round + 1))
     settings, population = plan.settings, plan.population
     asked = whom_to_ask(plan, root, ledger)
     work = stacked(plan, asked, clients(ledger.round, asked, ledger.carry.theta))
@@ -107,9 +115,23 @@ def record(settings: Settings, ledger: Ledger) -> Ledger:
     """The ledger with this round in its history, where it is one of those that are recorded."""
     if ledger.round % settings.record_every and ledger.round != settings.rounds:
         return ledger
-    model, tally = jax.tree.map(np.asarray, ledger.carry.theta), on_host(ledger.since)
+    model = jax.tree.map(np.asarray, (ledger.carry.theta, OUTLOOK(settings, ledger.carry.server)))
+    tally = on_host(ledger.since)
     nothing = empty_tally(tuple(ledger.since.info), tuple(n for n in ledger.since.latest if n not in ledger.since.info))
     return ledger._replace(records=[*ledger.records, model], tallies=[*ledger.tallies, tally], since=nothing)
+
+
+def filled(settings: Settings, ledger: Ledger) -> Ledger:
+    """The ledger of a run that is over, also before its last round: then the last model again, and no counts."""
+    if ledger.round == settings.rounds:
+        return ledger
+    between = ledger.round % settings.record_every
+    ledger = ledger._replace(round=settings.rounds)
+    if between:  # two records: the next one has what was counted since the last
+        ledger = record(settings, ledger)
+    missing = -(-settings.rounds // settings.record_every) - len(ledger.tallies)
+    models, tallies = [ledger.records[-1]] * missing, [no_more(ledger.tallies[-1])] * missing
+    return ledger._replace(records=[*ledger.records, *models], tallies=[*ledger.tallies, *tallies])
 
 
 def one_row(settings: Settings, row: Population, now: Progress, samples: int, figures: tuple[str, ...]) -> Work:
@@ -160,6 +182,7 @@ def _row(settings: Settings, figures: tuple[str, ...], row: Population, now: Pro
 
 
 ASK = partial(jax.jit, static_argnums=0)(ask)
+OUTLOOK = partial(jax.jit, static_argnums=0)(outlook)
 BEGIN = partial(jax.jit, static_argnums=0)(begin)
 ROW = partial(jax.jit, static_argnums=(0, 1))(_row)
 

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import checks, random, trees
-from profl.algorithms.method import Method
+from profl.algorithms.method import Method, Outlook
+from profl.algorithms.settled import Settled
 from profl.engines.schedule import Schedule
 from profl.problem.problem import Functions, Problem, View
 from profl.results.measure import Layout
@@ -35,6 +36,7 @@ class Settings(NamedTuple):
     min_reports: int  # a round with fewer usable reports changes nothing
     patience: int  # after so many of them in a row the run stops
     measured: bool  # whether the exact risk is known
+    stop: Settled | None  # when a run is done before its last round
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -97,6 +99,7 @@ def make_plan(problem: Problem, method: Method, schedule: Schedule, prng: str = 
         min_reports=schedule.min_reports,
         patience=patience,
         measured=problem.exact,
+        stop=schedule.stop,
     )
     seeds: Any = schedule.seeds
     checks.one_of("prng", prng, random.PRNGS)
@@ -112,6 +115,11 @@ def make_plan(problem: Problem, method: Method, schedule: Schedule, prng: str = 
         hostile=jnp.asarray(hostile),
     )
     models = _models(problem, roots, schedule.initial)
+    if settings.stop is not None and _first_outlook(settings, models) is None:
+        raise checks.InputError(
+            "stop needs a method that states what it expects of its model, "
+            f"got {method.name}: this method states no uncertainty; prm does"
+        )
     return Plan(settings, population, seeds, roots, models, problem.count if method.pooled else 1)
 
 
@@ -160,6 +168,19 @@ def describe(plan: Plan) -> Layout:
         sample_bytes=_bytes(batch) // trees.rows(batch),
         report_bytes=_bytes(report),
         mail_bytes=_bytes(theta) + _bytes(mail),
+    )
+
+
+def outlook(settings: Settings, server: Any) -> Outlook | None:
+    """What the method expects of its model, from its state at the server; None where it states nothing."""
+    found = settings.method.outlook(settings.server, server)
+    return None if found is None else Outlook(*(jnp.asarray(figure, float).reshape(()) for figure in found))
+
+
+def _first_outlook(settings: Settings, models: Theta) -> Outlook | None:
+    """The shapes of an outlook."""
+    return jax.eval_shape(
+        lambda theta: outlook(settings, settings.method.open(settings.server, theta)), trees.take(models, 0)
     )
 
 

@@ -4,7 +4,7 @@
     (their steps)   each engine's own affair: ``profl.engines.step``
     combined        reports are attacked where that is simulated, screened, and combined by the method
     delivered       the mail reaches the clients; where the method has exchanges, they report again
-    settled         states, counts, and whether the run goes on
+    settled         states, counts, and whether the run goes on: too few reports give it up, ``Settled`` says it is done
 
 The same functions in every engine: compiled as a whole, compiled one by one, or with a network in between.
 """
@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from profl import random, trees
 from profl.algorithms.method import Report
-from profl.engines.plan import Population, Settings, first_states
+from profl.engines.plan import Population, Settings, first_states, outlook
 from profl.engines.step import client_view
 from profl.engines.tally import Counted, Tally, count
 from profl.server.aggregate import accept
@@ -35,8 +35,9 @@ class Carry(NamedTuple):
     states: Any  # one row per client
     server: Any  # the method's, at the server
     first: Theta  # the model that the run began with
-    stopped: Array  # the round in which the run was given up, -1 where it was not
+    stopped: Array  # the round in which the run ended early, -1 where it has not
     idle: Array  # rounds in a row with too few reports
+    why: Array  # where it ended: one of ``settled.REASONS``, 0 where it was given up for too few reports
 
 
 class Asked(NamedTuple):
@@ -71,7 +72,7 @@ class Combined(NamedTuple):
 def begin(settings: Settings, population: Population, theta: Theta) -> Carry:
     """Before the first round."""
     states, server = first_states(settings, population, theta), settings.method.open(settings.server, theta)
-    return Carry(theta, states, server, theta, jnp.int32(-1), jnp.int32(0))
+    return Carry(theta, states, server, theta, jnp.int32(-1), jnp.int32(0), jnp.int32(0))
 
 
 def ask(settings: Settings, population: Population, root: Key, round_: Array, carry: Carry) -> Asked:
@@ -166,11 +167,11 @@ def settle(
     work: Work,
     found: Combined,
 ) -> tuple[Carry, Tally]:
-    """What goes on to the next round. With too few usable reports that is what there was before."""
+    """What goes on to the next round: with too few usable reports, or after the end, what there was before."""
     states = trees.where(found.accepted, work.states, asked.states)
     if not everyone(settings, population):
         states = jax.tree.map(lambda old, new: old.at[asked.clients].set(new), carry.states, states)
-    after = Carry(found.theta, states, found.server, carry.first, carry.stopped, jnp.int32(0))
+    after = Carry(found.theta, states, found.server, carry.first, carry.stopped, jnp.int32(0), carry.why)
     weighted = settings.scheme == "weighted"
     distinct = first_occurrence(asked.clients) if weighted else jnp.ones_like(found.accepted)
     new = Counted(
@@ -185,13 +186,24 @@ def settle(
         work.figures,
     )
     counted = count(tally, round_, settings.local_steps, new)
-    if settings.min_reports == 0:
+    if settings.min_reports == 0 and settings.stop is None:
         return after, counted
-    few = (jnp.sum(found.accepted) < settings.min_reports) | (carry.stopped >= 0)
     idle = carry.idle + 1
-    stopped = jnp.where((carry.stopped < 0) & (idle >= settings.patience), jnp.int32(round_), carry.stopped)
+    stopped = jnp.where(idle >= settings.patience, jnp.int32(round_), carry.stopped)
     halted = carry._replace(stopped=stopped, idle=idle), tally._replace(absent=counted.absent)
-    return trees.where(few, halted, (after, counted))
+    few = jnp.sum(found.accepted) < settings.min_reports
+    going = trees.where(few, halted, (_judged(settings, round_, after), counted))
+    return trees.where(carry.stopped >= 0, (carry, tally), going)
+
+
+def _judged(settings: Settings, round_: Array, carry: Carry) -> Carry:
+    """The end of the run, where it is done."""
+    if settings.stop is None:
+        return carry
+    expected = outlook(settings, carry.server)
+    assert expected is not None
+    why = settings.stop.why(expected, (round_ + 1) * settings.local_steps)
+    return carry._replace(stopped=jnp.where(why > 0, jnp.int32(round_), carry.stopped), why=why)
 
 
 def sound(loss: Array, states: Any) -> Array:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from profl import checks, random
+from profl.algorithms.settled import Settled
 from profl.server import attacks
 from profl.server.participation import SCHEMES
 from profl.typing import Theta
@@ -33,6 +34,7 @@ class Schedule:
       hostile: which clients do it: a share of them, spread evenly, or their numbers.
       min_reports: a round with fewer usable reports changes nothing and may stop the run with ``profl.TooFewReports``,
         which holds what was done.
+      stop: when the run is done before its last round, by what the method expects of its model: a ``profl.Settled``.
 
     >>> Schedule(rounds=0)
     Traceback (most recent call last):
@@ -51,6 +53,7 @@ class Schedule:
     attack: Any = None
     hostile: Any = 0.2
     min_reports: int = 0
+    stop: Settled | None = None
 
     def __post_init__(self) -> None:
         for name in ("rounds", "local_steps", "record_every"):
@@ -60,6 +63,8 @@ class Schedule:
         checks.one_of("scheme", self.scheme, SCHEMES)
         if self.attack is not None:
             attacks.get(self.attack)
+        if self.stop is not None and not isinstance(self.stop, Settled):
+            raise checks.InputError(f"stop must be a profl.Settled such as profl.Settled(0.01), got {self.stop!r}")
         object.__setattr__(self, "seeds", _seeds(self.seeds))
 
 

@@ -76,6 +76,12 @@ def count(tally: Tally, round_: Array, local_steps: int, new: Counted) -> Tally:
     )
 
 
+def no_more(tally: Tally) -> Tally:
+    """After the end of a run, on the host: nothing to count, and what was the latest."""
+    zeros = jax.tree.map(np.zeros_like, tally)
+    return zeros._replace(bad_round=zeros.bad_round - 1, bad_client=zeros.bad_client - 1, latest=tally.latest)
+
+
 def on_host(tally: Tally) -> Tally:
     """NumPy arrays, with counts as single numbers of 64 bits."""
     found = jax.tree.map(np.asarray, tally)

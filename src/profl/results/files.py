@@ -26,6 +26,7 @@ _ARRAYS = ("rounds", *SERIES)
 _TREES = ("theta", "optimum", "stable", "final", "live", "info")
 _SEQUENCES: dict[str, Any] = {"jacobians": Jacobians, "list": list, "tuple": tuple}  # the first that fits
 _PLAIN = ("case", "algorithm", "settings", "seeds", "first_refused", "optimum_risk", "stable_risk", "seconds")
+_LATER = ("incidents", "settled", "stop_reason")  # plain as well, and not in every file of this format
 
 
 def save(run: Run, path: str | os.PathLike[str]) -> None:
@@ -35,7 +36,7 @@ def save(run: Run, path: str | os.PathLike[str]) -> None:
     for name in _TREES:
         shapes[name] = _pack(getattr(run, name), name, arrays)
     meta = {"format": FORMAT, "trees": shapes, "sha256": sha256(sorted(arrays.items()))}
-    meta |= {name: getattr(run, name) for name in (*_PLAIN, "incidents")}
+    meta |= {name: getattr(run, name) for name in (*_PLAIN, *_LATER)}
     target = Path(path)
     with atomic(target) as temporary, open(temporary, "wb") as file:
         np.savez_compressed(file, allow_pickle=False, **arrays, meta=np.array(json.dumps(meta)))
@@ -69,6 +70,8 @@ def load(path: str | os.PathLike[str]) -> Run:
     models["info"] = models["info"] or {}
     models["live"] = None if models["live"] is None else Live(*models["live"])
     plain["incidents"] = tuple((r, c, str(what)) for r, c, what in meta.get("incidents", []))
+    for name in ("settled", "stop_reason"):
+        plain[name] = tuple(meta.get(name, [None] * len(plain["seeds"])))
     series: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}
     return Run(**plain, **models, **series)
 

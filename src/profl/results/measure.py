@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from profl.algorithms.method import Method
+from profl.algorithms.settled import REASONS
 from profl.problem.problem import Problem
 from profl.results.record import Run
 from profl.typing import Theta
@@ -26,6 +27,9 @@ class Trace(NamedTuple):
     tally: dict[str, Any]  # what was counted between two records, by name: ``profl.engines.tally.Tally``
     figures: dict[str, Any]  # the method's own, at the records
     final: Any  # what each client had at the end, or None
+    outlook: Any  # what the method expected at the records, an ``Outlook``, or None
+    stopped: np.ndarray  # per seed, the round in which it ended early, or -1
+    why: np.ndarray  # per seed, which of ``REASONS`` it had; 0 where it was given up
 
 
 class Layout(NamedTuple):
@@ -56,10 +60,13 @@ def make_run(problem: Problem, method: Method, trace: Trace, layout: Layout, sec
     # A centralised learner gets the raw data; a client of a federation sends what its method reports.
     reported = layout.turns * layout.report_bytes + REPORT_EXTRA_BYTES
     up = samples * layout.sample_bytes if method.pooled else rounds_made * reported
-    info = {name: _per_round(total, np.diff(records)) for name, total in tally["info"].items()}
+    settled = tuple(int(end) + 1 if why else None for end, why in zip(trace.stopped, trace.why, strict=True))
+    ends = np.array([layout.rounds if end is None else end for end in settled])[:, None]
+    made = np.minimum(records, ends)  # rounds until each record; none after the end
+    info = {name: _per_round(total, made) for name, total in tally["info"].items()}
     info |= {name: _after_start(value) for name, value in trace.figures.items() if name not in JACOBIAN}
     with np.errstate(invalid="ignore", divide="ignore"):
-        regret = _total(tally["regret"]) / (records * layout.local_steps)
+        regret = _total(tally["regret"]) / (made * layout.local_steps)
     classifies = exact and problem.reaction.accuracy is not None
     return Run(
         case=problem.name,
@@ -90,6 +97,10 @@ def make_run(problem: Problem, method: Method, trace: Trace, layout: Layout, sec
         jacobian_error=_root(trace.figures.get("jacobian_error")),
         jacobian_off=_root(trace.figures.get("jacobian_off")),
         info=info,
+        expected_excess=None if trace.outlook is None else _after_start(trace.outlook.excess),
+        expected_error=None if trace.outlook is None else _after_start(trace.outlook.error),
+        settled=settled,
+        stop_reason=tuple(REASONS.get(int(why)) for why in trace.why),
     )
 
 
@@ -100,9 +111,12 @@ def _root(squares: np.ndarray | None) -> np.ndarray | None:
     return _after_start(np.sqrt(squares))
 
 
-def _per_round(total: np.ndarray, rounds: np.ndarray) -> np.ndarray:
-    """Means over the rounds between two records; before the first there is nothing."""
-    return _after_start(total / rounds)
+def _per_round(total: np.ndarray, made: np.ndarray) -> np.ndarray:
+    """Means over the rounds between two records; before the first there is nothing, after the end the last ones."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means = _after_start(total / np.diff(made, axis=1))
+    last = np.argmax(made == made[:, -1:], axis=1)[:, None]  # the record that the later ones repeat
+    return np.take_along_axis(means, np.minimum(np.arange(made.shape[1]), last), axis=1)
 
 
 def _after_start(values: np.ndarray) -> np.ndarray:

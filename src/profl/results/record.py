@@ -47,6 +47,10 @@ class Run:
       jacobian_error, jacobian_off: root mean square error of an entry of the clients' Jacobians, as they state it and
         as it is at the global model; None where nobody estimates it, NaN at the start.
       seconds: wall time of the whole run, compilation included.
+      expected_excess, expected_error: what the method expects of ``excess``, and the standard error of that; None where
+        it states none, NaN at the start.
+      settled, stop_reason: per seed, the round after which it was done (``profl.Settled``), and why; None where it went
+        on to the last round. The records after it repeat the last model, and nothing more is counted.
       live: estimates that stand in for the exact figures, where the clients are no simulation; else None.
       incidents: what clients did wrong, as (round, client, what), where they are no simulation.
     """
@@ -81,6 +85,10 @@ class Run:
     live: Live | None = None
     incidents: tuple[tuple[int, int, str], ...] = ()
     info: dict[str, np.ndarray] = field(default_factory=dict)
+    expected_excess: np.ndarray | None = None
+    expected_error: np.ndarray | None = None
+    settled: tuple[int | None, ...] = ()
+    stop_reason: tuple[str | None, ...] = ()
 
     @property
     def jacobians(self) -> Jacobians | None:
@@ -174,6 +182,8 @@ SERIES = (
     "kept",
     "jacobian_error",
     "jacobian_off",
+    "expected_excess",
+    "expected_error",
 )
 """The figures that have one number per seed and record."""
 

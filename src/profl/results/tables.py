@@ -10,7 +10,7 @@ import numpy as np
 from profl.results.cells import count, number
 from profl.results.record import Run, mean_over_seeds
 
-_LAST = ("risk", "deployed_regret", "to_optimum", "to_stable", "accuracy")
+_LAST = ("risk", "deployed_regret", "to_optimum", "to_stable", "accuracy", "expected_excess", "expected_error")
 _COSTS = ("deployments", "samples", "bytes_up", "bytes_down", "refused")
 
 
@@ -38,6 +38,7 @@ def figures(run: Run) -> dict[str, Any]:
     for name in _COSTS:
         result[name] = float(getattr(run, name)[:, -1].mean())
     result |= {"seconds": run.seconds, "diverged": int(run.diverged.sum()), "failures": run.failures()}
+    result |= {"settled": list(run.settled), "stop_reason": list(run.stop_reason)}
     return result
 
 
@@ -63,8 +64,23 @@ def summarise(run: Run) -> str:
     for name in _COSTS:
         costs.append([name.replace("_", " "), count(found[name]), count(found[name] / clients)])
     lines = [head, f"risk at PO {number(run.optimum_risk)}, at PS {number(run.stable_risk)}", ""]
-    lines += [align(rows), "", align(costs), "", f"seconds {run.seconds:.2f}", *run.failures(), *_live(run)]
+    lines += [align(rows), "", align(costs), "", f"seconds {run.seconds:.2f}"]
+    lines += [*_outlook(run, found), *run.failures(), *_live(run)]
     return Text("\n".join(lines))
+
+
+def _outlook(run: Run, found: dict[str, Any]) -> list[str]:
+    """What the method expects of its model, and which seeds were done before the last round."""
+    lines = []
+    if found["expected_excess"] is not None:
+        expected, error = (number(found[name]["mean"]) for name in ("expected_excess", "expected_error"))
+        lines.append(f"expected excess over PO {expected} ± {error}")
+    for reason in sorted({reason for reason in run.stop_reason if reason}):
+        ends = [end for end, why in zip(run.settled, run.stop_reason, strict=True) if end and why == reason]
+        steps = sorted({min(ends) * run.settings["local_steps"], max(ends) * run.settings["local_steps"]})
+        seeds = f"{len(ends)} of {len(run.seeds)} seeds " if len(run.seeds) > 1 else ""
+        lines.append(f"{seeds}stopped after {' to '.join(map(str, steps))} deployments per client because {reason}")
+    return lines
 
 
 def _live(run: Run) -> list[str]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from profl import checks
 from profl.engines.compiled.placement import place
-from profl.engines.compiled.scan import Records, records_on_host, segment, start, trace
+from profl.engines.compiled.scan import Records, filled, over, records_on_host, segment, start, trace
 from profl.engines.plan import Plan
 from profl.engines.tally import Tally
 from profl.progress import progress_bar
@@ -25,10 +25,8 @@ from profl.storage.checkpoints import Checkpoints
 ENDLESS = 2**30  # rounds: how many there are in all must not be part of the compiled code
 
 
-def run_saved(
-    plan: Plan, title: str, progress: bool, saved: Checkpoints, client_chunk: int | None = None
-) -> tuple[Trace, np.ndarray]:
-    """The trace, and the round in which each seed was stopped (-1: it was not)."""
+def run_saved(plan: Plan, title: str, progress: bool, saved: Checkpoints, client_chunk: int | None = None) -> Trace:
+    """The trace of all seeds."""
     settings, population = plan.settings._replace(record_every=1, rounds=ENDLESS), plan.population
     rounds = plan.settings.rounds
     placement = place(settings, population, plan.models, client_chunk)
@@ -42,13 +40,13 @@ def run_saved(
         done, carry, history = found.round, jax.tree.map(jnp.asarray, found.state), found.history
     with progress_bar(title, rounds, progress) as advance:
         advance(done)
-        while done < rounds and not np.any(np.asarray(carry.stopped) >= 0):
+        while done < rounds and not over(carry):
             carry, out = segment(settings, placement, 1, carry, population, plan.roots, done)
             history = jax.tree.map(lambda old, new: np.concatenate([old, new], axis=1), history, records_on_host(out))
             done += 1
             saved.save(done, carry, history)
             advance(1)
-    return trace(plan, _thin(history, plan.settings.record_every), carry), np.asarray(carry.stopped)
+    return trace(plan, _thin(filled(history, rounds, carry), plan.settings.record_every), carry)
 
 
 def _nothing(records: Records) -> Records:
@@ -59,7 +57,7 @@ def _nothing(records: Records) -> Records:
 
 def _thin(history: Records, every: int) -> Records:
     """Models of every ``every``-th round and the last, and what was counted between two of them."""
-    models, tally, figures = history
+    models, tally, figures, expected = history
     rounds = tally.regret.shape[1]
     ends = [*range(every, rounds, every), rounds]
     parts = list(zip([0, *ends[:-1]], ends, strict=True))
@@ -83,5 +81,5 @@ def _thin(history: Records, every: int) -> Records:
         total, {name: v for name, v in tally._asdict().items() if name not in (*firsts, "latest")}
     )
     kept = Tally(**sums, **firsts, latest=latest)
-    models, figures = jax.tree.map(lambda leaf: leaf[:, lasts], (models, figures))
-    return Records(models, kept, figures)
+    models, figures, expected = jax.tree.map(lambda leaf: leaf[:, lasts], (models, figures, expected))
+    return Records(models, kept, figures, expected)

@@ -18,11 +18,12 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from profl import trees
+from profl.algorithms.method import Outlook
 from profl.engines.compiled.placement import Placement, place
-from profl.engines.plan import Plan, Population, Settings
+from profl.engines.plan import Plan, Population, Settings, outlook
 from profl.engines.round import Carry, Work, ask, begin, close, final, reports, sound
 from profl.engines.step import Progress, client_view, local_steps, samples_wanted
-from profl.engines.tally import Tally, empty_tally, on_host
+from profl.engines.tally import Tally, empty_tally, no_more, on_host
 from profl.progress import progress_bar
 from profl.results.measure import Trace
 from profl.typing import Array, Key, Theta
@@ -36,10 +37,11 @@ class Records(NamedTuple):
     theta: Theta
     tally: Tally
     figures: dict[str, Array]  # means over all clients
+    outlook: Outlook | None
 
 
-def run_compiled(plan: Plan, title: str, progress: bool, client_chunk: int | None) -> tuple[Trace, np.ndarray]:
-    """The trace, and the round in which each seed was stopped (-1: it was not)."""
+def run_compiled(plan: Plan, title: str, progress: bool, client_chunk: int | None) -> Trace:
+    """The trace of all seeds."""
     settings, population = plan.settings, plan.population
     records = math.ceil(settings.rounds / settings.record_every)
     per_segment = math.ceil(records / min(records, SEGMENTS))
@@ -52,10 +54,26 @@ def run_compiled(plan: Plan, title: str, progress: bool, client_chunk: int | Non
             done = min(per_segment, records - first)
             pieces.append(jax.tree.map(lambda leaf, k=done: leaf[:, :k], records_on_host(out)))
             advance(done)
-            if np.any(np.asarray(carry.stopped) >= 0):
+            if over(carry):
                 break
     found = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *pieces)
-    return trace(plan, found, carry), np.asarray(carry.stopped)
+    return trace(plan, filled(found, records, carry), carry)
+
+
+def over(carry: Carry) -> bool:
+    """Whether nothing is left to do: every seed is done, or one was given up for too few reports."""
+    stopped, why = np.asarray(carry.stopped), np.asarray(carry.why)
+    return bool(np.all(stopped >= 0) or np.any((stopped >= 0) & (why == 0)))
+
+
+def filled(found: Records, records: int, carry: Carry) -> Records:
+    """All records of seeds that were done before the last one: then the last model again, and no counts."""
+    if not np.all(np.asarray(carry.why) > 0):
+        return found
+    last = jax.tree.map(lambda leaf: leaf[:, -1:], found)
+    last = last._replace(tally=no_more(last.tally))
+    missing = records - found.tally.regret.shape[1]
+    return jax.tree.map(lambda leaf, end: np.concatenate([leaf, np.repeat(end, missing, 1)], axis=1), found, last)
 
 
 def trace(plan: Plan, records: Records, carry: Carry) -> Trace:
@@ -64,7 +82,8 @@ def trace(plan: Plan, records: Records, carry: Carry) -> Trace:
         lambda start, later: np.concatenate([np.asarray(start)[:, None], later], axis=1), plan.models, records.theta
     )
     last = jax.tree.map(np.asarray, jax.vmap(partial(final, plan.settings, plan.population))(carry))
-    return Trace(models, records.tally._asdict(), records.figures, last)
+    ends = np.asarray(carry.stopped), np.asarray(carry.why)
+    return Trace(models, records.tally._asdict(), records.figures, last, records.outlook, *ends)
 
 
 def records_on_host(records: Records) -> Records:
@@ -131,7 +150,8 @@ def _records(
             tally = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (seed_chunk,)), nothing)
             carry, tally = jax.lax.fori_loop(start, stop, body, (carry, tally))
             figures = jax.vmap(partial(_figures, settings, placement.client_chunk, population))(carry)
-            return carry, Records(carry.theta, tally, figures)
+            expected = jax.vmap(lambda carry: outlook(settings, carry.server))(carry)
+            return carry, Records(carry.theta, tally, figures, expected)
 
         carry, found = jax.lax.scan(interval, carry, first + jnp.arange(records))
         return carry, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), found)

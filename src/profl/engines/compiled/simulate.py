@@ -41,8 +41,8 @@ def simulate(
     It computes in JAX's current precision: single unless ``jax.enable_x64`` is on. Exact answers are always double.
 
     Args:
-      rounds, local_steps, samples, seeds, participation, scheme, record_every, initial, attack, hostile, min_reports:
-        see ``profl.Schedule``.
+      rounds, local_steps, samples, seeds, participation, scheme, record_every, initial, attack, hostile, min_reports,
+        stop: see ``profl.Schedule``.
       progress: show a progress bar on a terminal.
       engine: "fast", or "debug": one step after the other, with errors that name client, round and stage.
       client_chunk: clients worked on at once, which bounds memory; by itself, what a cache or an accelerator holds.
@@ -65,21 +65,21 @@ def simulate(
     title = f"{method.name} on {problem.name}"
     if checkpoint is not None:
         saved = Checkpoints(checkpoint, fingerprint("simulate", problem, plan), resume)
-        trace, stopped = run_saved(plan, title, progress, saved, client_chunk)
+        trace = run_saved(plan, title, progress, saved, client_chunk)
     elif engine == "debug":
-        trace, stopped = run_debug(plan)
+        trace = run_debug(plan)
     else:
-        trace, stopped = run_compiled(plan, title, progress, client_chunk)
+        trace = run_compiled(plan, title, progress, client_chunk)
     run = make_run(problem, method, trace, describe(plan), time.perf_counter() - started)
-    if np.any(stopped >= 0):
-        raise checks.TooFewReports(_why_stopped(plan, stopped), run)
+    if np.any(given_up := (trace.stopped >= 0) & (trace.why == 0)):
+        raise checks.TooFewReports(_why_given_up(plan, trace.stopped, given_up), run)
     for callback in callbacks:
         callback(run)
     return run
 
 
-def _why_stopped(plan: Plan, stopped: np.ndarray) -> str:
-    seed = int(np.argmax(stopped >= 0))
+def _why_given_up(plan: Plan, stopped: np.ndarray, given_up: np.ndarray) -> str:
+    seed = int(np.argmax(given_up))
     return (
         f"seed {plan.seeds[seed]}, round {int(stopped[seed]) + 1}: fewer than min_reports={plan.settings.min_reports} "
         f"of the {plan.settings.slots} reports could be used; what was done until then is in the error's .run"

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import Result, Strategy
 
 from profl import checks
 from profl.checks import InputError
@@ -25,6 +25,7 @@ from profl.engines.flower import wire
 from profl.engines.flower.federation import Federation
 from profl.engines.flower.nodes import Nodes
 from profl.engines.flower.rounds import Turn, begin_round, blank_report, final, next_turn, open_federation, settle_round
+from profl.engines.ledger import filled
 from profl.engines.live.guard import Guard
 from profl.engines.live.history import Incident, keep, restore
 from profl.engines.live.train import live_figures
@@ -34,6 +35,10 @@ from profl.results.measure import make_run
 from profl.results.record import Run
 from profl.storage.atomic import atomic
 from profl.storage.checkpoints import Checkpoints
+
+
+class Done(Exception):
+    """The run is done before its last turn: how the strategy leaves Flower's loop."""
 
 
 class ProFLStrategy(Strategy):
@@ -84,10 +89,17 @@ class ProFLStrategy(Strategy):
     def run(self, grid: Grid) -> Run:
         """All rounds that are left, and what they came to."""
         left = self.federation.schedule.rounds - self.ledger.round
-        if left > 0:
+        if left > 0 and not self.ledger.settled:
             turns = left * self.federation.turns
             self.start(grid, wire.arrays(self.ledger.carry.theta), num_rounds=turns, timeout=self.timeout)
         return self.finish()
+
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, *arguments: Any, **named: Any) -> Result:
+        """Flower's loop over turns, which a run that is done (``profl.Settled``) leaves early."""
+        try:
+            return super().start(grid, initial_arrays, *arguments, **named)
+        except Done:
+            return Result(arrays=wire.arrays(self.ledger.carry.theta))
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -129,7 +141,7 @@ class ProFLStrategy(Strategy):
         self._turn = None
         where = f"seed {self.plan.seeds[0]}"
         self.ledger = settle_round(self.federation, self.plan, self.ledger, turn, where)
-        if self.ledger.stopped:
+        if self.ledger.given_up:
             last = "; ".join(f"client {c} {what}" for r, c, what in self.incidents if r == self.ledger.round)
             raise checks.TooFewReports(
                 f"round {self.ledger.round}: fewer than min_reports={self.plan.settings.min_reports} reports could be "
@@ -138,6 +150,8 @@ class ProFLStrategy(Strategy):
             )
         if self.saved is not None:
             keep(self.saved, self.ledger, Guard(), self.incidents)
+        if self.ledger.settled:
+            raise Done
         risk = self.ledger.latest["loss"]
         return wire.arrays(self.ledger.carry.theta), MetricRecord({"estimated-risk": risk, "reports": len(done)})
 
@@ -156,12 +170,13 @@ class ProFLStrategy(Strategy):
 
     def finish(self) -> Run:
         """The record of what was done so far."""
-        trace: Any = self.ledger.trace(self.plan, final(self.federation, self.ledger))
+        ledger = filled(self.plan.settings, self.ledger) if self.ledger.settled else self.ledger
+        trace: Any = ledger.trace(self.plan, final(self.federation, ledger))
         trace = jax.tree.map(lambda leaf: np.asarray(leaf)[None], trace)
         seconds = time.perf_counter() - self.started
         run = make_run(self.federation.world, self.federation.method, trace, describe(self.plan), seconds)
         wired = {"wire_bytes_up": self.bytes_up, "wire_bytes_down": self.bytes_down}
-        figures = live_figures(self.ledger)
+        figures = live_figures(ledger)
         return replace(run, live=figures, incidents=self.incidents, settings={**run.settings, **wired})
 
     def _read(self, replies: list[Message]) -> dict[int, Work]:

@@ -22,7 +22,7 @@ from profl import checks, trees
 from profl.algorithms.method import Method
 from profl.client.privacy import Privacy
 from profl.engines.fingerprint import fingerprint
-from profl.engines.ledger import Ledger, open_ledger, run_round
+from profl.engines.ledger import Ledger, filled, open_ledger, run_round
 from profl.engines.live.guard import Guard, watch
 from profl.engines.live.history import Incident, keep, restore
 from profl.engines.live.team import Team
@@ -82,8 +82,8 @@ def train(
     Args:
       clients: client i has weight ``problem.weights[i]``.
       problem: a ``LiveProblem``; or a ``Problem``, whose exact answers are then measured as well.
-      rounds, local_steps, samples, seed, participation, scheme, record_every, initial, attack, hostile, min_reports:
-        see ``profl.Schedule``; an attack is simulated on what the clients named ``hostile`` report.
+      rounds, local_steps, samples, seed, participation, scheme, record_every, initial, attack, hostile, min_reports,
+        stop: see ``profl.Schedule``; an attack is simulated on what the clients named ``hostile`` report.
       timeout: seconds that one deployment may take.
       patience: after so many rounds in a row with fewer than ``min_reports`` usable reports, which change nothing, the
         run stops with ``profl.TooFewReports``, which holds what was done.
@@ -126,12 +126,12 @@ def train(
     try:
         with progress_bar(f"{method.name} on {world.name}", rounds, progress) as advance:
             advance(live.ledger.round)
-            while live.ledger.round < rounds:
+            while live.ledger.round < rounds and not live.ledger.settled:
                 ledger = run_round(plan, plan.roots[0], live.ledger, team.work, f"seed {plan.seeds[0]}")
                 new = team.take_incidents(ledger.round, report)
                 live = UnderWay(ledger, watch(live.guard, ledger, guard), (*live.incidents, *new))
                 advance(1)
-                if ledger.stopped:
+                if ledger.given_up:
                     raise checks.TooFewReports(_why_stopped(plan, live), finish(live))
                 if live.guard.high >= HIGH_ROUNDS:
                     raise checks.DivergedError(_why_diverged(live, guard))
@@ -139,7 +139,7 @@ def train(
                     keep(saved, *live)
     finally:
         team.close()
-    return finish(live)
+    return finish(live._replace(ledger=filled(plan.settings, live.ledger)))
 
 
 def live_figures(ledger: Ledger) -> Live:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import trees
-from profl.engines.ledger import Ledger, figure_names, one_row, open_ledger, run_round
+from profl.engines.ledger import Ledger, figure_names, filled, one_row, open_ledger, run_round
 from profl.engines.plan import Plan
 from profl.engines.round import Asked, Work
 from profl.engines.step import batch_weights, samples_wanted, simulated_step, start
@@ -23,12 +23,11 @@ from profl.stages import watched
 from profl.typing import Key, Theta
 
 
-def run_debug(plan: Plan) -> tuple[Trace, np.ndarray]:
-    """Every seed, one after the other; also the round in which each was stopped (-1: it was not)."""
+def run_debug(plan: Plan) -> Trace:
+    """Every seed, one after the other."""
     ledgers = [_one_seed(plan, seed, index) for index, seed in enumerate(plan.seeds)]
-    stopped = np.array([int(ledger.carry.stopped) for ledger in ledgers])
     traces = [ledger.trace(plan, ledger.at_the_end(plan)) for ledger in ledgers]
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *traces), stopped
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *traces)
 
 
 def _one_seed(plan: Plan, seed: int, index: int) -> Ledger:
@@ -43,9 +42,9 @@ def _one_seed(plan: Plan, seed: int, index: int) -> Ledger:
         return found
 
     ledger = open_ledger(plan, trees.take(plan.models, index))
-    while ledger.round < plan.settings.rounds:
+    while ledger.round < plan.settings.rounds and not (ledger.settled or ledger.given_up):
         ledger = run_round(plan, root, ledger, clients, f"seed {seed}")
-    return ledger
+    return filled(plan.settings, ledger)
 
 
 def _local(
