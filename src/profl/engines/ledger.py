@@ -112,23 +112,26 @@ def checked(ledger: Ledger, where: str) -> Ledger:
 
 
 def record(settings: Settings, ledger: Ledger) -> Ledger:
-    """The ledger with this round in its history, where it is one of those that are recorded."""
-    if ledger.round % settings.record_every and ledger.round != settings.rounds:
-        return ledger
+    """The ledger with this round in its history, where it is one of those that are recorded in a run of any length."""
+    return ledger if ledger.round % settings.record_every else _recorded(settings, ledger)
+
+
+def _recorded(settings: Settings, ledger: Ledger) -> Ledger:
     model = jax.tree.map(np.asarray, (ledger.carry.theta, OUTLOOK(settings, ledger.carry.server)))
     tally = on_host(ledger.since)
     nothing = empty_tally(tuple(ledger.since.info), tuple(n for n in ledger.since.latest if n not in ledger.since.info))
     return ledger._replace(records=[*ledger.records, model], tallies=[*ledger.tallies, tally], since=nothing)
 
 
+def closed(settings: Settings, ledger: Ledger) -> Ledger:
+    """The ledger with all its records, where the run is over."""
+    return filled(settings, ledger) if ledger.settled or ledger.round == settings.rounds else ledger
+
+
 def filled(settings: Settings, ledger: Ledger) -> Ledger:
-    """The ledger of a run that is over, also before its last round: then the last model again, and no counts."""
-    if ledger.round == settings.rounds:
-        return ledger
-    between = ledger.round % settings.record_every
-    ledger = ledger._replace(round=settings.rounds)
-    if between:  # two records: the next one has what was counted since the last
-        ledger = record(settings, ledger)
+    """The ledger with all its records: those after its last round have the last model again, and no counts."""
+    if ledger.round % settings.record_every:  # the next record has what was counted since the last one
+        ledger = _recorded(settings, ledger)
     missing = -(-settings.rounds // settings.record_every) - len(ledger.tallies)
     models, tallies = [ledger.records[-1]] * missing, [no_more(ledger.tallies[-1])] * missing
     return ledger._replace(records=[*ledger.records, *models], tallies=[*ledger.tallies, *tallies])

@@ -25,7 +25,7 @@ from profl.engines.flower import wire
 from profl.engines.flower.federation import Federation
 from profl.engines.flower.nodes import Nodes
 from profl.engines.flower.rounds import Turn, begin_round, blank_report, final, next_turn, open_federation, settle_round
-from profl.engines.ledger import filled
+from profl.engines.ledger import closed
 from profl.engines.live.guard import Guard
 from profl.engines.live.history import Incident, keep, restore
 from profl.engines.live.train import live_figures
@@ -170,7 +170,7 @@ class ProFLStrategy(Strategy):
 
     def finish(self) -> Run:
         """The record of what was done so far."""
-        ledger = filled(self.plan.settings, self.ledger) if self.ledger.settled else self.ledger
+        ledger = closed(self.plan.settings, self.ledger)
         trace: Any = ledger.trace(self.plan, final(self.federation, ledger))
         trace = jax.tree.map(lambda leaf: np.asarray(leaf)[None], trace)
         seconds = time.perf_counter() - self.started

@@ -22,7 +22,7 @@ from profl import checks, trees
 from profl.algorithms.method import Method
 from profl.client.privacy import Privacy
 from profl.engines.fingerprint import fingerprint
-from profl.engines.ledger import Ledger, filled, open_ledger, run_round
+from profl.engines.ledger import Ledger, closed, open_ledger, run_round
 from profl.engines.live.guard import Guard, watch
 from profl.engines.live.history import Incident, keep, restore
 from profl.engines.live.team import Team
@@ -139,7 +139,7 @@ def train(
                     keep(saved, *live)
     finally:
         team.close()
-    return finish(live._replace(ledger=filled(plan.settings, live.ledger)))
+    return finish(live)
 
 
 def live_figures(ledger: Ledger) -> Live:
@@ -166,10 +166,11 @@ def _check_clients(clients: Sequence[Client]) -> Sequence[Client]:
 
 
 def _finish(problem: Problem, plan: Plan, started: float, live: UnderWay) -> Run:
-    trace: Any = live.ledger.trace(plan, live.ledger.at_the_end(plan))
+    ledger = closed(plan.settings, live.ledger)
+    trace: Any = ledger.trace(plan, ledger.at_the_end(plan))
     trace = jax.tree.map(lambda leaf: np.asarray(leaf)[None], trace)
     run = make_run(problem, plan.settings.method, trace, describe(plan), time.perf_counter() - started)
-    return replace(run, live=live_figures(live.ledger), incidents=live.incidents)
+    return replace(run, live=live_figures(ledger), incidents=live.incidents)
 
 
 def _why_stopped(plan: Plan, live: UnderWay) -> str:
