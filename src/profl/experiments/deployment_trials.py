@@ -17,7 +17,7 @@ from profl.experiments.claims import Part, at_least, at_most
 from profl.experiments.deployment_methods import SAMPLES, SUBJECT, run, subject
 from profl.experiments.deployment_problems import PROBLEMS
 from profl.experiments.junk import DISTANCE
-from profl.experiments.outcome import Outcome
+from profl.experiments.outcome import NONE, Outcome
 from profl.experiments.paper.measures import gap
 from profl.problem.contamination import contaminate
 
@@ -96,10 +96,10 @@ def settled(name: str, found: Found, settings: dict[str, Any]) -> Part:
     known = {"local_steps": 1, "samples": SAMPLES, "stop": rule()}
     ended: Any = simulate(problem, subject(problem), **settings | known | {"rounds": LATEST})
     rounds = np.asarray(ended.settled, float)
-    off = np.abs(np.log(ended.expected_excess[:, -1] / ended.excess[:, -1]))
-    near = float(np.mean(off <= np.log(FACTOR)))
+    forecast, true = (np.maximum(values[:, -1], NONE) for values in (ended.expected_excess, ended.excess))
+    near = float(np.mean(np.abs(np.log(forecast / true)) <= np.log(FACTOR)))
     figures = {"first": rounds.min(), "last": rounds.max(), f"forecasts within {FACTOR} times": near}
-    seeds = {"settled": rounds, "forecast": ended.expected_excess[:, -1], "excess": ended.excess[:, -1]}
+    seeds = {"settled": rounds, "forecast": forecast, "excess": true}
     claims = [
         at_least(f"{name}: first seed to settle", rounds.min(), SOONEST),
         at_most(f"{name}: last seed to settle", rounds.max(), LATEST),

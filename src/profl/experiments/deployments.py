@@ -21,7 +21,7 @@ from profl.experiments import deployment_trials as trials
 from profl.experiments.claims import Advance, Claim, Part, at_least, at_most, item, nothing
 from profl.experiments.deployment_methods import ROUNDS, SUBJECT, compare, run, subject
 from profl.experiments.deployment_problems import PROBLEMS
-from profl.experiments.outcome import Outcome, table_row
+from profl.experiments.outcome import NONE, Outcome, table_row
 from profl.experiments.paper.measures import gap
 
 LEFT = {
@@ -51,8 +51,6 @@ BETTER, NO_DEARER = 10, 1
 """Over all rows: how many times less than pofl at its best rate is left, at no more regret."""
 ROWS = (*LEFT, *NOTHING_TO_GAIN)
 QUICK_ROWS, QUICK_ROUNDS = ("housing", "no reaction"), 10
-NONE = 1e-12
-"""An excess or a gap that is none: below what double precision can tell of these risks."""
 
 Found = dict[str, dict[str, Outcome]]
 """Row -> method -> what it made of it."""

@@ -13,6 +13,8 @@ from profl.experiments.paper.measures import drawn
 from profl.problem.problem import Problem
 from profl.results.record import Run
 
+NONE = 1e-12
+"""An excess or a gap that is none: below what double precision can tell of these risks."""
 STARTS = 64
 """Models that tell how far apart runs start."""
 
