@@ -14,12 +14,15 @@ from profl.results.record import Run
 from profl.results.tables import comparison, figures
 from profl.storage.atomic import write_json
 
+UNSHOWN = ("part", "per seed", "line")
+"""What a row holds that its table does not show: what it is a table of, and what only the file has."""
+
 
 def print_item(console: Console, found: dict[str, Any]) -> None:
     """The rows of an item, one table per part, and its claims."""
     for part in dict.fromkeys(row.get("part", found["item"]) for row in found["rows"]):
         rows = [row for row in found["rows"] if row.get("part", found["item"]) == part]
-        columns = list(dict.fromkeys(key for row in rows for key in row if key != "part"))
+        columns = list(dict.fromkeys(key for row in rows for key in row if key not in UNSHOWN))
         table = Table(title=part, title_justify="left")
         for column in columns:
             table.add_column(

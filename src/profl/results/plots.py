@@ -103,8 +103,13 @@ def colours(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     return [PALETTE[i % len(PALETTE)] for i in range(len(lines))]
 
 
-def plot_panels(panels: Sequence[Mapping[str, Any]], paths: Sequence[str | os.PathLike[str]]) -> None:
-    """The panels of a result or a landscape side by side, written to each of ``paths`` (PNG, SVG or PDF by suffix)."""
+def plot_panels(
+    panels: Sequence[Mapping[str, Any]], paths: Sequence[str | os.PathLike[str]], columns: int | None = None
+) -> None:
+    """The panels of a result or a landscape, written to each of ``paths`` (PNG, SVG or PDF by suffix).
+
+    All side by side, unless ``columns`` says how many.
+    """
     suffixes = [checks.one_of("plot suffix", os.path.splitext(os.fspath(p))[1].lower(), _SUFFIXES) for p in paths]
     try:
         import matplotlib
@@ -114,9 +119,13 @@ def plot_panels(panels: Sequence[Mapping[str, Any]], paths: Sequence[str | os.Pa
 
     # Fixed names inside SVG and no date in any file: the same result gives the same bytes.
     with matplotlib.rc_context({"svg.hashsalt": "profl"}):
-        figure = Figure(figsize=(4.6 * len(panels), 3.9), layout="constrained")
-        axes = figure.subplots(1, len(panels), squeeze=False)[0]
-        for axis, spec in zip(axes, panels, strict=True):
+        columns = columns or len(panels)
+        rows = -(-len(panels) // columns)
+        figure = Figure(figsize=(4.6 * columns, 3.9 * rows), layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False).ravel()
+        for axis in axes[len(panels) :]:
+            axis.set_axis_off()
+        for axis, spec in zip(axes, panels, strict=False):
             axis.set_title(spec["title"], loc="left", fontweight="bold", fontsize=10)
             axis.set_xlabel(spec["x"])
             axis.set_ylabel(spec["y"])
