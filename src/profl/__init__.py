@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from profl import cases, data
-from profl.algorithms import ALGORITHMS, dfo, pfl, pg, pofl, profl, rgd, rrm, two_stage
+from profl.algorithms import ALGORITHMS, dfo, pfl, pg, pofl, prm, profl, rgd, rrm, two_stage
 from profl.algorithms.method import Arrival, Method, Outlook
 from profl.algorithms.settled import Settled
 from profl.checks import DivergedError, InputError, TooFewReports
@@ -87,6 +87,7 @@ __all__ = [
     "pfl",
     "pg",
     "pofl",
+    "prm",
     "profl",
     "rgd",
     "rrm",

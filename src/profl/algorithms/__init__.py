@@ -12,6 +12,7 @@ from profl.algorithms.dfo import DerivativeFree as dfo
 from profl.algorithms.method import Method
 from profl.algorithms.pfl import pfl, rgd, rrm
 from profl.algorithms.pofl import pg, pofl
+from profl.algorithms.prm import prm
 from profl.algorithms.profl import profl
 from profl.algorithms.two_stage import TwoStage as two_stage
 
@@ -19,6 +20,7 @@ ALGORITHMS: dict[str, Callable[..., Method]] = {
     "pfl": pfl,
     "pofl": pofl,
     "profl": profl,
+    "prm": prm,
     "pg": pg,
     "rgd": rgd,
     "rrm": rrm,

@@ -61,6 +61,7 @@ class Method:
         a rule of one's own.
       info: the names of what ``step`` states; a run records them. "loss" is always one of them.
       sizes: the batch sizes that may occur, where the method itself says how many samples to draw; else None.
+      least_deployments: fewest deployments per client that a run can learn anything from.
       rereads: whether ``step`` reads its batch so often that it pays to have it in memory.
     """
 
@@ -70,6 +71,7 @@ class Method:
     aggregate: Any = "mean"
     info: tuple[str, ...] = ("loss",)
     sizes: tuple[int, ...] | None = None
+    least_deployments: int = 1
     rereads: bool = False
 
     def check(self, problem: Problem) -> None:

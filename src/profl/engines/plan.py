@@ -81,6 +81,11 @@ def make_plan(problem: Problem, method: Method, schedule: Schedule, prng: str = 
     counts = checks.client_counts(schedule.samples, problem.count)
     world = problem.pooled() if method.pooled else problem
     method.check(world)
+    if schedule.rounds * schedule.local_steps < method.least_deployments:
+        raise checks.InputError(
+            f"{method.name} learns nothing from fewer than {method.least_deployments} deployments, "
+            f"got {schedule.rounds} rounds of {schedule.local_steps}"
+        )
     asked = slots(schedule.participation, world.count)
     if schedule.min_reports > asked:
         raise checks.InputError(

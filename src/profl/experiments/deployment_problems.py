@@ -33,7 +33,7 @@ from profl.problem.reaction import Reaction
 from profl.typing import Array, Batch, Client, Key
 
 CLIENTS = 10
-NORM, DIFFERENT, RIDGE, WIDTH = 0.8, 0.15, 1.0, 4.0
+NORM, DIFFERENT, RIDGE, WIDTH = 1.8, 0.3, 1.0, 4.0
 """Spectral norms of what all A_i share and of what each has of its own, the ridge, and the deviation of the entries of
 mu: L(PS) - L(PO) is between 0.1 and 4 then, far above what the noise of 30 x 10 x 500 samples leaves (1e-4)."""
 GOODS, RANK, PUSH = 50, 2, 0.8

@@ -1,0 +1,411 @@
+"""``prm``: performative risk minimisation, the counterpart of repeated risk minimisation that ends at the optimum.
+
+A deployment is dear, a message is cheap. In every round each client
+
+    deploys   theta, and a little beside it: as much as there is left to learn
+    fits      f near theta from all that it ever tried, with what the other clients found as its prior
+
+and then, without deploying anything, all of them together minimise the fitted performative risk
+sum_i alpha_i L_i(theta) inside a trust region: clients report value, slope and curvature of theirs, the server takes
+Newton steps. So there is no learning rate, and no drift of local steps: what is minimised is the weighted sum itself.
+
+    profl.client.response      the fitted f, how well it is known
+    profl.client.fitted        the fitted risk, and the covariance of its slope, C
+    profl.server.consensus     clients learn from each other
+    profl.server.newton        steps from curvature, H
+
+C and H say what the model still lacks: the expected excess is tr(H^-1 C) / 2. Perturbations are sized so that they cost
+``curiosity`` times that, all lengths are in natural units (``profl.client.scales``), and nothing depends on where zero
+is or on what a parameter is measured in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from profl import checks, random, trees
+from profl.algorithms.descent import shape_of_f
+from profl.algorithms.method import Arrival, Method, Outlook, Report
+from profl.client import filters
+from profl.client.filtering import filter_weights
+from profl.client.fitted import Bend, Fitted, bend, fitted_risk, keep, noise, none_kept
+from profl.client.response import Prior, Response, curvatures, evidence, feared, feature_units, fit, moved
+from profl.client.scales import Ruler, signal_scales, theta_scales
+from profl.client.trials import Trials, add, no_trials
+from profl.problem.problem import Problem, View
+from profl.server import rules
+from profl.server.consensus import Common, Found, consensus
+from profl.server.newton import free, least_inside, upright
+from profl.stages import stage
+from profl.typing import Array, Batch, Key, Theta
+
+# Units are those of ``profl.client.scales``, deviations those of one sample in an entry of f.
+WIDE = 3.0  # deviations that f may answer to one unit with, before anything is known
+CURVED = 0.2  # deviations per unit^2 of its curvature; 1.0 ends the same on all cases, a little later
+STIFF = 0.1  # deviations per unit^3 of what is not fitted; follows the evidence from there
+LEAST = 0.001  # deviations by which clients are taken to differ at the least
+FIRST = 40.0  # samples' worth: the first perturbation is sqrt(40 / n) units, f then moves visibly if it moves at all
+LARGEST = 0.5  # units: no perturbation is larger
+SLOWLY = 0.8  # a perturbation is at least so much of the last: early confidence may be mistaken
+AGAIN = (0.5, 4.0)  # units: least and largest trust region
+BLINDLY = 0.6  # of the trust region, for the first step: nothing is known of the reaction then
+WELL, BADLY = (0.2, 0.6), (0.5, 1.5)  # misses, as a share of what f moved by and in noises: the region doubles, halves
+MOST = 512  # parameters: the server solves for a matrix of so many rows
+
+
+class State(NamedTuple):
+    """What a client knows."""
+
+    made: Array  # deployments so far
+    scale: Array  # (d,), of theta
+    spread: Array  # (p,): variance of a sample in every entry of f
+    trials: Trials
+    prior: Prior
+    before: Array  # (p, m - 1): the common mean that the server sent last
+    error: Array  # (p, m - 1): its variance
+    fear: Array  # variance of what is not fitted, in units of ``spread``
+    fitted: Fitted
+    variance: Array  # (p, m - 1): of the response's coefficients
+    bend: Bend
+    delta: Array  # (d,): the last perturbation, in units
+    size: Array  # of the next one
+    miss: Array  # (2,): squared misses of the last prediction beyond what was expected, and what it had moved by
+    held: Array  # share of the parameters that the trust region held in the last round
+
+
+class Server(NamedTuple):
+    """The minimisation of a round, and what goes on to the next."""
+
+    turn: Array
+    rounds: Array
+    scale: Array  # (d,)
+    region: Array  # the trust region, in units
+    base: Array  # (d,): the model that the round began with
+    best: Array  # (d,): the best so far
+    value: Array  # the fitted risk there, its slope (d,) and the curvature (d, d) at the base, in units
+    slope: Array
+    curvature: Array
+    doubt: Array  # (d, d): C at the base, in units
+    reach: Array  # share of the trust region that the next step may go
+    size: Array  # of perturbations
+    held: Array
+    outlook: Outlook
+
+
+class Mail(NamedTuple):
+    size: Array
+    held: Array
+    common: Common  # what all clients found
+    ready: Array  # bool: whether there is something new in it
+    speed: Array  # Nesterov's
+
+
+@dataclass(frozen=True)
+class PRM(Method):
+    """Made by ``profl.prm``."""
+
+    filter: Any = "none"
+    aggregate: Any = "mean"
+    share: bool = True
+    curiosity: float = 16.0
+    region: float = 1.0
+    keep: int = 8
+    room: int = 64
+    agreeing: int = 10
+    minimising: int = 5
+
+    name = "prm"
+    least_deployments = 3
+    rereads = True
+
+    def __post_init__(self) -> None:
+        for name in ("curiosity", "region"):
+            checks.positive(name, getattr(self, name))
+        for name in ("keep", "minimising"):
+            checks.positive_int(name, getattr(self, name))
+        checks.positive_int("room", self.room, least=4)
+        checks.positive_int("agreeing", self.agreeing, least=0)
+        filters.check(filters.get(self.filter))
+        rules.get(self.aggregate)
+
+    @property
+    def info(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("loss",) if self.filter == "none" else ("loss", "kept")
+
+    @property
+    def talks(self) -> int:
+        """Turns of messages in which clients learn from each other."""
+        return self.agreeing if self.share else 0
+
+    @property
+    def exchanges(self) -> int:  # type: ignore[override]
+        return self.talks + self.minimising
+
+    def check(self, problem: Problem) -> None:
+        super().check(problem)
+        size = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(problem.initial, random.seed_key(0))))
+        if size > MOST:
+            raise checks.InputError(
+                f"prm solves for a matrix of the model's size and takes at most {MOST} parameters, got {size}: use pofl"
+            )
+
+    # -- at a client ---------------------------------------------------------------------------------------------------
+
+    def init(self, problem: View, theta: Theta, batch: Batch) -> State:
+        d = jax.eval_shape(trees.ravel, theta).size
+        s, p = jax.eval_shape(problem.signal, theta).size, shape_of_f(problem, batch).size
+        m, zero = 1 + s + curvatures(s), jnp.zeros(())
+        table, square = jnp.zeros((p, m - 1)), jnp.zeros((d, d))
+        response = Response(jnp.zeros(s), jnp.zeros((p, m)), jnp.zeros((p, 1 + s, 1 + s)))
+        return State(
+            made=jnp.int32(0),
+            scale=jnp.ones(d),
+            spread=jnp.ones(p),
+            trials=no_trials(self.room, s, p),
+            prior=Prior(table, table + 1),
+            before=table,
+            error=table,
+            fear=zero + STIFF**2,
+            fitted=Fitted(Ruler(jnp.zeros(s), jnp.ones(s)), response, none_kept(batch, self.keep, p)),
+            variance=table + 1,
+            bend=Bend(square, square, square),
+            delta=jnp.zeros(d),
+            size=zero,
+            miss=jnp.zeros(2),
+            held=zero,
+        )
+
+    def deploy(self, problem: View, state: State, key: Key, theta: Theta) -> tuple[Theta, State]:
+        """theta the first time; then to a random corner and to the opposite one, in turns."""
+        flat, unravel = ravel_pytree(theta)
+        with stage("explore") as seen:
+            signs = random.signs(random.explore_key(key), flat.size).astype(flat.dtype)
+            delta = jnp.where(state.made == 0, 0.0, jnp.where(state.made % 2 == 0, -state.delta, signs))
+            step = state.size * state.scale * delta
+            gone = trees.ravel(problem.project(unravel(flat + step))) - flat
+            inwards = jnp.where(jnp.abs(gone) < 0.5 * jnp.abs(step), -step, step)  # where the model space ends
+            deployed = seen(problem.project(unravel(flat + inwards)))
+        return deployed, state._replace(delta=delta)
+
+    def step(
+        self, problem: View, state: State, theta: Theta, arrival: Arrival, key: Key
+    ) -> tuple[Theta, State, dict[str, Array]]:
+        batch, weights, deployed, _ = arrival
+        told = {}
+        if self.filter != "none":
+            with stage("filter") as seen:
+                chosen = filters.get(self.filter)
+                weights, told["kept"] = seen(filter_weights(problem, chosen, deployed, batch, weights))
+        with stage("estimate f") as seen:
+            f = seen(problem.family.estimate(batch, weights))
+            variance = noise(problem.family, batch, weights, f)
+        state = trees.where(state.made == 0, self._begun(problem, state, deployed, batch, weights, variance), state)
+        with stage("fit") as seen:
+            state = seen(self._learned(problem, state, theta, deployed, f, variance))
+            kept = keep(state.fitted.kept, state.made % self.keep, batch, weights, f)
+            state = state._replace(made=state.made + 1, fitted=state.fitted._replace(kept=kept))
+        with stage("curvature") as seen:
+            unknown = jnp.minimum(state.variance / state.prior.variance, 1.0) ** 2 * state.error
+            size = state.fitted.ruler.unit.size
+            state = state._replace(bend=seen(bend(problem, state.fitted, theta, unknown[:, :size])))
+        loss = weights @ jax.vmap(problem.loss, (None, 0))(deployed, batch)
+        return theta, state, {"loss": loss, **told}
+
+    def report(self, problem: View, state: State, theta: Theta) -> Report:
+        flat, unravel = ravel_pytree(theta)
+        value, slope = jax.value_and_grad(lambda vector: fitted_risk(problem, state.fitted, unravel(vector)))(flat)
+        unit = feature_units(state.fitted.ruler.unit)
+        mean, prior = state.fitted.response.mean[:, 1:], state.prior
+        found = Found((mean - prior.mean) / unit, state.variance / unit**2, prior.mean / unit, prior.variance / unit**2)
+        return {
+            "theta": theta,
+            "fit": jnp.concatenate([slope[:, None], state.scale[:, None], *state.bend], 1),
+            "value": value,
+            "miss": jnp.append(state.miss, state.size),
+            "jacobian": jnp.stack(found),
+        }
+
+    def receive(self, problem: View, state: State, theta: Theta, mail: Mail) -> tuple[Theta, State]:
+        state = state._replace(size=mail.size, held=mail.held)
+        if not self.share:
+            return theta, state
+        unit, old = feature_units(state.fitted.ruler.unit), state.fitted.response
+        mean, least = mail.common.mean * unit, LEAST**2 * state.spread[:, None]
+        prior = Prior(mean + mail.speed * (mean - state.before), mail.common.spread * unit**2 + least)
+        response, variance = fit(state.trials, old.anchor, prior, state.fear * state.spread)
+        fitted = state.fitted._replace(response=response)
+        error = mail.common.error * unit**2
+        new = state._replace(prior=prior, before=mean, error=error, fitted=fitted, variance=variance[:, 1:])
+        return theta, trees.where(mail.ready, new, state)
+
+    def mail_like(self, problem: View, state: State) -> Mail:
+        zero = jnp.zeros(())
+        return Mail(zero, zero, Common(*[jnp.zeros_like(state.before)] * 3), jnp.asarray(False), zero)
+
+    def figures(self, problem: View, state: State, theta: Theta) -> dict[str, Array]:
+        """How far it explores, in units, and how many parameters the trust region or the model space holds."""
+        return {"exploration": state.size, "held": state.held}
+
+    # -- at the server -------------------------------------------------------------------------------------------------
+
+    def open(self, problem: View, theta: Theta) -> Server:
+        flat, zero = trees.ravel(theta), jnp.zeros(())
+        none, square = jnp.zeros_like(flat), jnp.zeros((flat.size, flat.size), flat.dtype)
+        unknown = Outlook(*[zero + jnp.nan] * 4)
+        start = jnp.int32(0), jnp.int32(0), none + 1, zero + self.region
+        return Server(*start, flat, flat, zero, none, square, square, zero + 1, zero, zero, unknown)
+
+    def combine(
+        self, problem: View, server: Server, theta: Theta, reports: Report, weights: Array, accepted: Array, key: Key
+    ) -> tuple[Theta, Server, Mail]:
+        rule, (flat, unravel) = rules.get(self.aggregate), ravel_pytree(theta)
+        share = jnp.where(accepted, weights, 0.0)
+        concentration = jnp.sum(share**2) / jnp.maximum(jnp.sum(share), jnp.finfo(share.dtype).tiny) ** 2
+
+        def agreed(rows: Array) -> Array:
+            wide = rows.reshape(rows.shape[0], -1)
+            return rule(wide, weights, accepted, jnp.zeros(wide.shape[1])).reshape(rows.shape[1:])
+
+        turn, last = server.turn, server.turn == self.exchanges
+        new = self._opened(server, flat, agreed(reports["fit"][:, :, 1]), agreed(reports["miss"]))
+        new = self._compared(new, flat, reports, agreed, concentration)
+
+        def inside(y: Array) -> Array:
+            y = jnp.clip(y, -new.region, new.region)
+            return (trees.ravel(problem.project(unravel(new.base + new.scale * y))) - new.base) / new.scale
+
+        at = (new.best - new.base) / new.scale
+        step = least_inside(new.curvature, new.slope, at, inside) - at
+        step = jnp.clip(step, -new.reach * new.region, new.reach * new.region)
+        tried = new.base + new.scale * inside(at + step)
+        model = jnp.where(turn < self.talks, flat, jnp.where(last, new.best, tried))
+        new = trees.where(last, self._closed(new, at, inside), new)._replace(turn=jnp.where(last, 0, turn + 1))
+        somebody = jnp.any(accepted)
+        server, flat = trees.where(somebody, (new, model), (server._replace(turn=new.turn), flat))
+        speed = turn / (turn + 3.0)
+        found = consensus(reports["jacobian"], agreed, concentration)
+        mail = Mail(server.size, server.held, found, somebody & (turn < self.talks), speed)
+        return (
+            unravel(flat),
+            server,
+            jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(weights), *leaf.shape)), mail),
+        )
+
+    def outlook(self, problem: View, server: Server) -> Outlook:
+        return server.outlook
+
+    # -- inside, at a client -------------------------------------------------------------------------------------------
+
+    def _begun(self, problem: View, state: State, theta: Theta, batch: Batch, weights: Array, variance: Array) -> State:
+        """Units, and what is believed before anything is known, from the first batch."""
+        scale, share = theta_scales(problem, theta, batch, weights), jnp.sum(weights**2)
+        unit, spread = signal_scales(problem, theta, scale), variance / share
+        wide = jnp.where(jnp.arange(state.before.shape[1]) < unit.size, WIDE, CURVED)
+        return state._replace(
+            scale=scale,
+            spread=spread,
+            prior=Prior(state.prior.mean, spread[:, None] * wide**2),
+            fitted=state.fitted._replace(ruler=Ruler(problem.signal(theta), unit)),
+            size=jnp.minimum(jnp.sqrt(FIRST * share), LARGEST),
+        )
+
+    def _learned(self, problem: View, state: State, theta: Theta, deployed: Theta, f: Array, variance: Array) -> State:
+        """The response with one more trial in it, seen from theta."""
+        ruler, old, fear = state.fitted.ruler, state.fitted.response, state.fear * state.spread
+        signal, anchor = ruler.measure(problem.signal(deployed)), ruler.measure(problem.signal(theta))
+        guess, unsure = old(signal), old.variance(signal)
+        miss = jnp.mean(jnp.maximum((f - guess) ** 2 - variance - unsure, 0.0) / variance)
+        went = jnp.mean((guess - old.mean[:, 0]) ** 2 / variance)
+        trials = add(state.trials, signal, f, 1 / variance)
+        prior = moved(state.prior, jnp.where(state.made == 0, 0.0, anchor - old.anchor), fear)
+        response, known = fit(trials, anchor, prior, fear)
+        if not self.share:
+            prior = evidence(prior, response, known, state.spread)
+            response, known = fit(trials, anchor, prior, fear)
+        return state._replace(
+            trials=trials,
+            prior=prior,
+            fear=feared(response, trials, state.fear, state.spread),
+            fitted=state.fitted._replace(response=response),
+            variance=known[:, 1:],
+            miss=jnp.where(state.made > 1, jnp.stack([miss, went]), 0.0),
+        )
+
+    # -- inside, at the server -----------------------------------------------------------------------------------------
+
+    def _opened(self, server: Server, flat: Array, scale: Array, news: Array) -> Server:
+        """The first turn of a round: how well did the last one foresee what came in?"""
+        miss, went, size = news
+        well, badly = (miss < WELL[0] * went + WELL[1]), (miss > BADLY[0] * went + BADLY[1])
+        region = jnp.clip(server.region * jnp.where(well, 2.0, jnp.where(badly, 0.5, 1.0)), *AGAIN)
+        region = jnp.where(
+            server.rounds == 0, BLINDLY * self.region, jnp.where(server.rounds == 1, self.region, region)
+        )
+        start = server.rounds == 0
+        new = server._replace(
+            region=region,
+            base=flat,
+            scale=jnp.where(start, scale, server.scale),
+            size=jnp.where(start, size, server.size),
+        )
+        return trees.where(server.turn == 0, new, server)
+
+    def _compared(self, server: Server, flat: Array, reports: Report, agreed: Any, concentration: Array) -> Server:
+        """What was tried is the best so far, or the next step is shorter."""
+        d, units = flat.size, server.scale
+        fits = reports["fit"] * units[:, None] * jnp.concatenate([jnp.ones(2), *[units] * 3])
+        found = agreed(jnp.concatenate([reports["value"][:, None, None] + jnp.zeros((1, d, 1)), fits], 2))
+        value, slope, curvature = found[0, 0], found[:, 1], found[:, 3 : 3 + d]
+        doubt = found[:, 3 + d : 3 + 2 * d] * concentration + found[:, 3 + 2 * d :]
+        first = server.turn == self.talks
+        better = first | (value <= server.value)
+        reach = jnp.where(first, 1.0, jnp.where(better, server.reach, server.reach / 4))
+        old = server.best, server.value, server.slope
+        best, value, slope = trees.where(better, (flat, value, slope), old)
+        curvature, doubt = trees.where(first, (curvature, doubt), (server.curvature, server.doubt))
+        return server._replace(best=best, value=value, slope=slope, curvature=curvature, doubt=doubt, reach=reach)
+
+    def _closed(self, server: Server, at: Array, inside: Any) -> Server:
+        """The last turn: what is left to gain, and how much to explore for it."""
+        loose = free(server.slope, at, inside)
+        whole = upright(server.curvature, server.slope)
+        lacking = jnp.linalg.solve(whole, jnp.where(loose[:, None] & loose, server.doubt, 0.0))
+        excess, error = jnp.trace(lacking) / 2, jnp.sqrt(jnp.maximum(jnp.sum(lacking * lacking.T), 0.0) / 2)
+        cost = jnp.trace(whole) / 2
+        wanted = jnp.minimum(jnp.sqrt(self.curiosity * excess / cost), LARGEST)
+        size = jnp.where(server.rounds == 0, server.size, jnp.maximum(wanted, SLOWLY * server.size))
+        rounds = server.rounds + 1
+        outlook = Outlook(excess, error, excess / (rounds + 1.0), size**2 * cost)
+        return server._replace(rounds=rounds, size=size, held=jnp.mean(~loose * 1.0), outlook=outlook)
+
+
+def prm(
+    *,
+    filter: Any = "none",
+    aggregate: Any = "mean",
+    share: bool = True,
+    curiosity: float = 16.0,
+    region: float = 1.0,
+    keep: int = 8,
+) -> PRM:
+    """Performative risk minimisation: the optimum within some thirty deployments, without a learning rate.
+
+    Args:
+      filter: which samples to trust: "none", "robust", "paper", or a function ``(gradients, weights) -> weights``.
+      aggregate: how the server combines reports: "mean", or a robust rule of ``profl.server.rules.RULES``.
+      share: whether clients learn from each other how data react; each keeps its own answer where it differs.
+      curiosity: what exploring may cost in a deployment, in multiples of the expected excess. More learns faster.
+      region: the first trust region, in natural units (``profl.client.scales``); it grows and shrinks by itself.
+      keep: how many of its newest batches a client minimises over.
+
+    >>> prm(region=0.0)
+    Traceback (most recent call last):
+        ...
+    profl.checks.InputError: region must be a finite number above 0, got 0.0
+    """
+    return PRM(filter, aggregate, share, curiosity, region, keep)

@@ -1,0 +1,107 @@
+"""The performative risk as a client can compute it without deploying anything, and how well it knows its slope.
+
+    L_i(theta) = mean_j l(z_j moved by f(theta) - f_hat; theta)        where the family is a location shift
+    L_i(theta) = sum_j r_j l(z_j; theta) / sum_j r_j                   elsewhere, r_j = p(z_j; f(theta)) / p(z_j; f_hat)
+
+over the batches that are kept. f is the fitted response: what is moved is each batch's own f_hat onto it, so that the
+level comes from all trials and only the shape of the data from the batches.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from profl import trees
+from profl.client.response import Response
+from profl.client.scales import Ruler
+from profl.problem.families import Family
+from profl.problem.problem import View
+from profl.typing import Array, Batch, Theta
+
+
+class Kept(NamedTuple):
+    """The newest batches, with zero weights where there is none yet."""
+
+    batch: Batch  # (keep, n, ...)
+    weights: Array  # (keep, n)
+    f: Array  # (keep, p)
+
+
+class Fitted(NamedTuple):
+    """All that the fitted risk is made of."""
+
+    ruler: Ruler
+    response: Response
+    kept: Kept
+
+
+class Bend(NamedTuple):
+    """How the fitted risk bends at a model, and the covariance of its gradient there, (d, d) each."""
+
+    curvature: Array
+    own: Array  # from what this client does not know by itself
+    common: Array  # from what nobody knows: an error that all clients share
+
+
+def keep(kept: Kept, place: Array, batch: Batch, weights: Array, f: Array) -> Kept:
+    """With a batch in place of an old one; a live client may send more rows than there is room for."""
+    room = kept.weights.shape[1]
+    new = Kept(jax.tree.map(lambda leaf: leaf[:room], batch), weights[:room] / jnp.sum(weights[:room]), f)
+    return jax.tree.map(lambda old, leaf: old.at[place].set(leaf), kept, new)
+
+
+def fitted_risk(problem: View, fitted: Fitted, theta: Theta, off: Array | float = 0.0) -> Array:
+    """See the module; ``off`` moves f from where the response has it."""
+    family, here = problem.family, fitted.response(fitted.ruler.measure(problem.signal(theta))) + off
+
+    def one(batch: Batch, weights: Array, f: Array) -> Array:
+        if family.shift is not None:
+            return weights @ jax.vmap(lambda z: problem.loss(theta, family.moved(z, here - f)))(batch)
+        ratio = weights * jnp.exp(jax.vmap(lambda z: family.log_prob(z, here) - family.log_prob(z, f))(batch))
+        total = jnp.sum(ratio)
+        return ratio @ jax.vmap(lambda z: problem.loss(theta, z))(batch) / jnp.where(total > 0, total, 1.0)
+
+    full = jnp.sum(fitted.kept.weights, 1)
+    return full @ jax.vmap(one)(*fitted.kept) / jnp.maximum(jnp.sum(full), 1.0)
+
+
+def bend(problem: View, fitted: Fitted, theta: Theta, blind: Array) -> Bend:
+    """``blind`` (p, s) is the variance of the slopes' prior mean as far as the response still follows it."""
+    flat, unravel = ravel_pytree(theta)
+    nowhere = jnp.zeros(fitted.kept.f.shape[1])
+
+    def risk(vector: Array, off: Array) -> Array:
+        return fitted_risk(problem, fitted, unravel(vector), off)
+
+    curvature = jax.jacfwd(jax.grad(risk))(flat, nowhere)
+    of_level = jax.jacfwd(jax.grad(risk), argnums=1)(flat, nowhere).T  # (p, d): what the gradient owes to the level
+    u = jax.grad(risk, argnums=1)(flat, nowhere)  # times an entry of J: what it owes to that
+    back = jax.jacfwd(lambda vector: fitted.ruler.measure(problem.signal(unravel(vector))))(flat).T  # (d, s)
+    parts = jnp.concatenate([of_level[:, :, None], u[:, None, None] * back], 2)  # (p, d, 1 + s)
+    own = jnp.einsum("kdi,kij,kej->de", parts, fitted.response.cov, parts)
+    return Bend(curvature, own, (back * (u**2 @ blind)) @ back.T)
+
+
+def noise(family: Family, batch: Batch, weights: Array, f: Array) -> Array:
+    """The sampling variance of f_hat as the batch itself shows it, (p,).
+
+    Where f is a location, by the sandwich formula, which is right whatever standard deviation the family states: people
+    who use the pathwise gradient never had to set it.
+    """
+    found = (
+        Family.variance(family, batch, weights, f) if family.shift is not None else family.variance(batch, weights, f)
+    )
+    return jnp.maximum(found, ROUNDING * jnp.finfo(f.dtype).eps * (f**2 + jnp.mean(f**2)) + jnp.finfo(f.dtype).tiny)
+
+
+ROUNDING = 4  # machine epsilons of f^2, the least noise that is taken to be there
+
+
+def none_kept(batch: Batch, room: int, f: int) -> Kept:
+    """No batches yet, and room for so many of this shape."""
+    empty = jax.tree.map(lambda leaf: jnp.zeros((room, *leaf.shape), leaf.dtype), batch)
+    return Kept(empty, jnp.zeros((room, trees.rows(batch))), jnp.zeros((room, f)))

@@ -1,0 +1,71 @@
+"""What a client has tried so far: signals that were deployed, and what came in. Of fixed size, however long the run.
+
+Once there is no room for another, the two that lie nearest to each other become one: its signal and f are their means,
+weighed by how well each f is known. So everything that was seen still counts, where it was seen.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from profl.typing import Array
+
+
+class Trials(NamedTuple):
+    signal: Array  # (N, s)
+    f: Array  # (N, p)
+    precision: Array  # (N, p): of f, one over its variance; zero where there is nothing yet
+
+    @property
+    def known(self) -> Array:
+        """Which places are taken: (N,) bool."""
+        return self.precision[:, 0] > 0
+
+
+def no_trials(room: int, signal: int, f: int, dtype: object = float) -> Trials:
+    """Nothing yet, and room for so many."""
+    return Trials(*(jnp.zeros((room, size), dtype) for size in (signal, f, f)))
+
+
+def add(trials: Trials, signal: Array, f: Array, precision: Array) -> Trials:
+    """The trials with one more.
+
+    >>> trials = no_trials(2, 1, 1)
+    >>> for signal, f in [(0.0, 1.0), (5.0, 2.0), (0.2, 3.0)]:
+    ...     trials = add(trials, jnp.array([signal]), jnp.array([f]), jnp.ones(1))
+    >>> trials.signal.ravel(), trials.f.ravel(), trials.precision.ravel()
+    (Array([0.1, 5. ], dtype=float32), Array([2., 2.], dtype=float32), Array([2., 1.], dtype=float32))
+    """
+    size = trials.signal.shape[0]
+    longer = Trials(
+        *(jnp.concatenate([old, new[None]]) for old, new in zip(trials, (signal, f, precision), strict=True))
+    )
+    first, second = _nearest(longer)
+    full = jnp.all(trials.known)
+    merged = _merged(longer, first, second)
+    place = jnp.where(full, first, jnp.argmin(trials.known))
+    chosen = [jnp.where(full, a, b) for a, b in zip(merged, new, strict=True)]
+    longer = Trials(*(leaf.at[place].set(row) for leaf, row in zip(longer, chosen, strict=True)))
+    # the newest takes the place of the second of the pair that became one, unless it is that second one itself
+    taken = jnp.where(full & (second < size), second, size)
+    moved = (leaf.at[taken].set(leaf[size]) for leaf in longer)
+    return Trials(*(leaf[:size] for leaf in moved))
+
+
+def _nearest(trials: Trials) -> tuple[Array, Array]:
+    """The two that lie nearest to each other, the first of them before the second."""
+    squares = jnp.sum((trials.signal[:, None] - trials.signal[None]) ** 2, -1)
+    known = trials.known
+    upper = jnp.triu(known[:, None] & known, 1)
+    flat = jnp.argmin(jnp.where(upper, squares, jnp.inf))
+    return flat // known.size, flat % known.size
+
+
+def _merged(trials: Trials, first: Array, second: Array) -> tuple[Array, Array, Array]:
+    total = trials.precision[first] + trials.precision[second]
+    share = trials.precision[first] / jnp.where(total > 0, total, 1.0)  # per entry of f
+    mean = jnp.mean(share)
+    signal = mean * trials.signal[first] + (1 - mean) * trials.signal[second]
+    return signal, share * trials.f[first] + (1 - share) * trials.f[second], total
