@@ -24,9 +24,9 @@ class Trials(NamedTuple):
         return self.precision[:, 0] > 0
 
 
-def no_trials(room: int, signal: int, f: int, dtype: object = float) -> Trials:
+def no_trials(room: int, signal: int, f: int) -> Trials:
     """Nothing yet, and room for so many."""
-    return Trials(*(jnp.zeros((room, size), dtype) for size in (signal, f, f)))
+    return Trials(*(jnp.zeros((room, size)) for size in (signal, f, f)))
 
 
 def add(trials: Trials, signal: Array, f: Array, precision: Array) -> Trials:
@@ -38,10 +38,8 @@ def add(trials: Trials, signal: Array, f: Array, precision: Array) -> Trials:
     >>> trials.signal.ravel(), trials.f.ravel(), trials.precision.ravel()
     (Array([0.1, 5. ], dtype=float32), Array([2., 2.], dtype=float32), Array([2., 1.], dtype=float32))
     """
-    size = trials.signal.shape[0]
-    longer = Trials(
-        *(jnp.concatenate([old, new[None]]) for old, new in zip(trials, (signal, f, precision), strict=True))
-    )
+    size, new = trials.signal.shape[0], (signal, f, precision)
+    longer = Trials(*(jnp.concatenate([old, row[None]]) for old, row in zip(trials, new, strict=True)))
     first, second = _nearest(longer)
     full = jnp.all(trials.known)
     merged = _merged(longer, first, second)
