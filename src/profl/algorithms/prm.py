@@ -48,11 +48,12 @@ from profl.typing import Array, Batch, Key, Theta
 WIDE = 3.0  # deviations that f may answer to one unit with, before anything is known
 CURVED = 0.2  # deviations per unit^2 of its curvature; 1.0 ends the same on all cases, a little later
 STIFF = 0.1  # deviations per unit^3 of what is not fitted; follows the evidence from there
+THIRD = 0.1  # of the mean squared curvature: no less is not fitted; a curve seldom ends with its second order
 LEAST = 0.001  # deviations by which clients are taken to differ at the least
 FIRST = 40.0  # samples' worth: the first perturbation is sqrt(40 / n) units, f then moves visibly if it moves at all
-LARGEST = 0.5  # units: no perturbation is larger
+LARGER, LARGEST = 2.0, 1.0  # times the first perturbation, and units: no later one is larger
 SLOWLY = 0.8  # a perturbation is at least so much of the last: early confidence may be mistaken
-AGAIN = (0.5, 4.0)  # units: least and largest trust region
+AGAIN, USED = (0.5, 4.0), 0.9  # units: least and largest trust region; it grows only where so much of it was used
 BLINDLY = 0.6  # of the trust region, for the first step: nothing is known of the reaction then
 WELL, BADLY = (0.2, 0.6), (0.5, 1.5)  # misses, as a share of what f moved by and in noises: the region doubles, halves
 MOST = 512  # parameters: the server solves for a matrix of so many rows
@@ -93,6 +94,7 @@ class Server(NamedTuple):
     doubt: Array  # (d, d): C at the base, in units
     reach: Array  # share of the trust region that the next step may go
     size: Array  # of perturbations
+    largest: Array
     held: Array
     outlook: Outlook
 
@@ -237,7 +239,7 @@ class PRM(Method):
         unit, old = feature_units(state.fitted.ruler.unit), state.fitted.response
         mean, least = mail.common.mean * unit, LEAST**2 * state.spread[:, None]
         prior = Prior(mean + mail.speed * (mean - state.before), mail.common.spread * unit**2 + least)
-        response, variance = fit(state.trials, old.anchor, prior, state.fear * state.spread)
+        response, variance = fit(state.trials, old.anchor, prior, self._fear(state))
         fitted = state.fitted._replace(response=response)
         error = mail.common.error * unit**2
         new = state._replace(prior=prior, before=mean, error=error, fitted=fitted, variance=variance[:, 1:])
@@ -258,7 +260,7 @@ class PRM(Method):
         none, square = jnp.zeros_like(flat), jnp.zeros((flat.size, flat.size), flat.dtype)
         unknown = Outlook(*[zero + jnp.nan] * 4)
         start = jnp.int32(0), jnp.int32(0), none + 1, zero + self.region
-        return Server(*start, flat, flat, zero, none, square, square, zero + 1, zero, zero, unknown)
+        return Server(*start, flat, flat, zero, none, square, square, zero + 1, zero, zero, zero, unknown)
 
     def combine(
         self, problem: View, server: Server, theta: Theta, reports: Report, weights: Array, accepted: Array, key: Key
@@ -316,7 +318,7 @@ class PRM(Method):
 
     def _learned(self, problem: View, state: State, theta: Theta, deployed: Theta, f: Array, variance: Array) -> State:
         """The response with one more trial in it, seen from theta."""
-        ruler, old, fear = state.fitted.ruler, state.fitted.response, state.fear * state.spread
+        ruler, old, fear = state.fitted.ruler, state.fitted.response, self._fear(state)
         signal, anchor = ruler.measure(problem.signal(deployed)), ruler.measure(problem.signal(theta))
         guess, unsure = old(signal), old.variance(signal)
         miss = jnp.mean(jnp.maximum((f - guess) ** 2 - variance - unsure, 0.0) / variance)
@@ -336,13 +338,19 @@ class PRM(Method):
             miss=jnp.where(state.made > 1, jnp.stack([miss, went]), 0.0),
         )
 
+    def _fear(self, state: State) -> Array:
+        """Variance of third-order coefficients, (p,): what misses show, and no less than a share of the curvature."""
+        bends = state.prior.mean[:, state.fitted.ruler.unit.size :]
+        return state.fear * state.spread + (THIRD * jnp.mean(bends**2, 1) if bends.size else 0.0)
+
     # -- inside, at the server -----------------------------------------------------------------------------------------
 
     def _opened(self, server: Server, flat: Array, scale: Array, news: Array) -> Server:
         """The first turn of a round: how well did the last one foresee what came in?"""
         miss, went, size = news
         well, badly = (miss < WELL[0] * went + WELL[1]), (miss > BADLY[0] * went + BADLY[1])
-        region = jnp.clip(server.region * jnp.where(well, 2.0, jnp.where(badly, 0.5, 1.0)), *AGAIN)
+        used = jnp.max(jnp.abs(server.best - server.base) / server.scale) > USED * server.region
+        region = jnp.clip(server.region * jnp.where(well & used, 2.0, jnp.where(badly, 0.5, 1.0)), *AGAIN)
         region = jnp.where(
             server.rounds == 0, BLINDLY * self.region, jnp.where(server.rounds == 1, self.region, region)
         )
@@ -352,6 +360,7 @@ class PRM(Method):
             base=flat,
             scale=jnp.where(start, scale, server.scale),
             size=jnp.where(start, size, server.size),
+            largest=jnp.where(start, jnp.minimum(LARGER * size, LARGEST), server.largest),
         )
         return trees.where(server.turn == 0, new, server)
 
@@ -377,7 +386,7 @@ class PRM(Method):
         lacking = jnp.linalg.solve(whole, jnp.where(loose[:, None] & loose, server.doubt, 0.0))
         excess, error = jnp.trace(lacking) / 2, jnp.sqrt(jnp.maximum(jnp.sum(lacking * lacking.T), 0.0) / 2)
         cost = jnp.trace(whole) / 2
-        wanted = jnp.minimum(jnp.sqrt(self.curiosity * excess / cost), LARGEST)
+        wanted = jnp.minimum(jnp.sqrt(self.curiosity * excess / cost), server.largest)
         size = jnp.where(server.rounds == 0, server.size, jnp.maximum(wanted, SLOWLY * server.size))
         rounds = server.rounds + 1
         outlook = Outlook(excess, error, excess / (rounds + 1.0), size**2 * cost)

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from profl.typing import Array
 
 DAMPING = 0.1  # of the spread's rule: where nobody knows anything by himself it stays as it is
-SEEN = 0.05  # least mean of what is known by oneself that an error of the mean is stated for
+SEEN = 1e-4  # least mean of what is known by oneself: below it 1 - v / spread is rounding
 
 
 class Found(NamedTuple):
@@ -48,5 +48,6 @@ def consensus(found: Array, agreed: Callable[[Array], Array], concentration: Arr
     apart = agreed((found[:, 0] + found[:, 2] - mean) ** 2)
     error = spread * concentration / jnp.maximum(known, SEEN)
     tiny = jnp.finfo(mean.dtype).tiny
-    unseen = jnp.minimum(error / jnp.maximum(mean**2, tiny), 1.0)
+    whole = prior + change / jnp.maximum(known, SEEN)  # where the turns lead to
+    unseen = jnp.minimum(error / jnp.maximum(whole**2, tiny), 1.0)
     return Common(mean * (1 - unseen**2), (apart + DAMPING * spread) / (known + DAMPING), error)
