@@ -43,7 +43,7 @@ class Settled:
 
     tolerance: float | None = None
     cost: float = 0.0
-    payback: float = 20
+    payback: float = 300
     least: int = 10
 
     def __post_init__(self) -> None:
@@ -55,7 +55,7 @@ class Settled:
             raise checks.InputError(f"cost must be at least 0, got {self.cost!r}; try cost=0.0, the default")
         if checks.real("payback", self.payback) <= 0:
             raise checks.InputError(
-                f"payback must be above 0, got {self.payback!r}; try 20, the default: so many deployments enjoy a gain"
+                f"payback must be above 0, got {self.payback!r}; try 300, the default: so many deployments enjoy a gain"
             )
         checks.positive_int("least", self.least)
 

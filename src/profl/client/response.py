@@ -22,7 +22,7 @@ from profl.client.trials import Trials
 from profl.typing import Array
 
 SPARSE = 0.1  # deviations: what a coefficient is taken to be at the least, with the weight of one observation
-MOST_CURVED = 10  # entries of a signal up to which products of two of them are fitted as well
+MOST_CURVED = 6  # entries of a signal up to which products of two of them are fitted as well
 
 
 class Prior(NamedTuple):
