@@ -194,9 +194,9 @@ def settle(
     return trees.where(few, halted, (after, counted))
 
 
-def sound(loss: Array, states: Any) -> Array:
-    """Which clients' states are finite: (k,) bool."""
-    return jax.vmap(lambda loss, state: trees.all_finite((loss, state)))(loss, states)
+def sound(loss: Array, state: Any) -> Array:
+    """Whether what one client keeps is finite."""
+    return trees.all_finite((loss, state))
 
 
 def final(settings: Settings, population: Population, carry: Carry) -> Any:
