@@ -22,12 +22,12 @@ PAIRS = [
 ]
 
 
-SHORT = [("pofl", "pricing"), ("pofl", "group_pricing"), ("profl", "pricing"), ("pg", "housing"), ("rrm", "pricing")]
+SHORT = [("pofl", "group_pricing"), ("profl", "pricing"), ("pg", "housing"), ("profl, adaptive", "pricing")]
 
 
 def short(algorithm, case):
     """What the default run does of the table. Both engines call one step; that they do is what is left to see."""
-    return (algorithm, case) in [*SHORT, ("profl, shared", "pricing"), ("profl, adaptive", "pricing")]
+    return (algorithm, case) in SHORT
 
 
 def slow_unless_short(pairs):
@@ -53,11 +53,12 @@ def test_simulate_and_debug_agree(case, algorithm):
 
 
 SINGLE = [(a, c, t) for a, t in [("pfl", 1e-5), ("pofl, exact", 1e-5), ("pofl", 1e-4)] for c in CASES]
+SHORT_SINGLE = [("pofl", "pricing"), ("pofl, exact", "pricing")]
 
 
 @pytest.mark.parametrize(
     ("algorithm", "case", "tolerance"),
-    [pytest.param(*row, marks=[] if row[1] == "pricing" else pytest.mark.slow) for row in SINGLE],
+    [pytest.param(*row, marks=[] if row[:2] in SHORT_SINGLE else pytest.mark.slow) for row in SINGLE],
 )
 def test_they_agree_in_single_precision(case, algorithm, tolerance):
     problem, method = CASES[case](clients=3), ALGORITHMS[algorithm]
@@ -88,13 +89,16 @@ def test_same_seed_same_bits_and_other_seeds_differ():
     assert np.max(np.abs(first.theta[0] - first.theta[1])) > 1e-3
 
 
-def test_chunks_change_nothing(monkeypatch):
+@pytest.mark.parametrize(
+    "clients", [pytest.param(1, marks=pytest.mark.slow), 3, pytest.param(7, marks=pytest.mark.slow)]
+)
+def test_chunks_change_nothing(clients, monkeypatch):
+    """One client at a time; three clients; all clients but one seed at a time."""
     problem = profl.cases.pricing(clients=7, goods=2)
     whole = profl.simulate(problem, profl.pofl(window=3), **SMALL)
-    for block in (1, 40 * 2 * 3, 40 * 2 * 7):  # one client; three clients; all clients but one seed at a time
-        monkeypatch.setattr("profl.engines.compiled.placement.BLOCK", block)
-        parts = profl.simulate(problem, profl.pofl(window=3), **SMALL)
-        np.testing.assert_allclose(parts.theta, whole.theta, atol=2e-6)
+    monkeypatch.setattr("profl.engines.compiled.placement.BLOCK", 40 * 2 * clients)
+    parts = profl.simulate(problem, profl.pofl(window=3), **SMALL)
+    np.testing.assert_allclose(parts.theta, whole.theta, atol=2e-6)
 
 
 def test_record_every_only_thins_the_records():
