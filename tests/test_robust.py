@@ -196,7 +196,7 @@ def test_refused_reports_are_counted_and_the_run_goes_on():
     assert "client 3" in run.failures()[0]
 
 
-@pytest.mark.parametrize("engine", ["fast", "debug"])
+@pytest.mark.parametrize("engine", ["fast", pytest.param("debug", marks=pytest.mark.slow)])
 def test_too_few_reports_stop_the_run_and_keep_what_was_done(engine):
     settings = {"rounds": 4, "samples": 20, "seeds": [0], "progress": False, "engine": engine}
     with pytest.raises(profl.TooFewReports, match=r"round 1: fewer than min_reports=9 of the 10") as found:
