@@ -2,6 +2,7 @@
 
 w      <- filter(gradients, w)             line 7/11
 g      <- L1                               what ``slope`` makes of the batch; PoFL's is L1 + J^T u
+g      <- g - own + common                 where drift is corrected: ``profl.client.control``
 theta  <- Proj(theta - optimiser(g))       line 9/14
 """
 
@@ -17,12 +18,13 @@ import jax.numpy as jnp
 import optax
 
 from profl import checks
-from profl.algorithms.method import Arrival, Method
-from profl.client import filters
+from profl.algorithms.method import Arrival, Method, Report
+from profl.client import control, filters
 from profl.client.filtering import filter_weights
 from profl.client.gradient import terms
 from profl.problem.problem import View
 from profl.server import rules
+from profl.server.aggregate import combine_models
 from profl.stages import stage
 from profl.typing import Array, Batch, Key, Theta
 
@@ -38,6 +40,13 @@ class State(NamedTuple):
     shared: Any = ()  # the Jacobian that the server sent, where they are shared
     explored: Any = ()  # the last perturbation, where it explores
     samples: Any = ()  # () int32: how many samples to draw next, where it adapts them
+    control: Any = ()  # a ``Control``, where drift is corrected
+
+
+class Server(NamedTuple):
+    """What the server keeps from round to round."""
+
+    common: Any = ()  # the gradient that all reports have in common, where drift is corrected
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,7 @@ class Descent(Method):
       pooled: one centralised learner on everybody's data instead of a federation.
       filter: which samples to trust: "none", "robust", "paper", or a function ``(gradients, weights) -> weights``.
       aggregate: how the server combines models; see ``Method``.
+      correction: "scaffold" for control variates against local drift (``profl.client.control``); None for none.
     """
 
     name: str
@@ -61,9 +71,12 @@ class Descent(Method):
     pooled: bool = False
     filter: Any = "none"
     aggregate: Any = "mean"
+    correction: str | None = None
 
     def __post_init__(self) -> None:
         checks.positive("learning_rate", self.learning_rate)
+        if self.correction is not None:
+            checks.one_of("correction", self.correction, control.CORRECTIONS)
         checks.positive_int("inner_steps", self.inner_steps)
         check_optimiser(self.optimiser)
         filters.check(filters.get(self.filter))
@@ -82,7 +95,7 @@ class Descent(Method):
         return transformation(self.optimiser, self.learning_rate)
 
     def init(self, problem: View, theta: Theta, batch: Batch) -> State:
-        return State(self.transformation.init(theta))
+        return State(self.transformation.init(theta), control=self._control(theta))
 
     def step(
         self, problem: View, state: State, theta: Theta, arrival: Arrival, key: Key
@@ -93,6 +106,9 @@ class Descent(Method):
                 chosen = filters.get(self.filter)
                 weights, told["kept"] = seen(filter_weights(problem, chosen, arrival.deployed, batch, weights))
         loss, gradient, state = self.slope(problem, state, theta, arrival._replace(weights=weights))
+        if self.correction is not None:
+            gradient, kept = control.corrected(state.control, gradient)
+            state = state._replace(control=kept)
         with stage("update") as seen:  # lines 9 and 14: project(theta - eta g)
             theta, optimiser = seen(
                 descend(
@@ -107,6 +123,34 @@ class Descent(Method):
             nothing = jnp.zeros((0,))
             found = seen(terms(problem, "none", arrival.deployed, arrival.batch, arrival.weights, nothing))
         return found.loss, found.first, state
+
+    def report(self, problem: View, state: State, theta: Theta) -> Report:
+        return {"theta": theta} | ({} if self.correction is None else {"control": control.mean(state.control)})
+
+    def receive(self, problem: View, state: State, theta: Theta, mail: Any) -> tuple[Theta, State]:
+        if self.correction is None:
+            return theta, state
+        return theta, state._replace(control=control.received(state.control, mail["common"]))
+
+    def mail_like(self, problem: View, state: State) -> Any:
+        return () if self.correction is None else {"common": state.control.common}
+
+    def open(self, problem: View, theta: Theta) -> Server:
+        return Server() if self.correction is None else Server(control.begin(theta).common)
+
+    def combine(
+        self, problem: View, server: Server, theta: Theta, reports: Report, weights: Array, accepted: Array, key: Key
+    ) -> tuple[Theta, Server, Any]:
+        model, server, mail = super().combine(problem, server, theta, reports, weights, accepted, key)
+        if self.correction is None:
+            return model, server, mail
+        rule = rules.get(self.aggregate)
+        common = combine_models(rule, reports["control"], weights, accepted, server.common)
+        each = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(weights), *leaf.shape)), common)
+        return model, server._replace(common=common), {"common": each}
+
+    def _control(self, theta: Theta) -> Any:
+        return () if self.correction is None else control.begin(theta)
 
 
 def shape_of_f(problem: View, batch: Batch) -> Any:

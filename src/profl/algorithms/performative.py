@@ -119,6 +119,7 @@ class PerformativeDescent(Descent):
             () if self.share is None else nothing,
             () if self.explore is None else self.explore.init(theta),
             () if self.samples is None else self.samples.clip(jnp.asarray(n, float)),
+            self._control(theta),
         )
 
     def deploy(self, problem: View, state: State, key: Key, theta: Theta) -> tuple[Theta, State]:
@@ -153,19 +154,23 @@ class PerformativeDescent(Descent):
         return state.samples
 
     def report(self, problem: View, state: State, theta: Theta) -> Report:
+        told = super().report(problem, state, theta)
         if self.share is None:
-            return {"theta": theta}
+            return told
         own, error = self.jacobian.estimate(state.jacobian), self.jacobian.error(state.jacobian)
-        return {"theta": theta, "jacobian": own, "jacobian_error": jnp.mean(error)}
+        return {**told, "jacobian": own, "jacobian_error": jnp.mean(error)}
 
     def receive(self, problem: View, state: State, theta: Theta, mail: Any) -> tuple[Theta, State]:
+        theta, state = super().receive(problem, state, theta, mail)
         if self.share is None:
             return theta, state
-        jacobian = jnp.where(mail.ready, mail.jacobian, state.shared.jacobian)
-        return theta, state._replace(shared=Shared(jacobian, mail.ready | state.shared.ready, mail.group))
+        new, old = mail["shared"], state.shared
+        jacobian = jnp.where(new.ready, new.jacobian, old.jacobian)
+        return theta, state._replace(shared=Shared(jacobian, new.ready | old.ready, new.group))
 
     def mail_like(self, problem: View, state: State) -> Any:
-        return state.shared
+        mail = super().mail_like(problem, state)
+        return mail if self.share is None else {**dict(mail), "shared": state.shared}
 
     def figures(self, problem: View, state: State, theta: Theta) -> dict[str, Array]:
         """Mean squared error of an entry of J: as the client states it, and as it is, where that is known."""
@@ -186,12 +191,12 @@ class PerformativeDescent(Descent):
     def combine(
         self, problem: View, server: Any, theta: Theta, reports: Report, weights: Array, accepted: Array, key: Key
     ) -> tuple[Theta, Any, Any]:
-        model, server, _ = super().combine(problem, server, theta, reports, weights, accepted, key)
+        model, server, mail = super().combine(problem, server, theta, reports, weights, accepted, key)
         if self.share is None:
-            return model, server, ()
+            return model, server, mail
         shared, groups = self.share.share(key, reports["jacobian"], weights, accepted, reports["jacobian_error"])
         ready = jnp.broadcast_to(jnp.all(jnp.isfinite(shared)), groups.shape)
-        return model, server, Shared(shared, ready, groups)
+        return model, server, {**dict(mail), "shared": Shared(shared, ready, groups)}
 
     # -- inside --------------------------------------------------------------------------------------------------------
 

@@ -27,11 +27,12 @@ def pofl(
     explore: Any = "auto",
     second_term: str = "auto",
     optimiser: Optimiser = optax.sgd,
+    correction: str | None = None,
 ) -> PerformativeDescent:
     """Performative optimal federated learning.
 
     Args:
-      learning_rate, second_term, optimiser: see ``PerformativeDescent``.
+      learning_rate, second_term, optimiser, correction: see ``PerformativeDescent``.
       jacobian: "kalman", "least_squares", "paper", "exact", or an estimator of one's own.
       window: H, how many earlier deployments "least_squares" and "paper" use; "kalman" finds its own memory.
       explore: an ``Exploration`` or None; "auto" takes the default one where the estimator asks for it.
@@ -41,7 +42,8 @@ def pofl(
         ...
     profl.checks.InputError: window must be a whole number of at least 1, got 0
     """
-    return performative("pofl", learning_rate, window, jacobian, explore, second_term=second_term, optimiser=optimiser)
+    parts = {"second_term": second_term, "optimiser": optimiser, "correction": correction}
+    return performative("pofl", learning_rate, window, jacobian, explore, **parts)
 
 
 def pg(

@@ -30,6 +30,7 @@ def profl(
     explore: Any = "auto",
     second_term: str = "auto",
     optimiser: Optimiser = optax.sgd,
+    correction: str | None = None,
 ) -> PerformativeDescent:
     """Performative robust optimal federated learning.
 
@@ -61,4 +62,5 @@ def profl(
         secure_aggregation=secure_aggregation,
         second_term=second_term,
         optimiser=optimiser,
+        correction=correction,
     )
