@@ -40,6 +40,7 @@ class State(NamedTuple):
     shared: Any = ()  # the Jacobian that the server sent, where they are shared
     explored: Any = ()  # the last perturbation, where it explores
     samples: Any = ()  # () int32: how many samples to draw next, where it adapts them
+    measures: Any = ()  # natural units, where it works in them
     control: Any = ()  # a ``Control``, where drift is corrected
 
 
