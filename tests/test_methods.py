@@ -76,6 +76,7 @@ METHODS = {
     "pfl": profl.pfl(),
     "profl, shared": profl.profl(filter="none", share=2, aggregate="median"),
     "profl, corrected": profl.profl(filter="none", share=2, aggregate="median", correction="scaffold"),
+    "pofl, auto": profl.pofl("auto", correction="scaffold"),
     "dfo": profl.dfo(0.05, 0.3),
     "dfo, one point": profl.dfo(0.002, 1.0, points=1),
     "two_stage": profl.two_stage(4, exchanges=3),

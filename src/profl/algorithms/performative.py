@@ -126,8 +126,7 @@ class PerformativeDescent(Descent):
             () if self.explore is None else self.explore.init(theta),
             () if self.samples is None else self.samples.clip(jnp.asarray(n, float)),
             scales.unmeasured(theta, signal, f) if self.measures else (),
-            self._control(theta),
-        )
+        )._replace(**self._kept(theta))
 
     def deploy(self, problem: View, state: State, key: Key, theta: Theta) -> tuple[Theta, State]:
         if self.explore is None:
@@ -155,7 +154,7 @@ class PerformativeDescent(Descent):
         samples = state.samples
         if self.samples is not None:
             with stage("sample size") as seen:  # line 15, once a round
-                known = Evidence(deployed, batch, weights, f, jacobian, gradient, second, self.learning_rate)
+                known = Evidence(deployed, batch, weights, f, jacobian, gradient, second, self._stated_rate(state))
                 samples = seen(jax.lax.cond(last, lambda: self.samples.next(problem, known), lambda: state.samples))
         return found.loss, gradient, state._replace(samples=samples)
 
@@ -209,6 +208,9 @@ class PerformativeDescent(Descent):
         return model, server, {**dict(mail), "shared": Shared(shared, ready, groups)}
 
     # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _stated_rate(self, state: State) -> Any:
+        return state.pace.rate if self.finds_rate else self.learning_rate
 
     def _second(self, problem: View) -> str:
         shifts = problem.family.shift is not None

@@ -20,7 +20,7 @@ from profl.server import clusters
 
 
 def pofl(
-    learning_rate: float = 0.01,
+    learning_rate: float | str = 0.01,
     window: int = 20,
     *,
     jacobian: Any = "kalman",
@@ -47,7 +47,7 @@ def pofl(
 
 
 def pg(
-    learning_rate: float = 0.01,
+    learning_rate: float | str = 0.01,
     window: int = 20,
     *,
     jacobian: Any = "kalman",
@@ -61,7 +61,7 @@ def pg(
 
 
 def performative(
-    name: str, learning_rate: float, window: int, jacobian: Any, explore: Any, share: Any = None, **parts: Any
+    name: str, learning_rate: float | str, window: int, jacobian: Any, explore: Any, share: Any = None, **parts: Any
 ) -> PerformativeDescent:
     """The method with its parts, of which names are short for objects."""
     estimator = jacobians.get(jacobian, checks.positive_int("window", window))

@@ -18,7 +18,7 @@ from profl.client.sample_size import AdaptiveSamples
 
 
 def profl(
-    learning_rate: float = 0.01,
+    learning_rate: float | str = 0.01,
     window: int = 20,
     *,
     filter: Any = "robust",

@@ -22,11 +22,15 @@ from profl.problem.problem import View
 from profl.typing import Array, Batch, Theta
 
 FAR = 2.0**60  # a model so far out shows where the model space ends; its square is still finite in single precision
+COMMON = 0.01  # of the mean slope: clients that differ then agree on scales, and so do parameters that are off by more
 UNBOUNDED = 2.0**40  # a space wider than this has no end that matters
 
 
-def theta_scales(problem: View, theta: Theta, batch: Batch, weights: Array) -> Array:
+def theta_scales(problem: View, theta: Theta, batch: Batch, weights: Array, common: float = 1.0) -> Array:
     """One scale per parameter, (d,); where neither data nor space show any, the size of the parameter, at least one.
+
+    ``common`` is the share with which the square of the mean slope counts in that of a slope: with 1 it is the root
+    mean square, with less it depends less on how far theta is from where the slopes cancel.
 
     >>> from profl.problem.families import GaussianMean
     >>> from profl.problem.problem import everywhere
@@ -42,7 +46,8 @@ def theta_scales(problem: View, theta: Theta, batch: Batch, weights: Array) -> A
 
     losses, slopes = jax.vmap(jax.value_and_grad(loss), (None, 0))(flat, batch)
     spread = jnp.sqrt(weights @ (losses - weights @ losses) ** 2)
-    steepness = jnp.sqrt(weights @ slopes**2)
+    mean = weights @ slopes
+    steepness = jnp.sqrt(weights @ (slopes - mean) ** 2 + common * mean**2)
     shown = spread / (jnp.sqrt(float(flat.size)) * jnp.where(steepness > 0, steepness, 1.0))
     shown = jnp.where((steepness > 0) & (spread > 0), shown, jnp.inf)
     found = jnp.minimum(shown, half_width(problem, theta))
@@ -104,7 +109,7 @@ def unmeasured(theta: Theta, signal: Array, f: Array) -> Measures:
 
 def take_measures(problem: View, theta: Theta, batch: Batch, weights: Array, f: Array, one: Array) -> Measures:
     """Those of a batch that ``theta`` brought in; ``one`` is the variance of one sample's f."""
-    scales = theta_scales(problem, theta, batch, weights)
+    scales = theta_scales(problem, theta, batch, weights, COMMON)
     spread = jnp.sqrt(jnp.where(one > 0, one, jnp.where(jnp.any(one > 0), jnp.max(one), 1.0)))
     signal = Ruler(problem.signal(theta), signal_scales(problem, theta, scales))
     return Measures(jnp.asarray(True), scales, signal, Ruler(f, spread))
