@@ -75,6 +75,8 @@ class Postal(profl.Method):
 METHODS = {
     "pfl": profl.pfl(),
     "profl, shared": profl.profl(filter="none", share=2, aggregate="median"),
+    "profl, corrected": profl.profl(filter="none", share=2, aggregate="median", correction="scaffold"),
+    "pofl, auto": profl.pofl("auto", correction="scaffold"),
     "dfo": profl.dfo(0.05, 0.3),
     "dfo, one point": profl.dfo(0.002, 1.0, points=1),
     "two_stage": profl.two_stage(4, exchanges=3),
@@ -121,7 +123,10 @@ def test_one_trajectory_in_every_engine(name, attack):
     assert np.max(np.abs(fast.theta[:, -1] - fast.theta[:, 0])) > 1e-4  # it moved
 
 
-@pytest.mark.parametrize("name", [*(pytest.param(n, marks=pytest.mark.slow) for n in ("two_stage", "dfo")), "postal"])
+CHECKPOINTED = [*(pytest.param(n, marks=pytest.mark.slow) for n in ("two_stage", "dfo")), "postal", "profl, corrected"]
+
+
+@pytest.mark.parametrize("name", CHECKPOINTED)
 def test_checkpoints_hold_what_a_method_keeps_on_both_sides(name, tmp_path):
     """In double precision: four deployments for three unknowns turn the last bit of f_hat into 1e-5 of the model."""
     with jax.enable_x64(True):
