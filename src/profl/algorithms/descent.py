@@ -97,7 +97,7 @@ class Descent(Method):
 
     @property
     def rereads(self) -> bool:  # type: ignore[override]
-        return self.filter != "none"
+        return self.filter != "none" or self.finds_rate
 
     @property
     def finds_rate(self) -> bool:

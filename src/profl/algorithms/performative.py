@@ -95,6 +95,15 @@ class PerformativeDescent(Descent):
         return any(getattr(part, "measured", False) for part in (self.jacobian, self.explore))
 
     @property
+    def rereads(self) -> bool:  # type: ignore[override]
+        """Taking measures puts samples in memory, if not for long: whole batches then belong there, samples innermost.
+
+        PoFL on pricing (10 clients, 100 rounds of R = 5, n = 500) takes 1.1 times as long as where nothing is measured;
+        without this 3.5 times.
+        """
+        return self.measures or super().rereads
+
+    @property
     def sizes(self) -> tuple[int, ...] | None:  # type: ignore[override]
         return None if self.samples is None else self.samples.sizes
 
@@ -225,11 +234,9 @@ class PerformativeDescent(Descent):
         variance = problem.family.variance(batch, weights, f)
         signal, at = problem.signal(deployed), problem.signal(theta)
         if self.measures:
-            one = variance / jnp.sum(weights**2)
+            one, few = variance / jnp.sum(weights**2), scales.some(batch, weights)
             found = trees.once(
-                ~state.measures.known,
-                lambda: scales.take_measures(problem, deployed, batch, weights, f, one),
-                state.measures,
+                ~state.measures.known, lambda: scales.take_measures(problem, deployed, *few(), f, one), state.measures
             )
             state = state._replace(measures=found)
         if getattr(self.jacobian, "measured", False):

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from profl import trees
-from profl.client.scales import COMMON, theta_scales
+from profl.client.scales import COMMON, some, theta_scales
 from profl.problem.problem import View
 from profl.typing import Array, Batch, Theta
 
@@ -43,7 +43,8 @@ def noted(problem: View, pace: Pace, deployed: Theta, batch: Batch, weights: Arr
     losses = jax.vmap(problem.loss, (None, 0))
     signs = jnp.where(jnp.arange(weights.shape[0]) % 2, 1.0, -1.0).astype(weights.dtype)
     noise = jax.grad(lambda t: (weights * signs) @ losses(t, batch))(deployed)
-    own = trees.once(jnp.all(pace.own == 0), lambda: theta_scales(problem, deployed, batch, weights, COMMON), pace.own)
+    few = some(batch, weights)
+    own = trees.once(jnp.all(pace.own == 0), lambda: theta_scales(problem, deployed, *few(), COMMON), pace.own)
     news = zip((pace.gradient, pace.noise, pace.deployed), (gradient, noise, deployed), strict=True)
     gradients, noises, models = (old + trees.ravel(new) for old, new in news)
     return Pace(pace.rate, pace.scales, own, gradients, noises, models, pace.steps + 1)

@@ -12,6 +12,7 @@ deviation of one sample's. A client takes its ``Measures`` on its first batch, a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -24,6 +25,23 @@ from profl.typing import Array, Batch, Theta
 FAR = 2.0**60  # a model so far out shows where the model space ends; its square is still finite in single precision
 COMMON = 0.01  # of the mean slope: clients that differ then agree on scales, and so do parameters that are off by more
 UNBOUNDED = 2.0**40  # a space wider than this has no end that matters
+ENOUGH = 64  # samples to measure on: scales need not be accurate
+
+
+def some(batch: Batch, weights: Array) -> Callable[[], tuple[Batch, Array]]:
+    """The first samples of a batch and their weights, for measuring on: to be asked for before, called in a loop.
+
+    The samples go into the loop innermost, as they lie in memory (``trees.written``): otherwise they would be
+    rearranged in every step, whether the loop is entered or not (PoFL on pricing: 1.2 times as long, ProFL 1.5 times).
+    """
+    few, inner = weights[:ENOUGH], jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1)[..., :ENOUGH], batch)
+
+    def chosen() -> tuple[Batch, Array]:
+        total = jnp.sum(few)
+        shares = jnp.where(total > 0, few / jnp.where(total > 0, total, 1.0), 1.0 / few.shape[0])
+        return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), inner), shares
+
+    return chosen
 
 
 def theta_scales(problem: View, theta: Theta, batch: Batch, weights: Array, common: float = 1.0) -> Array:
