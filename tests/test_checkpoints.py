@@ -65,14 +65,14 @@ def start(engine, folder, out, rounds):
 @pytest.mark.parametrize(
     ("engine", "kills"),
     [
-        ("loop", 2),
+        ("loop", 1),
         pytest.param("shared", 20, marks=pytest.mark.slow),
         pytest.param("simulate", 20, marks=pytest.mark.slow),
     ],
 )
 def test_kill_9_at_any_moment(engine, kills, tmp_path):
     """A process that is killed again and again, each time after at least one more round, ends with the same bits."""
-    rounds = 12 if kills == 2 else 2000 if engine == "simulate" else 100  # enough to be killed in the middle every time
+    rounds = 12 if kills == 1 else 2000 if engine == "simulate" else 100  # enough to be killed in the middle every time
     expected = killed.run(engine, tmp_path / "whole", rounds=rounds).theta
     folder, out, rng = tmp_path / "killed", tmp_path / "theta.npy", np.random.default_rng(0)
     for _ in range(kills):

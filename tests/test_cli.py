@@ -38,13 +38,13 @@ def test_run_writes_json_plot_and_file(tmp_path):
 
 
 def test_quiet_prints_nothing(tmp_path):
-    result = call("run", "pricing", *SHORT, "--quiet", "--json", str(tmp_path / "a.json"))
+    result = call("run", "housing", *SHORT, "--quiet", "--json", str(tmp_path / "a.json"))
     assert result.output == ""
     assert (tmp_path / "a.json").exists()
 
 
 def test_compare():
-    result = call("compare", "retail", *SHORT, "--algorithms", "pfl,pofl")
+    result = call("compare", "housing", *SHORT, "--algorithms", "pfl,pofl")
     assert result.exit_code == 0
     assert "pofl" in result.output
 

@@ -1,6 +1,7 @@
 """Sharing Jacobians: the right groups are found, sharing helps, and a few absurd reports do no harm.
 
-Most of the time goes into compiling: by default reports have the shapes of two programs, other shapes are slow.
+Most of the time goes into compiling: by default reports have the shapes of two programs, other shapes are slow, and
+so are ten draws of every row in place of three.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ from profl.server.kmeans import kmeans
 slow = pytest.mark.slow
 GAMMAS = (0.75, 1.5, 2.25)
 EVEN, UNEVEN = (34, 33, 33), (70, 20, 10)
-DRAWS = 10
+DRAWS = 3
+
+
+@pytest.fixture(autouse=True, params=[3, pytest.param(10, marks=slow)], ids="{} draws".format)
+def _draws(request, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.DRAWS", request.param)
 
 
 def reports(sigma: float, gammas=GAMMAS, sizes=EVEN, p: int = 5, seed: int = 0):

@@ -14,6 +14,7 @@ import profl
 from profl.client.explore import Exploration
 from profl.client.jacobian import ESTIMATORS, Differences, LeastSquares, get, relative_floor, solve_ridge
 from profl.client.kalman import Kalman
+from profl.client.scales import Ruler, unmeasured
 
 ESTIMATED = [name for name in ESTIMATORS if name != "exact"]
 TRUE = np.array([[1.0, -2.0, 0.5], [0.3, 0.7, 2.0]], np.float32)  # p = 2, s = 3, far from symmetric
@@ -161,13 +162,17 @@ def test_kalman_does_not_forget_by_exploring():
     assert errors[0] / errors[1] == pytest.approx(4, rel=0.15)
 
 
+TWO = jnp.full(5, 2.0)
+MEASURES = unmeasured(TWO, TWO, TWO)._replace(known=jnp.asarray(True), scales=TWO, signal=Ruler(0 * TWO, TWO))
+
+
 def test_perturbations_cancel_in_pairs_and_fade():
     view = profl.cases.pricing().functions.view()
     explore, theta = Exploration(scale=0.1, fade=0.5, settle=4.0), jnp.full(5, 2.0)
     state, moves = explore.init(theta), []
     for i in range(60):
         key = jax.random.fold_in(jax.random.key(0), i)
-        deployed, state = explore.explore(view, key, state, theta, jnp.eye(5), jnp.full((5, 5), 1e-4))
+        deployed, state = explore.explore(view, key, state, theta, jnp.eye(5), jnp.full((5, 5), 1e-4), MEASURES)
         moves.append(np.asarray(deployed - theta))
     pairs = np.array(moves).reshape(30, 2, 5)
     np.testing.assert_allclose(pairs.sum(axis=1), 0, atol=1e-6)
@@ -184,7 +189,8 @@ def test_at_an_edge_only_the_ignorant_move_inwards():
         state = Exploration().init(theta)
         for i in range(8):
             key = jax.random.fold_in(jax.random.key(1), i)
-            deployed, state = Exploration().explore(view, key, state, theta, jnp.eye(5), jnp.full((5, 5), error))
+            known = jnp.eye(5), jnp.full((5, 5), error), MEASURES
+            deployed, state = Exploration().explore(view, key, state, theta, *known)
             deltas.append(float(deployed[0] - 5.0))
         assert (min(deltas) < -0.1) == moved
         assert max(deltas) <= 0

@@ -22,7 +22,7 @@ SMALL = {"rounds": 4, "local_steps": 2, "progress": False}
 @pytest.mark.parametrize(
     "method",
     [
-        profl.pfl(),
+        pytest.param(profl.pfl(), marks=pytest.mark.slow),
         profl.pofl(),
         profl.profl(filter="none", share=2),
         pytest.param(profl.profl(filter="none", samples=profl.AdaptiveSamples(0.2, 20, 80)), marks=pytest.mark.slow),

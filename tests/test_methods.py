@@ -75,6 +75,8 @@ class Postal(profl.Method):
 METHODS = {
     "pfl": profl.pfl(),
     "profl, shared": profl.profl(filter="none", share=2, aggregate="median"),
+    "profl, corrected": profl.profl(filter="none", share=2, aggregate="median", correction="scaffold"),
+    "pofl, auto": profl.pofl("auto", correction="scaffold"),
     "dfo": profl.dfo(0.05, 0.3),
     "dfo, one point": profl.dfo(0.002, 1.0, points=1),
     "two_stage": profl.two_stage(4, exchanges=3),
@@ -94,12 +96,13 @@ def over_flower(method, folder=None, **settings):
     return run
 
 
-SLOW = [("pfl", None), ("profl, shared", None), ("dfo", None), ("dfo, one point", None), ("two_stage", "sign_flip")]
 PAIRS = [(name, attack) for name in METHODS for attack in (None, "sign_flip")]
+# Each row compiles four engines. Without an attack the checkpoints below and test_loop hold engines to each other.
+SHORT = [(name, "sign_flip") for name in ("dfo, one point", "two_stage, robust", "postal")]
 
 
 @pytest.mark.parametrize(
-    ("name", "attack"), [pytest.param(*pair, marks=[pytest.mark.slow] if pair in SLOW else []) for pair in PAIRS]
+    ("name", "attack"), [pytest.param(*pair, marks=[] if pair in SHORT else pytest.mark.slow) for pair in PAIRS]
 )
 def test_one_trajectory_in_every_engine(name, attack):
     """In double precision, since some of these turn the last bit of a loss into the fourth digit of a model."""
@@ -120,7 +123,10 @@ def test_one_trajectory_in_every_engine(name, attack):
     assert np.max(np.abs(fast.theta[:, -1] - fast.theta[:, 0])) > 1e-4  # it moved
 
 
-@pytest.mark.parametrize("name", ["two_stage", "dfo", "postal"])
+CHECKPOINTED = [*(pytest.param(n, marks=pytest.mark.slow) for n in ("two_stage", "dfo")), "postal", "profl, corrected"]
+
+
+@pytest.mark.parametrize("name", CHECKPOINTED)
 def test_checkpoints_hold_what_a_method_keeps_on_both_sides(name, tmp_path):
     """In double precision: four deployments for three unknowns turn the last bit of f_hat into 1e-5 of the model."""
     with jax.enable_x64(True):
@@ -317,18 +323,24 @@ def test_two_stage_weighs_samples_where_nothing_can_be_shifted():
     case, method = profl.cases.group_pricing(clients=2), profl.two_stage(20, 1.0)
     plan = make_plan(case, method, Schedule(rounds=1, local_steps=21, samples=20_000, seeds=0))
     theta, states = trees.take(plan.models, 0), first_states(plan.settings, plan.population, trees.take(plan.models, 0))
+
+    @jax.jit
+    def looked(row, state):
+        """The report, and the slopes of the risk and of the risk on the data as they are."""
+        exact = jax.grad(lambda t: case.reaction.decoupled(t, t, row))(theta)
+        stable = jax.grad(lambda t: case.reaction.decoupled(theta, t, row))(theta)
+        return method.report(plan.settings.functions.view(row), state, theta), exact, stable
+
     for client in range(2):
         row, state = trees.take((plan.population, states), client)
         place = (plan.roots[0], jnp.int32(0), theta, jnp.int32(client), row, state)
         done = jax.jit(local_steps, static_argnums=(0, 1))(plan.settings, 20_000, *place)
-        report = method.report(plan.settings.functions.view(row.clients), done.state, theta)
-        exact = jax.grad(lambda t, c=row.clients: case.reaction.decoupled(t, t, c))(theta)
-        stable = jax.grad(lambda t, c=row.clients: case.reaction.decoupled(theta, t, c))(theta)
+        report, exact, stable = looked(row.clients, done.state)
         assert np.linalg.norm(report["fit"][:, 0] - exact) < 0.25 * np.linalg.norm(exact - stable)
 
 
 @pytest.mark.parametrize("points", [pytest.param(1, marks=pytest.mark.slow), 2])
-@pytest.mark.parametrize("seeds", [2, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [1, pytest.param(10, marks=pytest.mark.slow)])
 def test_dfo_gets_down_on_losses_alone(points, seeds):
     """Below a tenth of the starting excess within 2,000 deployments a client."""
     method = profl.dfo(0.01, 0.5) if points == 2 else profl.dfo(0.0005, 2.0, points=1)
@@ -400,7 +412,7 @@ MEDIANS = {(0.01, 1000): 2.8e-4, (100, 1000): 1.4e-3, (0.01, 5000): 8e-5, (100, 
 
 
 @pytest.mark.parametrize(
-    ("eps", "n", "trials"), [(100, 1000, 16), *(pytest.param(*key, 50, marks=pytest.mark.slow) for key in MEDIANS)]
+    ("eps", "n", "trials"), [(100, 1000, 7), *(pytest.param(*key, 50, marks=pytest.mark.slow) for key in MEDIANS)]
 )
 def test_two_stage_reproduces_millers_regression(eps, n, trials):
     """n / 2 random models with one sample each, then n / 2 samples at theta = 0; medians of 50 trials, within 2x.

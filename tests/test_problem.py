@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +16,12 @@ from tests.problems import CASES, cross_pricing
 every_case = pytest.mark.parametrize("name", CASES)
 
 
+@functools.cache
+def made(name: str) -> profl.Problem:
+    """Three clients; one object for all tests, so that its points are found once."""
+    return CASES[name](clients=3)
+
+
 def somewhere(problem: profl.Problem, seed: int = 7) -> np.ndarray:
     """A model inside the model space, away from any special point."""
     return np.asarray(problem.initial(random.start_key(random.seed_key(seed))), dtype=np.float64)
@@ -21,7 +29,7 @@ def somewhere(problem: profl.Problem, seed: int = 7) -> np.ndarray:
 
 @every_case
 def test_gradient_is_the_slope_of_the_risk(name):
-    problem = CASES[name]()
+    problem = made(name)
     theta, step = somewhere(problem), 1e-5
     slopes = [
         (problem.risk(theta + step * e) - problem.risk(theta - step * e)) / (2 * step) for e in np.eye(theta.size)
@@ -31,7 +39,7 @@ def test_gradient_is_the_slope_of_the_risk(name):
 
 @every_case
 def test_risk_agrees_with_samples(name):
-    problem = CASES[name](clients=3)
+    problem = made(name)
     theta = somewhere(problem).astype(np.float32)
     clients = trees.cast(problem.clients, jnp.float32)
 
@@ -39,7 +47,7 @@ def test_risk_agrees_with_samples(name):
         batch = problem.reaction.sample(random.data_key(random.seed_key(1), client, 0), theta, row, 200_000)
         return jax.vmap(problem.loss, (None, 0))(theta, batch)
 
-    draws = np.asarray(jax.vmap(losses)(jnp.arange(3), clients), dtype=np.float64)
+    draws = np.asarray(jax.jit(jax.vmap(losses))(jnp.arange(3), clients), dtype=np.float64)
     errors = draws.std(axis=1) / np.sqrt(draws.shape[1])
     assert np.all(np.abs(draws.mean(axis=1) - problem.client_risks(theta)) < 4 * errors)
     assert np.all(errors < 0.01 * max(1.0, np.abs(draws).max()))  # or the line above could not fail
@@ -47,7 +55,7 @@ def test_risk_agrees_with_samples(name):
 
 @every_case
 def test_parameters_agree_with_the_family_estimate(name):
-    problem = CASES[name](clients=2)
+    problem = made(name)
     theta = somewhere(problem).astype(np.float32)
     client = trees.take(trees.cast(problem.clients, jnp.float32), 1)
     n, trials = 2000, 200
@@ -58,7 +66,7 @@ def test_parameters_agree_with_the_family_estimate(name):
         f = problem.family.estimate(batch, weights)
         return f, problem.family.variance(batch, weights, f)
 
-    estimates, variances = jax.vmap(estimate)(jax.random.split(random.seed_key(3), trials))
+    estimates, variances = jax.jit(jax.vmap(estimate))(jax.random.split(random.seed_key(3), trials))
     told = problem.reaction.parameters(theta, client)
     errors = estimates.std(0) / np.sqrt(trials)
     assert np.all(np.abs(estimates.mean(0) - told) < 4 * errors)
@@ -68,7 +76,7 @@ def test_parameters_agree_with_the_family_estimate(name):
 
 @every_case
 def test_no_feasible_direction_descends_at_the_optimum(name):
-    problem = CASES[name]()
+    problem = made(name)
     theta = problem.optimum
     step = theta - np.asarray(problem.project(theta - problem.gradient(theta)))
     assert np.max(np.abs(step)) < 1e-6
@@ -80,7 +88,7 @@ def test_no_feasible_direction_descends_at_the_optimum(name):
 
 @every_case
 def test_repeated_gradient_descent_stays_at_the_stable_point(name):
-    problem = CASES[name]()
+    problem = made(name)
     theta = problem.stable
     step = theta - np.asarray(problem.project(theta - problem.stable_gradient(theta)))
     assert np.max(np.abs(step)) < 1e-6
@@ -88,17 +96,17 @@ def test_repeated_gradient_descent_stays_at_the_stable_point(name):
 
 @every_case
 def test_the_stable_point_is_worse_than_the_optimum(name):
-    problem = CASES[name]()
+    problem = made(name)
     assert problem.risk(problem.stable) > problem.risk(problem.optimum) + 1e-3
 
 
 @every_case
 def test_jacobian_is_the_slope_of_the_parameters(name):
-    problem = CASES[name](clients=2)
+    problem = made(name)
     theta, step = somewhere(problem), 1e-6
     with jax.enable_x64(True):
         client = trees.take(trees.cast(problem.clients, jnp.float64), 0)
-        f = problem.reaction.parameters
+        f = jax.jit(problem.reaction.parameters)
         columns = [
             (f(jnp.asarray(theta + step * e), client) - f(jnp.asarray(theta - step * e), client)) / (2 * step)
             for e in np.eye(theta.size)
@@ -148,7 +156,7 @@ def test_heterogeneity_spreads_the_sensitivities():
 @pytest.mark.parametrize("name", ["pricing", "housing", pytest.param("retail", marks=pytest.mark.slow)])
 def test_numerical_answers_match_the_closed_form(name):
     """A user's problem knows only how to sample (and, for shares, f): the same points come out, to its accuracy."""
-    exact = CASES[name](clients=3)
+    exact = made(name)
     known = exact.reaction.parameters if exact.family.shift is None else None
     sampled = profl.Problem(
         exact.name,
@@ -187,5 +195,5 @@ def test_accuracy_of_strategic_classification_agrees_with_samples():
         batch = problem.reaction.sample(random.data_key(random.seed_key(5), client, 0), theta, row, 100_000)
         return jnp.mean((batch["x"] @ theta > 0) == (batch["y"] == 1))
 
-    measured = float(jnp.mean(jax.vmap(right)(jnp.arange(2), clients)))
+    measured = float(jnp.mean(jax.jit(jax.vmap(right))(jnp.arange(2), clients)))
     assert problem.accuracy(theta) == pytest.approx(measured, abs=4 * 0.5 / np.sqrt(200_000))

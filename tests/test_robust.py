@@ -20,7 +20,11 @@ from profl.experiments import robust
 from profl.server.attacks import apply, get, hostile_clients
 from profl.server.clusters import Clusters
 
-SHORT = {"rounds": 60, "samples": 500, "seeds": range(2), "progress": False}
+SHORT = {"rounds": 60, "samples": 500, "seeds": range(1), "progress": False}
+FULL = {**SHORT, "seeds": range(2)}
+
+
+weighed = jax.jit(filter_weights, static_argnums=(0, 1))
 
 
 def drawn(problem, theta, n=500, client=0, seed=0):
@@ -38,7 +42,7 @@ def test_clean_classes_are_not_clean_and_junk():
     y = np.asarray(batch["y"])
     weights = jnp.where(y == y.min(), 1.0, 0.25)
     weights = weights / weights.sum()
-    believed, kept = filter_weights(problem.functions, RobustFilter(), theta, batch, weights)
+    believed, kept = weighed(problem.functions, RobustFilter(), theta, batch, weights)
     assert kept > 0.99
     for label in (y.min(), y.max()):
         assert np.sum(believed[y == label]) == pytest.approx(float(np.sum(weights[y == label])), abs=1e-5)
@@ -51,9 +55,7 @@ def test_junk_gets_no_weight_and_the_clean_keep_theirs(share):
     batch = np.array(drawn(problem, theta))
     bad = np.arange(500) < 500 * share
     batch[bad] += 30.0
-    believed, kept = filter_weights(
-        problem.functions, RobustFilter(), theta, jnp.asarray(batch), jnp.full(500, 1 / 500)
-    )
+    believed, kept = weighed(problem.functions, RobustFilter(), theta, jnp.asarray(batch), jnp.full(500, 1 / 500))
     assert np.all(np.asarray(believed)[bad] == 0)
     assert kept == pytest.approx(1 - share, abs=0.02)
     assert np.sum(believed) == pytest.approx(1, abs=1e-5)
@@ -64,7 +66,7 @@ def test_no_filter_changes_nothing():
     theta = jnp.full(5, 2.0)
     weights = jnp.full(500, 1 / 500)
     for choice in (None, keep_all):
-        believed, kept = filter_weights(problem.functions, choice, theta, drawn(problem, theta), weights)
+        believed, kept = weighed(problem.functions, choice, theta, drawn(problem, theta), weights)
         np.testing.assert_allclose(believed, weights, rtol=1e-6)
         assert kept == pytest.approx(1)
 
@@ -85,11 +87,13 @@ def test_first_order_evidence_is_the_linear_part_of_the_gradient():
     assert abs(skew[0]) < 0.5 < abs(skew[1])
 
 
-def test_with_the_filter_junk_costs_little_and_without_it_much():
+@pytest.mark.parametrize(("clients", "settings"), [(2, SHORT), pytest.param(10, FULL, marks=pytest.mark.slow)])
+def test_with_the_filter_junk_costs_little_and_without_it_much(clients, settings):
     """Short form of ``profl bench robust``'s second part: 20 % of samples ten deviations away."""
-    clean = profl.simulate(profl.cases.pricing(), profl.profl(), **SHORT).tail_excess().mean()
-    case = profl.contaminate(profl.cases.pricing(), 0.2, "blob", distance=10)
-    runs = {name: profl.simulate(case, profl.profl(filter=name), **SHORT) for name in ("robust", "none")}
+    problem = profl.cases.pricing(clients=clients)
+    none, case = (profl.contaminate(problem, share, "blob", distance=10) for share in (0.0, 0.2))  # one program
+    clean = profl.simulate(none, profl.profl(), **settings).tail_excess().mean()
+    runs = {name: profl.simulate(case, profl.profl(filter=name), **settings) for name in ("robust", "none")}
     assert runs["robust"].tail_excess().mean() <= 1.5 * clean + 0.01
     assert runs["none"].tail_excess().mean() >= 0.3
     assert runs["robust"].kept[:, 1:].mean() == pytest.approx(0.8, abs=0.01)
@@ -119,9 +123,10 @@ def test_the_published_bound_is_guarded():
     assert int(paper_size(size, 0.01, 1e-6 * losses, gradient, slope, one)) == pytest.approx(369, abs=1)
 
 
-def test_adaptive_runs_draw_fewer_samples_within_the_tolerance():
+@pytest.mark.parametrize("settings", [SHORT, pytest.param({**FULL, "rounds": 100}, marks=pytest.mark.slow)])
+def test_adaptive_runs_draw_fewer_samples_within_the_tolerance(settings):
     method = profl.profl(filter="none", samples=profl.AdaptiveSamples(0.1, 50, 1000))
-    run = profl.simulate(profl.cases.pricing(), method, **{**SHORT, "samples": 1000, "rounds": 100})
+    run = profl.simulate(profl.cases.pricing(), method, **{**settings, "samples": 1000})
     mean = run.samples[:, -1] / run.deployments[:, -1]
     assert np.all((mean >= 50) & (mean <= 500))
     assert run.tail_excess().mean() <= 0.1
@@ -162,11 +167,16 @@ def test_a_poisoned_estimate_is_turned_around():
     np.testing.assert_allclose(get("f_hat").f_hat(jnp.array([2.0])), [-2.0])
 
 
-@pytest.mark.parametrize("attack", [*(pytest.param(a, marks=pytest.mark.slow) for a in ("scaled", "stale")), "f_hat"])
-def test_the_fitting_rule_withstands_and_the_mean_does_not(attack):
+LONGER = {**FULL, "rounds": 100}
+
+
+@pytest.mark.parametrize(
+    ("attack", "settings"),
+    [("f_hat", SHORT), *(pytest.param(a, LONGER, marks=pytest.mark.slow) for a in ("scaled", "stale", "f_hat"))],
+)
+def test_the_fitting_rule_withstands_and_the_mean_does_not(attack, settings):
     """Short form of the benchmark's fifth part: two of ten clients hostile."""
     case = profl.cases.pricing()
-    settings = {**SHORT, "rounds": 100}
     free = profl.simulate(case, profl.profl(filter="none"), **settings).tail_excess().mean()
     excess = {
         rule: profl.simulate(case, profl.profl(filter="none", aggregate=rule), attack=attack, **settings)
@@ -179,14 +189,14 @@ def test_the_fitting_rule_withstands_and_the_mean_does_not(attack):
 
 
 def test_refused_reports_are_counted_and_the_run_goes_on():
-    run = profl.simulate(profl.cases.pricing(), profl.pofl(), attack="nan", hostile=[3, 5], **SHORT)
+    run = profl.simulate(profl.cases.pricing(), profl.pofl(), attack="nan", hostile=[3, 5], **FULL)
     assert run.refused[:, -1].tolist() == [120, 120]
     assert run.first_refused == ((1, 3), (1, 3))
     assert not run.diverged.any()
     assert "client 3" in run.failures()[0]
 
 
-@pytest.mark.parametrize("engine", ["fast", "debug"])
+@pytest.mark.parametrize("engine", ["fast", pytest.param("debug", marks=pytest.mark.slow)])
 def test_too_few_reports_stop_the_run_and_keep_what_was_done(engine):
     settings = {"rounds": 4, "samples": 20, "seeds": [0], "progress": False, "engine": engine}
     with pytest.raises(profl.TooFewReports, match=r"round 1: fewer than min_reports=9 of the 10") as found:

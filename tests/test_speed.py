@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -79,55 +80,65 @@ def test_the_plain_loop_does_the_same():
     np.testing.assert_allclose(peers.numpy_loop(2, 150), best, atol=0.3)
 
 
-ON_EIGHT = """
+ON_FOUR = """
 import json, sys, jax, profl
-case = profl.cases.pricing(clients=int(sys.argv[1]), goods=2)
-run = profl.simulate(case, profl.pofl(), **json.loads(sys.argv[2]))
-print(json.dumps([jax.local_device_count(), run.theta.tolist()]))
+for settings in json.loads(sys.argv[1]):
+    run = profl.simulate(profl.cases.pricing(clients=6, goods=2), profl.pofl(), **settings)
+    print(json.dumps([jax.local_device_count(), run.theta.tolist()]))
 """
 
 
-@pytest.mark.parametrize(("clients", "seeds"), [(3, 6), (16, 1)])
-def test_what_is_spread_over_devices_gives_the_same_run(clients, seeds):
-    """Six seeds on six of eight devices; the sixteen clients of one seed on all eight."""
-    settings = {"rounds": 4, "local_steps": 2, "samples": 40, "seeds": list(range(seeds)), "progress": False}
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+def test_what_is_spread_over_devices_gives_the_same_run():
+    """Six seeds on three of four devices, two on each; so are the six clients of one seed."""
+    settings = {"rounds": 4, "local_steps": 2, "samples": 40, "progress": False}
+    asked = [{**settings, "seeds": list(range(6))}, {**settings, "seeds": [0]}]
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
-        [sys.executable, "-c", ON_EIGHT, str(clients), json.dumps(settings)],
+        [sys.executable, "-c", ON_FOUR, json.dumps(asked)],
         env=environment,
         capture_output=True,
         text=True,
         check=True,
     )
-    devices, theta = json.loads(done.stdout.splitlines()[-1])
-    alone = profl.simulate(profl.cases.pricing(clients=clients, goods=2), profl.pofl(), **settings)
-    assert devices == 8
-    np.testing.assert_allclose(theta, alone.theta, atol=2e-6)
+    alone = profl.simulate(profl.cases.pricing(clients=6, goods=2), profl.pofl(), **asked[0])
+    for line, seeds in zip(done.stdout.splitlines()[-2:], (6, 1), strict=True):
+        devices, theta = json.loads(line)
+        assert devices == 4
+        np.testing.assert_allclose(theta, alone.theta[:seeds], atol=2e-6)
 
 
-def test_how_a_run_is_laid_out_changes_nothing_but_its_memory():
-    case, settings = profl.cases.pricing(clients=7, goods=2), {"rounds": 3, "samples": 40, "progress": False}
+OTHER_LAYOUTS = [{"client_chunk": 2}, pytest.param({"client_chunk": 100}, marks=pytest.mark.slow), {"prng": "stock"}]
+
+
+@pytest.mark.parametrize("other", OTHER_LAYOUTS, ids=str)
+def test_how_a_run_is_laid_out_changes_nothing_but_its_memory(other):
+    case = profl.cases.pricing(clients=7, goods=2)
+    settings = {"rounds": 3, "samples": 40, "seeds": [0, 1], "progress": False}
     whole = profl.simulate(case, profl.pofl(), **settings)
-    for other in ({"client_chunk": 2}, {"client_chunk": 100}, {"prng": "stock"}):
-        np.testing.assert_allclose(
-            profl.simulate(case, profl.pofl(), **settings, **other).theta, whole.theta, atol=2e-6
-        )
+    np.testing.assert_allclose(profl.simulate(case, profl.pofl(), **settings, **other).theta, whole.theta, atol=2e-6)
+
+
+def test_a_layout_that_cannot_be_is_refused():
+    case, settings = profl.cases.pricing(clients=7, goods=2), {"rounds": 3, "samples": 40, "progress": False}
     with pytest.raises(profl.InputError, match="client_chunk must be a whole number of at least 1, got 0"):
         profl.simulate(case, profl.pofl(), **settings, client_chunk=0)
     with pytest.raises(profl.InputError, match="unknown prng 'fast'"):
         profl.simulate(case, profl.pofl(), **settings, prng="fast")
 
 
-def test_only_what_needs_it_is_cut_however_batches_are_mapped():
+@pytest.mark.parametrize(
+    ("clean", "junk", "rows"), [(2, 2, 2), pytest.param(9, 12, 3, marks=pytest.mark.slow)], ids=["2 x 2", "3 x 7"]
+)
+def test_only_what_needs_it_is_cut_however_batches_are_mapped(clean, junk, rows):
     filter_ = filters.RobustFilter()
-    points = jnp.concatenate([batches(9), batches(12, 0.2, 10)]).swapaxes(1, 2).reshape(3, 7, N, D)
-    alone = np.array([[filter_(points[i, j], EQUAL) for j in range(7)] for i in range(3)])
+    points = jnp.concatenate([batches(clean), batches(junk, 0.2, 10)]).swapaxes(1, 2).reshape(rows, -1, N, D)
+    alone = np.array([[filter_(batch, EQUAL) for batch in row] for row in points])
     together = jax.jit(jax.vmap(jax.vmap(lambda seen: filter_(seen, EQUAL))))(points)
     np.testing.assert_array_equal(np.asarray(together), alone)
     untouched = (alone == np.asarray(EQUAL)).all(-1).ravel()
-    assert untouched[:9].all()
-    assert not untouched[9:].any()
+    assert untouched[:clean].all()
+    assert not untouched[clean:].any()
 
 
 @pytest.mark.parametrize("case", [profl.cases.pricing, profl.cases.housing, profl.cases.strategic, profl.cases.retail])
@@ -149,9 +160,10 @@ def ten_steps(problem, sampled):
     theta = trees.cast(problem.initial(random.seed_key(9)), float)
     weights = jnp.full(500, 1 / 500, dtype=float)
     state = method.init(view, theta, trees.cast(sampled[0]))
+    step = jax.jit(partial(method.step, view))
     for batch in sampled:
-        arrival = profl.Arrival(trees.cast(batch), weights, theta, False)
-        theta, state, _ = method.step(view, state, theta, arrival, random.seed_key(0))
+        arrival = profl.Arrival(trees.cast(batch), weights, theta, jnp.asarray(False))
+        theta, state, _ = step(state, theta, arrival, random.seed_key(0))
     return np.asarray(theta)
 
 

@@ -76,6 +76,18 @@ def map_chunks(function: Callable[..., Any], chunk: int, *stacked: Any) -> Any:
     return jax.lax.map(lambda row: function(*row), stacked, batch_size=chunk if chunk > 1 else None)
 
 
+def once(needed: Array, make: Callable[[], Any], old: Any) -> Any:
+    """``make()`` where ``needed``, else ``old``: a loop that goes round once or not at all.
+
+    Unlike a conditional, which computes both sides for all rows once it is mapped over rows, this costs something only
+    while a row needs it.
+
+    >>> jax.vmap(lambda need, old: once(need, lambda: old + 1.0, old))(jnp.array([True, False]), jnp.zeros(2))
+    Array([1., 0.], dtype=float32)
+    """
+    return jax.lax.while_loop(lambda c: c[0], lambda c: (jnp.zeros_like(c[0]), make()), (needed, old))[1]
+
+
 def written(make: Callable[[], Any], yes: Array) -> Any:
     """``make()``, a batch with samples first, written to memory once; ``yes`` is true, but traced.
 

@@ -2,6 +2,7 @@
 
 w      <- filter(gradients, w)             line 7/11
 g      <- L1                               what ``slope`` makes of the batch; PoFL's is L1 + J^T u
+g      <- g - own + common                 where drift is corrected: ``profl.client.control``
 theta  <- Proj(theta - optimiser(g))       line 9/14
 """
 
@@ -16,13 +17,16 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from profl import checks
-from profl.algorithms.method import Arrival, Method
-from profl.client import filters
+from profl import checks, trees
+from profl.algorithms.method import Arrival, Method, Report
+from profl.client import control, filters
+from profl.client import pace as paces
 from profl.client.filtering import filter_weights
 from profl.client.gradient import terms
 from profl.problem.problem import View
+from profl.server import rate as rates
 from profl.server import rules
+from profl.server.aggregate import combine_models
 from profl.stages import stage
 from profl.typing import Array, Batch, Key, Theta
 
@@ -38,6 +42,16 @@ class State(NamedTuple):
     shared: Any = ()  # the Jacobian that the server sent, where they are shared
     explored: Any = ()  # the last perturbation, where it explores
     samples: Any = ()  # () int32: how many samples to draw next, where it adapts them
+    measures: Any = ()  # natural units, where it works in them
+    control: Any = ()  # a ``Control``, where drift is corrected
+    pace: Any = ()  # a ``Pace``, where the learning rate is found
+
+
+class Server(NamedTuple):
+    """What the server keeps from round to round."""
+
+    common: Any = ()  # the gradient that all reports have in common, where drift is corrected
+    rate: Any = ()  # a ``Rate``, where the learning rate is found
 
 
 @dataclass(frozen=True)
@@ -46,24 +60,32 @@ class Descent(Method):
 
     Args:
       name: shown in tables and plots.
-      learning_rate: eta, handed to ``optimiser``.
+      learning_rate: eta, handed to ``optimiser``; or "auto", for one that the server finds (``profl.server.rate``), by
+        which then the steps of ``optimiser`` with a learning rate of one are multiplied.
       optimiser: an optax factory such as ``optax.sgd``, or a ready transformation with its own learning rate.
       inner_steps: gradient steps on one batch.
       pooled: one centralised learner on everybody's data instead of a federation.
       filter: which samples to trust: "none", "robust", "paper", or a function ``(gradients, weights) -> weights``.
       aggregate: how the server combines models; see ``Method``.
+      correction: "scaffold" for control variates against local drift (``profl.client.control``); None for none.
     """
 
     name: str
-    learning_rate: float = 0.01
+    learning_rate: float | str = 0.01
     optimiser: Optimiser = optax.sgd
     inner_steps: int = 1
     pooled: bool = False
     filter: Any = "none"
     aggregate: Any = "mean"
+    correction: str | None = None
 
     def __post_init__(self) -> None:
-        checks.positive("learning_rate", self.learning_rate)
+        if isinstance(self.learning_rate, str):
+            checks.one_of("learning_rate", self.learning_rate, ["auto"])
+        else:
+            checks.positive("learning_rate", self.learning_rate)
+        if self.correction is not None:
+            checks.one_of("correction", self.correction, control.CORRECTIONS)
         checks.positive_int("inner_steps", self.inner_steps)
         check_optimiser(self.optimiser)
         filters.check(filters.get(self.filter))
@@ -71,18 +93,22 @@ class Descent(Method):
 
     @property
     def info(self) -> tuple[str, ...]:  # type: ignore[override]
-        return ("loss",) if self.filter == "none" else ("loss", "kept")
+        return ("loss", *(["kept"] if self.filter != "none" else []), *(["rate"] if self.finds_rate else []))
 
     @property
     def rereads(self) -> bool:  # type: ignore[override]
-        return self.filter != "none"
+        return self.filter != "none" or self.finds_rate
+
+    @property
+    def finds_rate(self) -> bool:
+        return self.learning_rate == "auto"
 
     @property
     def transformation(self) -> optax.GradientTransformation:
-        return transformation(self.optimiser, self.learning_rate)
+        return transformation(self.optimiser, 1.0 if self.finds_rate else float(self.learning_rate))
 
     def init(self, problem: View, theta: Theta, batch: Batch) -> State:
-        return State(self.transformation.init(theta))
+        return State(self.transformation.init(theta))._replace(**self._kept(theta))
 
     def step(
         self, problem: View, state: State, theta: Theta, arrival: Arrival, key: Key
@@ -93,10 +119,25 @@ class Descent(Method):
                 chosen = filters.get(self.filter)
                 weights, told["kept"] = seen(filter_weights(problem, chosen, arrival.deployed, batch, weights))
         loss, gradient, state = self.slope(problem, state, theta, arrival._replace(weights=weights))
+        factor = None
+        if self.finds_rate:
+            pace = paces.noted(problem, state.pace, arrival.deployed, batch, weights, gradient)
+            state, factor, told["rate"] = state._replace(pace=pace), paces.factor(pace, theta), pace.rate
+        if self.correction is not None:
+            gradient, kept = control.corrected(state.control, gradient)
+            state = state._replace(control=kept)
         with stage("update") as seen:  # lines 9 and 14: project(theta - eta g)
             theta, optimiser = seen(
                 descend(
-                    problem, self.transformation, state.optimiser, theta, gradient, batch, weights, self.inner_steps
+                    problem,
+                    self.transformation,
+                    state.optimiser,
+                    theta,
+                    gradient,
+                    batch,
+                    weights,
+                    self.inner_steps,
+                    factor,
                 )
             )
         return theta, state._replace(optimiser=optimiser), {"loss": loss, **told}
@@ -107,6 +148,59 @@ class Descent(Method):
             nothing = jnp.zeros((0,))
             found = seen(terms(problem, "none", arrival.deployed, arrival.batch, arrival.weights, nothing))
         return found.loss, found.first, state
+
+    def report(self, problem: View, state: State, theta: Theta) -> Report:
+        told: Report = {"theta": theta}
+        if self.correction is not None:
+            told["control"] = control.mean(state.control)
+        return {**told, **paces.report(state.pace)} if self.finds_rate else told
+
+    def receive(self, problem: View, state: State, theta: Theta, mail: Any) -> tuple[Theta, State]:
+        if self.correction is not None:
+            state = state._replace(control=control.received(state.control, mail["common"]))
+        if self.finds_rate:
+            state = state._replace(pace=paces.received(state.pace, mail["rate"], mail["scales"]))
+        return theta, state
+
+    def mail_like(self, problem: View, state: State) -> Any:
+        mail = {} if self.correction is None else {"common": state.control.common}
+        if self.finds_rate:
+            mail |= {"rate": state.pace.rate, "scales": state.pace.scales}
+        return mail or ()
+
+    def open(self, problem: View, theta: Theta) -> Server:
+        return Server(
+            () if self.correction is None else control.begin(theta).common,
+            rates.begin(trees.ravel(theta)) if self.finds_rate else (),
+        )
+
+    def combine(
+        self, problem: View, server: Server, theta: Theta, reports: Report, weights: Array, accepted: Array, key: Key
+    ) -> tuple[Theta, Server, Any]:
+        model, server, _ = super().combine(problem, server, theta, reports, weights, accepted, key)
+        mail, rule = {}, rules.get(self.aggregate)
+        if self.correction is not None:
+            common = combine_models(rule, reports["control"], weights, accepted, server.common)
+            mail, server = {"common": common}, server._replace(common=common)
+        if self.finds_rate:
+            flat = trees.ravel(theta)
+            told = {name: reports[name] for name in ("gradient", "gradient_noise", "deployed")}
+            told["scales"] = jnp.log(jnp.maximum(reports["scales"], jnp.finfo(flat.dtype).tiny))
+            centre = {**dict.fromkeys(told, 0 * flat), "deployed": flat}
+            found = {name: combine_models(rule, told[name], weights, accepted, centre[name]) for name in told}
+            steps = jnp.max(jnp.where(accepted, reports["steps"], 1))
+            seen = (found["deployed"], found["gradient"], found["gradient_noise"], jnp.exp(found["scales"]))
+            rate, known = rates.update(server.rate, *seen, steps)
+            mail, server = {**mail, "rate": rate, "scales": known.scales}, server._replace(rate=known)
+        each = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(weights), *leaf.shape)), mail)
+        return model, server, each or ()
+
+    def _kept(self, theta: Theta) -> dict[str, Any]:
+        """What all descending methods keep at a client besides the optimiser's state."""
+        return {
+            "control": () if self.correction is None else control.begin(theta),
+            "pace": paces.begin(theta) if self.finds_rate else (),
+        }
 
 
 def shape_of_f(problem: View, batch: Batch) -> Any:
@@ -137,11 +231,16 @@ def descend(
     batch: Batch,
     weights: Array,
     inner_steps: int = 1,
+    factor: Theta | None = None,
 ) -> tuple[Theta, Any]:
-    """One projected optimiser step; or ``inner_steps`` on the same batch, each with the gradient L1 found there."""
+    """One projected optimiser step; or ``inner_steps`` on the same batch, each with the gradient L1 found there.
+
+    Where there is a ``factor``, updates are multiplied by it.
+    """
 
     def move(carry: tuple[Theta, Any], slope: Theta) -> tuple[Theta, Any]:
         updates, new = optimiser.update(slope, carry[1], carry[0])
+        updates = updates if factor is None else jax.tree.map(jnp.multiply, updates, factor)
         return problem.project(optax.apply_updates(carry[0], updates)), new
 
     def again(_: int, carry: tuple[Theta, Any]) -> tuple[Theta, Any]:

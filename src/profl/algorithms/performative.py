@@ -22,6 +22,7 @@ from profl import checks, trees
 from profl.algorithms.descent import Descent, State, shape_of_f
 from profl.algorithms.method import Arrival, Report
 from profl.client import jacobian as jacobians
+from profl.client import scales
 from profl.client.gradient import pull_back, terms
 from profl.client.kalman import Kalman
 from profl.client.sample_size import Evidence
@@ -89,6 +90,20 @@ class PerformativeDescent(Descent):
         return isinstance(self.jacobian, jacobians.Exact)
 
     @property
+    def measures(self) -> bool:
+        """Whether a part works in natural units."""
+        return any(getattr(part, "measured", False) for part in (self.jacobian, self.explore))
+
+    @property
+    def rereads(self) -> bool:  # type: ignore[override]
+        """Taking measures puts samples in memory, if not for long: whole batches then belong there, samples innermost.
+
+        PoFL on pricing (10 clients, 100 rounds of R = 5, n = 500) takes 1.1 times as long as where nothing is measured;
+        without this 3.5 times.
+        """
+        return self.measures or super().rereads
+
+    @property
     def sizes(self) -> tuple[int, ...] | None:  # type: ignore[override]
         return None if self.samples is None else self.samples.sizes
 
@@ -119,13 +134,16 @@ class PerformativeDescent(Descent):
             () if self.share is None else nothing,
             () if self.explore is None else self.explore.init(theta),
             () if self.samples is None else self.samples.clip(jnp.asarray(n, float)),
-        )
+            scales.unmeasured(theta, signal, f) if self.measures else (),
+        )._replace(**self._kept(theta))
 
     def deploy(self, problem: View, state: State, key: Key, theta: Theta) -> tuple[Theta, State]:
         if self.explore is None:
             return theta, state
         with stage("explore") as seen:
-            known = self.jacobian.estimate(state.jacobian), self.jacobian.error(state.jacobian)
+            known: tuple[Any, ...] = self._known(state)
+            if getattr(self.explore, "measured", False):
+                known = *known, state.measures
             deployed, explored = seen(self.explore.explore(problem, key, state.explored, theta, *known))
         return deployed, state._replace(explored=explored)
 
@@ -134,7 +152,7 @@ class PerformativeDescent(Descent):
         with stage("estimate f") as seen:  # lines 8 and 12
             f = seen(problem.family.estimate(batch, weights))
         with stage("Jacobian") as seen:  # line 13
-            memory, jacobian = seen(self._jacobian(problem, state, theta, arrival, f))
+            state, jacobian = seen(self._jacobian(problem, state, theta, arrival, f))
         if self.exact:  # it stands in theta already, and needs no way back from a signal
             problem = problem._replace(signal=trees.ravel)
         with stage("gradient") as seen:  # line 14
@@ -145,37 +163,42 @@ class PerformativeDescent(Descent):
         samples = state.samples
         if self.samples is not None:
             with stage("sample size") as seen:  # line 15, once a round
-                known = Evidence(deployed, batch, weights, f, jacobian, gradient, second, self.learning_rate)
+                known = Evidence(deployed, batch, weights, f, jacobian, gradient, second, self._stated_rate(state))
                 samples = seen(jax.lax.cond(last, lambda: self.samples.next(problem, known), lambda: state.samples))
-        return found.loss, gradient, state._replace(jacobian=memory, samples=samples)
+        return found.loss, gradient, state._replace(samples=samples)
 
     def samples_wanted(self, state: State) -> Array:
         return state.samples
 
     def report(self, problem: View, state: State, theta: Theta) -> Report:
+        told = super().report(problem, state, theta)
         if self.share is None:
-            return {"theta": theta}
-        own, error = self.jacobian.estimate(state.jacobian), self.jacobian.error(state.jacobian)
-        return {"theta": theta, "jacobian": own, "jacobian_error": jnp.mean(error)}
+            return told
+        own, error = self._known(state)
+        return {**told, "jacobian": own, "jacobian_error": jnp.mean(error)}
 
     def receive(self, problem: View, state: State, theta: Theta, mail: Any) -> tuple[Theta, State]:
+        theta, state = super().receive(problem, state, theta, mail)
         if self.share is None:
             return theta, state
-        jacobian = jnp.where(mail.ready, mail.jacobian, state.shared.jacobian)
-        return theta, state._replace(shared=Shared(jacobian, mail.ready | state.shared.ready, mail.group))
+        new, old = mail["shared"], state.shared
+        jacobian = jnp.where(new.ready, new.jacobian, old.jacobian)
+        return theta, state._replace(shared=Shared(jacobian, new.ready | old.ready, new.group))
 
     def mail_like(self, problem: View, state: State) -> Any:
-        return state.shared
+        mail = super().mail_like(problem, state)
+        return mail if self.share is None else {**dict(mail), "shared": state.shared}
 
     def figures(self, problem: View, state: State, theta: Theta) -> dict[str, Array]:
         """Mean squared error of an entry of J: as the client states it, and as it is, where that is known."""
         if self.exact:
             return {}
-        stated = jnp.mean(self.jacobian.error(state.jacobian))
+        own, error = self._known(state)
+        stated = jnp.mean(error)
         if problem.jacobian is None:
             return {"jacobian_error": stated}
         to_theta = jax.vmap(lambda row: trees.ravel(jax.vjp(problem.signal, theta)[1](row)[0]))
-        off = to_theta(self._used(state, self.jacobian.estimate(state.jacobian))) - problem.jacobian(theta)
+        off = to_theta(self._used(state, own)) - problem.jacobian(theta)
         return {"jacobian_error": stated, "jacobian_off": jnp.mean(off**2)}
 
     def final(self, problem: View, state: State, report: Report) -> Any:
@@ -186,28 +209,47 @@ class PerformativeDescent(Descent):
     def combine(
         self, problem: View, server: Any, theta: Theta, reports: Report, weights: Array, accepted: Array, key: Key
     ) -> tuple[Theta, Any, Any]:
-        model, server, _ = super().combine(problem, server, theta, reports, weights, accepted, key)
+        model, server, mail = super().combine(problem, server, theta, reports, weights, accepted, key)
         if self.share is None:
-            return model, server, ()
+            return model, server, mail
         shared, groups = self.share.share(key, reports["jacobian"], weights, accepted, reports["jacobian_error"])
         ready = jnp.broadcast_to(jnp.all(jnp.isfinite(shared)), groups.shape)
-        return model, server, Shared(shared, ready, groups)
+        return model, server, {**dict(mail), "shared": Shared(shared, ready, groups)}
 
     # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _stated_rate(self, state: State) -> Any:
+        return state.pace.rate if self.finds_rate else self.learning_rate
 
     def _second(self, problem: View) -> str:
         shifts = problem.family.shift is not None
         return self.second_term if self.second_term != "auto" else ("pathwise" if shifts else "score")
 
-    def _jacobian(self, problem: View, state: State, theta: Theta, arrival: Arrival, f: Array) -> tuple[Any, Array]:
-        """The estimator's memory with this deployment in it, and the Jacobian to use."""
+    def _jacobian(self, problem: View, state: State, theta: Theta, arrival: Arrival, f: Array) -> tuple[State, Array]:
+        """The state with this deployment in it, and the Jacobian to use."""
+        batch, weights, deployed, _ = arrival
         if self.exact:
             assert problem.jacobian is not None
-            return state.jacobian, problem.jacobian(arrival.deployed)
-        variance = problem.family.variance(arrival.batch, arrival.weights, f)
-        signal, at = problem.signal(arrival.deployed), problem.signal(theta)
-        memory = self.jacobian.update(state.jacobian, signal, f, variance, at)
-        return memory, self._used(state, self.jacobian.estimate(memory))
+            return state, problem.jacobian(deployed)
+        variance = problem.family.variance(batch, weights, f)
+        signal, at = problem.signal(deployed), problem.signal(theta)
+        if self.measures:
+            one, few = variance / jnp.sum(weights**2), scales.some(batch, weights)
+            found = trees.once(
+                ~state.measures.known, lambda: scales.take_measures(problem, deployed, *few(), f, one), state.measures
+            )
+            state = state._replace(measures=found)
+        if getattr(self.jacobian, "measured", False):
+            _, _, ruler, f_ruler = state.measures
+            signal, at = ruler.measure(signal), ruler.measure(at)
+            f, variance = f_ruler.measure(f), variance / f_ruler.unit**2
+        state = state._replace(jacobian=self.jacobian.update(state.jacobian, signal, f, variance, at))
+        return state, self._used(state, self._known(state)[0])
+
+    def _known(self, state: State) -> tuple[Array, Array]:
+        """The client's own estimate of J and its squared error."""
+        known = self.jacobian.estimate(state.jacobian), self.jacobian.error(state.jacobian)
+        return state.measures.outside(*known) if getattr(self.jacobian, "measured", False) else known
 
     def _used(self, state: State, own: Array) -> Array:
         return own if self.share is None else jnp.where(state.shared.ready, state.shared.jacobian, own)

@@ -12,16 +12,18 @@ import optax
 from profl.algorithms.descent import Descent, Optimiser
 
 
-def pfl(learning_rate: float = 0.01, *, optimiser: Optimiser = optax.sgd) -> Descent:
-    """Plain federated retraining: ends at the stable point.
+def pfl(
+    learning_rate: float | str = 0.01, *, optimiser: Optimiser = optax.sgd, correction: str | None = None
+) -> Descent:
+    """Plain federated retraining: ends at the stable point; near it where clients differ and drift is not corrected.
 
     >>> pfl(learning_rate=0.1).settings()["learning_rate"]
     0.1
     """
-    return Descent("pfl", learning_rate, optimiser)
+    return Descent("pfl", learning_rate, optimiser, correction=correction)
 
 
-def rgd(learning_rate: float = 0.01, *, optimiser: Optimiser = optax.sgd) -> Descent:
+def rgd(learning_rate: float | str = 0.01, *, optimiser: Optimiser = optax.sgd) -> Descent:
     """Repeated gradient descent on everybody's data in one place."""
     return Descent("rgd", learning_rate, optimiser, pooled=True)
 

@@ -20,18 +20,19 @@ from profl.server import clusters
 
 
 def pofl(
-    learning_rate: float = 0.01,
+    learning_rate: float | str = 0.01,
     window: int = 20,
     *,
     jacobian: Any = "kalman",
     explore: Any = "auto",
     second_term: str = "auto",
     optimiser: Optimiser = optax.sgd,
+    correction: str | None = None,
 ) -> PerformativeDescent:
     """Performative optimal federated learning.
 
     Args:
-      learning_rate, second_term, optimiser: see ``PerformativeDescent``.
+      learning_rate, second_term, optimiser, correction: see ``PerformativeDescent``.
       jacobian: "kalman", "least_squares", "paper", "exact", or an estimator of one's own.
       window: H, how many earlier deployments "least_squares" and "paper" use; "kalman" finds its own memory.
       explore: an ``Exploration`` or None; "auto" takes the default one where the estimator asks for it.
@@ -41,11 +42,12 @@ def pofl(
         ...
     profl.checks.InputError: window must be a whole number of at least 1, got 0
     """
-    return performative("pofl", learning_rate, window, jacobian, explore, second_term=second_term, optimiser=optimiser)
+    parts = {"second_term": second_term, "optimiser": optimiser, "correction": correction}
+    return performative("pofl", learning_rate, window, jacobian, explore, **parts)
 
 
 def pg(
-    learning_rate: float = 0.01,
+    learning_rate: float | str = 0.01,
     window: int = 20,
     *,
     jacobian: Any = "kalman",
@@ -59,7 +61,7 @@ def pg(
 
 
 def performative(
-    name: str, learning_rate: float, window: int, jacobian: Any, explore: Any, share: Any = None, **parts: Any
+    name: str, learning_rate: float | str, window: int, jacobian: Any, explore: Any, share: Any = None, **parts: Any
 ) -> PerformativeDescent:
     """The method with its parts, of which names are short for objects."""
     estimator = jacobians.get(jacobian, checks.positive_int("window", window))

@@ -18,7 +18,7 @@ from profl.client.sample_size import AdaptiveSamples
 
 
 def profl(
-    learning_rate: float = 0.01,
+    learning_rate: float | str = 0.01,
     window: int = 20,
     *,
     filter: Any = "robust",
@@ -30,6 +30,7 @@ def profl(
     explore: Any = "auto",
     second_term: str = "auto",
     optimiser: Optimiser = optax.sgd,
+    correction: str | None = None,
 ) -> PerformativeDescent:
     """Performative robust optimal federated learning.
 
@@ -61,4 +62,5 @@ def profl(
         secure_aggregation=secure_aggregation,
         second_term=second_term,
         optimiser=optimiser,
+        correction=correction,
     )

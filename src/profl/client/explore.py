@@ -1,8 +1,9 @@
 """Exploration: what is deployed is the model plus a small perturbation, so that J stays visible when a run rests.
 
-    deployed = Proj(theta + delta),   delta = scale * rms(signal) * (settle / (settle + t))^fade * signs
+    deployed = Proj(theta + delta),   delta = scale * unit * (settle / (settle + t))^fade * signs
 
-(a move of the signal, after t deployments of this client). Its cost and its use both grow with the sum of delta^2:
+(a move of the signal, after t deployments of this client). unit is the signal's natural one (``profl.client.scales``),
+which the first batch shows: the first deployment is theta itself. Cost and use both grow with the sum of delta^2:
 deployed regret is half the risk's curvature times the mean of it, the error of J is the sampling noise over its root.
 
 * Antithetic: a client deploys theta + delta, and at its next step theta' - delta. The batch's gradient is taken at what
@@ -12,7 +13,8 @@ deployed regret is half the risk's curvature times the mean of it, the error of 
   That is done only while J is largely unknown (its stated error against its size); later such a coordinate is left
   where it is.
 
-Where data react to a few numbers made from theta, delta is the direction of theta that moves those numbers.
+Where data react to a few numbers made from theta, delta is the direction of theta that moves those numbers, weighed by
+the scales of the parameters.
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 
-from profl import checks, random
+from profl import checks, random, trees
+from profl.client.scales import Measures
 from profl.problem.problem import View
 from profl.typing import Array, Key, Theta
 
@@ -43,7 +47,7 @@ class Exploration:
     """How what is deployed differs from the model.
 
     Args:
-      scale: size of the first perturbations, relative to the root mean square of the signal.
+      scale: size of the first perturbations, in natural units of the signal.
       fade: they shrink with this power of the number of deployments; 0 never fades.
       settle: after how many deployments the fading sets in.
       directions: "isotropic" (random signs), or "uncovered" (larger where J's estimated error is larger).
@@ -56,10 +60,10 @@ class Exploration:
     """
 
     # Figures: tail excess (deployed regret) of PoFL on pricing, linear / exponential demand, 120 rounds of R = 5,
-    # n = 500, 3 seeds; 0.0014 (0.30) / 0.018 (0.26) as it is. One is traded for the other.
-    scale: float = 0.1  # 0.03: 0.0064 (0.24) / 0.055 (0.28); 0.3: 0.0005 (1.12) / 0.018 (0.62)
-    fade: float = 0.3  # 0: 0.0006 (0.56) / 0.007 (0.36); 0.6: 0.0043 (0.24) / 0.042 (0.26)
-    settle: float = 20.0  # 5: 0.0025 (0.25) / 0.027 (0.25); 80: 0.0009 (0.37) / 0.012 (0.28)
+    # n = 500, 3 seeds; 0.0011 (0.33) / 0.014 (0.25) as it is. One is traded for the other.
+    scale: float = 0.1
+    fade: float = 0.3  # 0 costs the more, the longer a run is; with 0.6 J fades from sight
+    settle: float = 20.0
     directions: str = "isotropic"
     inward: float = 0.3  # of J's square is error: J is largely unknown. On pricing 1.0, which is never, ends the same
 
@@ -71,28 +75,34 @@ class Exploration:
             raise checks.InputError(f"fade must be 0 or more, got {self.fade!r}")
         checks.real("inward", self.inward)
 
+    measured = True  # works in natural units: ``explore`` is given the client's measures
+
     def init(self, theta: Theta) -> Explored:
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), theta)
         return Explored(zeros, jnp.zeros((), bool), jnp.zeros(()))
 
     def explore(
-        self, problem: View, key: Key, state: Explored, theta: Theta, jacobian: Array, error: Array
+        self, problem: View, key: Key, state: Explored, theta: Theta, jacobian: Array, error: Array, measures: Measures
     ) -> tuple[Theta, Explored]:
         """What to deploy in place of ``theta``; ``jacobian`` and its squared ``error`` are (p, size of signal)."""
-        fresh = self._fresh(problem, key, state.made, theta, jacobian, error)
+        fresh = self._fresh(problem, key, state.made, theta, *measures.inside(jacobian, error), measures)
         delta = jax.tree.map(lambda new, old: jnp.where(state.due, -old, new), fresh, state.delta)
-        return problem.project(jax.tree.map(jnp.add, theta, delta)), Explored(delta, ~state.due, state.made + 1)
+        deployed = problem.project(jax.tree.map(jnp.add, theta, delta))
+        return deployed, Explored(delta, measures.known & ~state.due, state.made + 1)
 
-    def _fresh(self, problem: View, key: Key, count: Array, theta: Theta, jacobian: Array, error: Array) -> Theta:
+    def _fresh(
+        self, problem: View, key: Key, count: Array, theta: Theta, jacobian: Array, error: Array, measures: Measures
+    ) -> Theta:
         signal, to_theta = jax.vjp(problem.signal, theta)
         ignorance = jnp.sum(error) / (jnp.sum(jacobian**2 + error) + jnp.finfo(error.dtype).tiny)
-        fade = (self.settle / (self.settle + count)) ** self.fade
-        size = self.scale * jnp.sqrt(jnp.mean(signal**2)) * fade
+        size = self.scale * (self.settle / (self.settle + count)) ** self.fade
         signs = random.signs(random.explore_key(key), signal.shape[0]).astype(signal.dtype)
         if self.directions == "uncovered":
             share = jnp.mean(error, 0)
             signs = signs * jnp.sqrt(share / (jnp.mean(share) + jnp.finfo(error.dtype).tiny))
-        (delta,) = to_theta(size * signs)
+        flat, unravel = ravel_pytree(theta)
+        (direction,) = to_theta(size * signs / measures.signal.unit)
+        delta = unravel((measures.scales**2 * trees.ravel(direction)).astype(flat.dtype))
         return jax.tree.map(
             lambda a, b: jnp.where(ignorance > self.inward, a, b), delta, with_room(problem, theta, delta)
         )

@@ -9,6 +9,8 @@ Each is a frozen dataclass with four pure functions over a state of fixed shape:
     estimate(state) -> J of shape (p, size of signal)
     error(state) -> estimated squared error of every entry of J, same shape
     explores (optional)               whether it wants what is deployed to be perturbed; False where it is not stated
+    measured (optional)               whether signal, f_hat and variance come in natural units, in which J then is, too
+                                      (``profl.client.scales``); False where it is not stated
 
 Here are the paper's and a ridge over a window; ``profl.client.kalman`` has the default, which needs no window. The
 window holds the last H deployments before the current one, and the current one: H + 1 points, newest last.

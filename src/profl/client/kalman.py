@@ -9,14 +9,15 @@ v is the sampling variance of f_hat, which the batch tells; c0 is a slower avera
 from. So old deployments lose weight with the distance travelled since, not with time: on the way J is read off what was
 deployed lately, and once the run rests everything since counts. The anchor follows the models, not what was deployed,
 and going back and forth adds no doubt twice: otherwise exploration would make the filter forget. kappa is how fast J
-may change: by ``curvature`` times its own size when the signal doubles.
+may change: by ``curvature`` times its own size when the signal moves by one unit.
 
 A reaction that is linear in truth loses the evidence of the way to where the run rests, which exploration soon makes up
 for. Believing in a line where the data do not contradict it was tried (two filters, kappa = 0 beside this one, weighed
 by how well they predict): at rest nothing contradicts it, and the slope of the chord from the start is taken for that
 of the tangent. On exponential demand that ended 0.09 to 0.26 above the optimum where this ends about 0.01 above it.
 
-The prior is J = 0 with entries of size rms(f) / rms(s): one per cent more signal, one per cent more f. What the
+Signal and f are measured in natural units (``profl.client.scales``), so nothing depends on where zero is. The prior is
+J = 0 with entries of size one: a model that moves by its scale moves f by about as much as samples differ. What the
 deployments do not show stays near zero, so L2 is shrunk where J would be noise, and nothing explodes however short the
 run. Each step is one rank-one update; no system is solved, and there is no window.
 """
@@ -36,8 +37,8 @@ NOISE_RATE = 0.05
 changes from one deployment to the next."""
 
 ROUNDING = 64
-"""Machine epsilons of mean f^2, the least noise that is taken to be there: doubt starts at the size of f^2, and what is
-below its rounding cannot be told from a negative variance."""
+"""Machine epsilons of 1 + mean f^2, the least noise that is taken to be there: doubt starts at one, and what is below
+its rounding cannot be told from a negative variance."""
 
 
 class Belief(NamedTuple):
@@ -56,7 +57,6 @@ class Line(NamedTuple):
     reference: Array  # c0, (s,)
     charged: Array  # the square distance between them that doubt has been added for, ()
     noise: Array  # v, averaged over entries and the last deployments, ()
-    size: Array  # largest mean square of a signal so far, ()
     seen: Array  # deployments so far, () int32
 
 
@@ -64,36 +64,34 @@ class Line(NamedTuple):
 class Kalman:
     """See the module."""
 
-    # Figures: tail excess of PoFL on pricing with linear / exponential demand (3 seeds, 10 clients, n = 500, R = 5).
-    # kappa, relative: how fast J may change. 200 rounds: 0.0009 / 0.039 with 0.5, 0.0011 / 0.017 with 1, 0.0015 / 0.009
-    # with 2; 120 rounds: 0.0014 / 0.018 with 2, 0.0017 / 0.016 with 4. A curved reaction needs it, a straight one pays.
+    # kappa, relative, per unit of the signal: how fast J may change. Tail excess of PoFL on pricing with linear /
+    # exponential demand (3 seeds, 10 clients, n = 500, 120 rounds of R = 5): 0.0011 / 0.014. A curved reaction needs
+    # it, a straight one pays. Only what of J stands out from its own error counts as its size.
     curvature: float = 2.0
-    # How fast c follows the models. 120 rounds: 0.0015 / 0.019 with 0.1, 0.0014 / 0.018, 0.0016 / 0.018 with 1.
-    anchor_rate: float = 0.3
-    # How fast c0 follows c: 50 deployments. 120 rounds: 0.0019 / 0.015 with 0.005, 0.0014 / 0.018, 0.0012 / 0.037 with
-    # 0.1, where what was seen on the way counts for too long.
+    anchor_rate: float = 0.3  # how fast c follows the models; 0.1 and 1 end about the same
+    # How fast c0 follows c: 50 deployments. With 0.1 what was seen on the way counts for too long.
     reference_rate: float = 0.02
 
     explores = True  # without perturbations J fades from sight once the run rests
+    measured = True  # works in natural units
 
     def init(self, signal: Array, f: Array) -> Line:
         p, s = f.shape[0], signal.shape[0]
         belief = Belief(*[jnp.zeros(shape, f.dtype) for shape in ((p,), (p, s), (), (s,), (s, s))])
         place, number = jnp.zeros(s, f.dtype), jnp.zeros((), f.dtype)
-        return Line(belief, place, place, number, number, number, jnp.zeros((), jnp.int32))
+        return Line(belief, place, place, number, number, jnp.zeros((), jnp.int32))
 
     def update(self, state: Line, signal: Array, f: Array, variance: Array, at: Array) -> Line:
         state = trees.where(state.seen == 0, begin(state, at, f, variance), state)
         noise = state.noise + NOISE_RATE * (jnp.mean(variance) - state.noise)
-        size = jnp.maximum(state.size, jnp.mean(at**2))
         step = self.anchor_rate * (at - state.anchor)
         anchor = state.anchor + step
         further = jnp.maximum(jnp.sum((anchor - state.reference) ** 2) - state.charged, 0.0)
-        kappa2 = self.curvature**2 * jnp.mean(state.belief.slope**2) / size
+        kappa2 = self.curvature**2 * jnp.mean(jnp.maximum(state.belief.slope**2 - self.error(state), 0.0))
         belief = observe(move(state.belief, step, kappa2 * further), signal - anchor, f, noise, kappa2)
         reference = state.reference + self.reference_rate * (anchor - state.reference)
         charged = (1 - self.reference_rate) ** 2 * (state.charged + further)
-        return Line(belief, anchor, reference, charged, noise, size, state.seen + 1)
+        return Line(belief, anchor, reference, charged, noise, state.seen + 1)
 
     def estimate(self, state: Line) -> Array:
         return state.belief.slope
@@ -104,18 +102,16 @@ class Kalman:
 
 
 def begin(state: Line, signal: Array, f: Array, variance: Array) -> Line:
-    """What is believed before the first deployment is weighed in; its signal and f only set the scale."""
-    size = jnp.mean(signal**2)
-    size = jnp.where(size > 0, size, 1.0)
-    scale = jnp.mean(f**2) + jnp.mean(variance) + jnp.finfo(f.dtype).tiny
+    """What is believed before the first deployment is weighed in."""
+    one = jnp.ones((), f.dtype)
     prior = Belief(
         level=f,
         slope=jnp.zeros_like(state.belief.slope),
-        level_cov=scale,
+        level_cov=one + jnp.mean(variance),
         cross_cov=jnp.zeros_like(signal),
-        slope_cov=scale / size * jnp.eye(signal.shape[0], dtype=f.dtype),
+        slope_cov=jnp.eye(signal.shape[0], dtype=f.dtype),
     )
-    return Line(prior, signal, signal, jnp.zeros_like(size), jnp.mean(variance), size, state.seen)
+    return Line(prior, signal, signal, jnp.zeros_like(one), jnp.mean(variance), state.seen)
 
 
 def move(belief: Belief, step: Array, doubt: Array) -> Belief:
@@ -135,7 +131,7 @@ def observe(belief: Belief, offset: Array, f: Array, noise: Array, kappa2: Array
     level_cov = belief.level_cov + jnp.sum(belief.cross_cov * offset)  # the covariance times the regressor
     slope_cov = belief.cross_cov + jnp.sum(belief.slope_cov * offset, -1)
     known = jnp.maximum(level_cov + jnp.sum(slope_cov * offset), 0.0)
-    floor = ROUNDING * jnp.finfo(f.dtype).eps * jnp.mean(f**2) + jnp.finfo(f.dtype).tiny
+    floor = ROUNDING * jnp.finfo(f.dtype).eps * (1 + jnp.mean(f**2))
     total = known + jnp.maximum(noise, floor) + kappa2 * jnp.sum(offset**2) ** 2 / 4
     miss = f - belief.level - jnp.sum(belief.slope * offset, -1)
     level_gain, slope_gain = level_cov / total, slope_cov / total

@@ -18,7 +18,7 @@ from profl import trees
 from profl.algorithms.method import Outlook
 from profl.checks import DivergedError
 from profl.engines.plan import Plan, Population, Settings, first_state, outlook
-from profl.engines.round import CLOSE, Asked, Carry, Work, ask, begin, final
+from profl.engines.round import CLOSE, Asked, Carry, Work, ask, begin, final, sound
 from profl.engines.step import Progress, client_view, start
 from profl.engines.tally import Tally, empty_tally, no_more, on_host
 from profl.results.measure import Trace
@@ -88,11 +88,13 @@ def figure_names(plan: Plan) -> tuple[str, ...]:
     return tuple(jax.eval_shape(figures, plan.population, trees.take(plan.models, 0)))
 
 
-def run_round(plan: Plan, root: Key, ledger: Ledger, clients: Clients, where: str) -> Ledger:
-    """The ledger after one more round of clients that are at hand."""
+def run_round(
+    plan: Plan, root: Key, ledger: Ledger, clients: Clients, where: str, nobody: Callable[[], Work]
+) -> Ledger:
+    """The ledger after one more round of clients that are at hand; ``nobody()`` is ``blank(plan)``."""
     settings, population = plan.settings, plan.population
     asked = whom_to_ask(plan, root, ledger)
-    work = stacked(plan, asked, clients(ledger.round, asked, ledger.carry.theta))
+    work = stacked(asked, clients(ledger.round, asked, ledger.carry.theta), nobody)
     number = jnp.int32(ledger.round)
     carry, since = CLOSE(settings, None, population, root, number, ledger.carry, ledger.since, asked, work)
     return record(settings, checked(ledger._replace(round=ledger.round + 1, carry=carry, since=since), where))
@@ -142,16 +144,13 @@ def one_row(settings: Settings, row: Population, now: Progress, samples: int, fi
     return ROW(settings, figures, row, now)._replace(samples=jnp.int32(samples))
 
 
-def stacked(plan: Plan, asked: Asked, done: dict[int, Work]) -> Work:
-    """What the clients of a round made of it; who is not in ``done`` did not answer."""
-    clients = np.asarray(asked.clients).tolist()
-    nobody = None if set(clients) <= set(done) else blank(plan)
-    rows = []
-    for slot, client in enumerate(clients):
-        absent = done.get(client, nobody)
-        assert absent is not None
-        rows.append(absent if client in done else absent._replace(states=trees.take(asked.states, slot)))
-    return trees.stack(rows)
+def stacked(asked: Asked, done: dict[int, Work], nobody: Callable[[], Work]) -> Work:
+    """What the clients of a round made of it; who is not in ``done`` did not answer, and is ``nobody()``."""
+
+    def row(slot: int, client: int) -> Work:
+        return done[client] if client in done else nobody()._replace(states=trees.take(asked.states, slot))
+
+    return trees.stack([row(slot, client) for slot, client in enumerate(np.asarray(asked.clients).tolist())])
 
 
 def blank(plan: Plan) -> Work:
@@ -180,7 +179,7 @@ def _row(settings: Settings, figures: tuple[str, ...], row: Population, now: Pro
         figures={name: stated[name] for name in figures},
         samples=jnp.int32(0),
         answered=jnp.asarray(True),
-        sound=trees.all_finite((info["loss"], now.state)),
+        sound=sound(info["loss"], now.state),
     )
 
 

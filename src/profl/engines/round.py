@@ -206,9 +206,9 @@ def _judged(settings: Settings, round_: Array, carry: Carry) -> Carry:
     return carry._replace(stopped=jnp.where(why > 0, jnp.int32(round_), carry.stopped), why=why)
 
 
-def sound(loss: Array, states: Any) -> Array:
-    """Which clients' states are finite: (k,) bool."""
-    return jax.vmap(lambda loss, state: trees.all_finite((loss, state)))(loss, states)
+def sound(loss: Array, state: Any) -> Array:
+    """Whether what one client keeps is finite."""
+    return trees.all_finite((loss, state))
 
 
 def final(settings: Settings, population: Population, carry: Carry) -> Any:

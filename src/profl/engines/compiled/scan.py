@@ -212,6 +212,6 @@ def one_round(
         figures={},
         samples=settings.local_steps * wanted.reshape(wanted.shape[0], -1).sum(1),
         answered=jnp.ones(asked.clients.shape, bool),
-        sound=sound(info["loss"], done.state),
+        sound=jax.vmap(sound)(info["loss"], done.state),
     )
     return close(settings, chunk, population, root, round_, carry, tally, asked, work)

@@ -113,7 +113,7 @@ def _deployed(federation: Federation, clients: Clients, order: wire.Order, theta
 
     plan = federation.plan
     place = (plan.roots[0], order.round - 1, order.client)
-    return local_round(plan, federation.like, *place, theta, state, ask, federation.privacy)
+    return local_round(plan, federation.like, federation.figures, *place, theta, state, ask, federation.privacy)
 
 
 def _reported(federation: Federation, order: wire.Order, theta: Theta, state: Any) -> Work:

@@ -81,10 +81,10 @@ def begin_round(plan: Plan, ledger: Ledger) -> Turn:
     return Turn(0, whom_to_ask(plan, plan.roots[0], ledger))
 
 
-def next_turn(plan: Plan, ledger: Ledger, turn: Turn, done: dict[int, Work]) -> Turn:
-    """After the answers to a turn: what the server makes of them."""
+def next_turn(plan: Plan, ledger: Ledger, turn: Turn, done: dict[int, Work], nobody: Work) -> Turn:
+    """After the answers to a turn: what the server makes of them; ``nobody`` is the ``blank_report``."""
     bare = turn.asked._replace(states=())
-    work = stacked(plan, bare, done)
+    work = stacked(bare, done, lambda: nobody)
     carry, usable = ledger.carry._replace(states=()), work.answered & work.sound
     if turn.found is not None:
         carry = carry._replace(theta=turn.found.theta, server=turn.found.server)

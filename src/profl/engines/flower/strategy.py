@@ -132,7 +132,7 @@ class ProFLStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         assert self._turn is not None
         done = self._read(list(replies))
-        turn = next_turn(self.plan, self.ledger, self._turn, done)
+        turn = next_turn(self.plan, self.ledger, self._turn, done, self._blank)
         for client in turn.refused(done):
             self._note(client, "sent numbers that are not finite or absurdly far: refused")
         if turn.number <= self.federation.method.exchanges:

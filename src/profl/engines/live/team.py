@@ -11,6 +11,7 @@ import numpy as np
 
 from profl import checks, trees
 from profl.client.privacy import Privacy
+from profl.engines.ledger import figure_names
 from profl.engines.live.history import Incident
 from profl.engines.live.turn import Silent, local_round
 from profl.engines.live.workers import EventLoop, Job, takes_step, wait_for_all
@@ -26,6 +27,7 @@ class Team:
         self.clients, self.plan, self.timeout, self.privacy = clients, plan, timeout, privacy
         theta = trees.take(plan.models, 0)
         self.like = batch_shape(plan.settings, plan.population, theta, plan.settings.samples)
+        self.figures = figure_names(plan)
         self.changed, self.loop = threading.Condition(), EventLoop()
         self.jobs: dict[int, Job] = {}
         self.incidents: list[tuple[int, str]] = []
@@ -70,7 +72,7 @@ class Team:
             return job.ask(deploy, deployed, samples, **({"step": step} if wants_step else {}))
 
         root = self.plan.roots[0]
-        return local_round(self.plan, self.like, root, round_, client, theta, state, ask, self.privacy)
+        return local_round(self.plan, self.like, self.figures, root, round_, client, theta, state, ask, self.privacy)
 
 
 def _what_went_wrong(error: BaseException) -> str:

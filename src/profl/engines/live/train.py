@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -22,7 +22,7 @@ from profl import checks, trees
 from profl.algorithms.method import Method
 from profl.client.privacy import Privacy
 from profl.engines.fingerprint import fingerprint
-from profl.engines.ledger import Ledger, closed, open_ledger, run_round
+from profl.engines.ledger import Ledger, blank, closed, open_ledger, run_round
 from profl.engines.live.guard import Guard, watch
 from profl.engines.live.history import Incident, keep, restore
 from profl.engines.live.team import Team
@@ -122,12 +122,12 @@ def train(
         saved = Checkpoints(checkpoint, fingerprint("train", world, plan) | {"privacy": repr(privacy)}, resume)
         live = UnderWay(*restore(saved, rounds, live))
     team = Team(clients, plan, timeout, privacy)
-    finish = partial(_finish, world, plan, started)
+    finish, nobody = partial(_finish, world, plan, started), cache(partial(blank, plan))
     try:
         with progress_bar(f"{method.name} on {world.name}", rounds, progress) as advance:
             advance(live.ledger.round)
             while live.ledger.round < rounds and not live.ledger.settled:
-                ledger = run_round(plan, plan.roots[0], live.ledger, team.work, f"seed {plan.seeds[0]}")
+                ledger = run_round(plan, plan.roots[0], live.ledger, team.work, f"seed {plan.seeds[0]}", nobody)
                 new = team.take_incidents(ledger.round, report)
                 live = UnderWay(ledger, watch(live.guard, ledger, guard), (*live.incidents, *new))
                 advance(1)

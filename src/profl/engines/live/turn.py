@@ -17,7 +17,7 @@ from profl import checks, trees
 from profl.algorithms.method import Arrival
 from profl.client.privacy import Privacy
 from profl.engines import step
-from profl.engines.ledger import blank, figure_names, one_row
+from profl.engines.ledger import blank, one_row
 from profl.engines.live import batches
 from profl.engines.plan import Plan
 from profl.engines.round import Work
@@ -32,6 +32,7 @@ Ask = Callable[[Theta, int, int], Any]
 def local_round(
     plan: Plan,
     like: Batch,
+    figures: tuple[str, ...],
     root: Key,
     round_: int,
     client: int,
@@ -42,7 +43,8 @@ def local_round(
 ) -> Work:
     """R steps: the client's report and its new state; raises ``InputError`` where a batch cannot be used.
 
-    ``like`` has the structure, shapes and dtypes of a batch (``plan.batch_shape``).
+    ``like`` has the structure, shapes and dtypes of a batch (``plan.batch_shape``), ``figures`` are the names of the
+    method's (``ledger.figure_names``).
     """
     settings = plan.settings
     row = trees.take(plan.population, client)
@@ -59,7 +61,7 @@ def local_round(
         last = jnp.asarray(r == settings.local_steps - 1)
         now = _use(settings, row, key, now, Arrival(batch, weights, deployed, last))
         drawn += count
-    work = one_row(settings, row, now, drawn, figure_names(plan))
+    work = one_row(settings, row, now, drawn, figures)
     return work if privacy is None else protected(privacy, theta, work, wanted * settings.local_steps, client, round_)
 
 

@@ -7,6 +7,7 @@ function, and names the seed, the round, the client and the stage.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import trees
-from profl.engines.ledger import Ledger, figure_names, filled, one_row, open_ledger, run_round
+from profl.engines.ledger import Ledger, blank, figure_names, filled, one_row, open_ledger, run_round
 from profl.engines.plan import Plan
 from profl.engines.round import Asked, Work
 from profl.engines.step import batch_weights, samples_wanted, simulated_step, start
@@ -43,7 +44,7 @@ def _one_seed(plan: Plan, seed: int, index: int) -> Ledger:
 
     ledger = open_ledger(plan, trees.take(plan.models, index))
     while ledger.round < plan.settings.rounds and not (ledger.settled or ledger.given_up):
-        ledger = run_round(plan, root, ledger, clients, f"seed {seed}")
+        ledger = run_round(plan, root, ledger, clients, f"seed {seed}", partial(blank, plan))
     return filled(plan.settings, ledger)
 
 

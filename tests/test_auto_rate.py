@@ -1,0 +1,109 @@
+"""A learning rate that is found: against closed forms, in other units, and in every part it goes with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import profl
+from profl import random
+from profl.server import rate
+from tests.test_units import CASE, SETTINGS, UNITS, Elsewhere, moved
+
+
+def followed(curvature, noise=0.0, rounds=40):
+    """A model that follows the rate on x^T H x / 2, R = 1, from (1, 1): models and rates."""
+    rng = np.random.default_rng(0)
+    hessian, x, state = jnp.asarray(curvature), jnp.ones(2), rate.begin(jnp.zeros(2))
+    update, models, found = jax.jit(rate.update), [], []
+    for _ in range(rounds):
+        one, copy = (noise * rng.normal(size=2).astype(np.float32) for _ in range(2))
+        gradient = hessian @ x + one
+        eta, state = update(state, x, gradient, jnp.asarray(copy), jnp.ones(2), jnp.ones(()))
+        x = x - eta * gradient
+        models.append(np.asarray(x))
+        found.append(float(eta))
+    return np.array(models), np.array(found)
+
+
+@pytest.mark.parametrize(
+    "curvature", [[[1.0, 0.0], [0.0, 1.0]], [[300.0, 0.0], [0.0, 100.0]], [[1e-3, 8e-4], [-8e-4, 1e-3]]]
+)
+def test_without_noise_it_goes_to_the_optimum_whatever_the_curvature(curvature):
+    """From 0.001 to 300, and one that turns as much as it pulls: (1, 1) to below a hundredth in 40 rounds."""
+    models, _ = followed(curvature)
+    assert np.linalg.norm(models[-1]) < 0.01
+    assert np.abs(models).max() < 3
+
+
+def test_one_dimension_by_hand():
+    """H = 4 from x = 1: the first move is 0.1 scales a root mean square; from then on 1 / H times the share."""
+    state, ones = rate.begin(jnp.zeros(1)), jnp.ones(1)
+    eta, state = rate.update(state, ones, 4 * ones, 0 * ones, ones, jnp.ones(()))
+    assert float(eta) * 4 == pytest.approx(rate.SHARE * rate.FIRST)
+    x = ones - eta * 4
+    eta, state = rate.update(state, x, 4 * x, 0 * ones, ones, jnp.ones(()))
+    assert float(eta) == pytest.approx(rate.SHARE * min(1 / 4, rate.GROWTH * rate.FIRST / 4), rel=1e-3)
+
+
+def test_steps_shrink_once_the_gradient_is_noise():
+    models, rates = followed([[1.0, 0.0], [0.0, 1.0]], noise=0.1, rounds=300)
+    assert 1 / 3000 < rates[-50:].mean() < 0.2 * rates.max()  # ... as one over their number, and no faster
+    assert np.linalg.norm(models[-50:].mean(0)) < 0.02
+
+
+def test_the_same_run_in_other_units():
+    """No settings at all: neither origin nor units matter."""
+    runs = []
+    with jax.enable_x64(True):
+        for where in (Elsewhere(), Elsewhere(256.0, UNITS)):
+            run = profl.simulate(moved(CASE, where), profl.pofl("auto", correction="scaffold"), **SETTINGS)
+            runs.append(where.inside(run.theta))
+    np.testing.assert_allclose(runs[1], runs[0], atol=1e-5)
+    assert np.all(np.ptp(runs[0], axis=1) > 0.1)  # it went somewhere
+
+
+@dataclass(frozen=True)
+class Turning(profl.Reaction):
+    """z ~ N(mu + A theta, I) with an A that is far from symmetric."""
+
+    def parameters(self, theta, client):
+        return client["mu"] + client["a"] @ theta
+
+    def sample(self, key, theta, client, n):
+        return self.parameters(theta, client) + random.normal(key, n, theta.shape[0])
+
+    def decoupled(self, deployed, theta, client):
+        return jnp.sum((theta - self.parameters(deployed, client)) ** 2) / 2
+
+
+def test_retraining_ends_at_the_stable_point_of_a_reaction_that_turns():
+    """Spectral norm one, five parameters: PS = (I - A)^-1 mu."""
+    rng = np.random.default_rng(0)
+    a, mu = rng.normal(size=(5, 5)), 3 * rng.normal(size=5)
+    a /= np.linalg.norm(a, 2)
+    clients = {"mu": np.tile(mu, (2, 1)), "a": np.tile(a, (2, 1, 1))}
+    problem = profl.Problem(
+        "turning",
+        lambda theta, z: jnp.sum((theta - z) ** 2) / 2,
+        profl.GaussianMean(),
+        Turning(),
+        clients,
+        lambda key: jnp.zeros(5),
+    )
+    run = profl.simulate(problem, profl.pfl("auto"), **{**SETTINGS, "rounds": 80, "samples": 400})
+    stable = np.linalg.solve(np.eye(5) - a, mu)
+    np.testing.assert_allclose(run.theta[:, -20:].mean((0, 1)), stable, atol=0.05)
+    assert run.info["rate"].shape == run.excess.shape
+
+
+def test_it_scales_another_optimiser():
+    method = profl.pfl("auto", optimiser=optax.sgd)
+    assert method.transformation is profl.pofl("auto").transformation
+    with pytest.raises(profl.InputError, match="did you mean 'auto'"):
+        profl.pofl("aut")

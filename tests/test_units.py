@@ -1,0 +1,110 @@
+"""Free of units and origin: a shifted or rescaled problem gives the same run, shifted or rescaled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import profl
+from profl.client.explore import Exploration
+from profl.client.scales import Ruler, take_measures, unmeasured
+
+CASE = profl.cases.pricing(clients=3, goods=3)
+SETTINGS = {"rounds": 12, "local_steps": 3, "samples": 100, "seeds": range(2), "progress": False}
+UNITS = (1.0, 16.0, 1024.0)
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """prices = (theta - origin) / unit: what the other functions are asked at."""
+
+    origin: float = 0.0
+    unit: tuple[float, ...] = (1.0, 1.0, 1.0)
+
+    def inside(self, theta):
+        return (theta - self.origin) / jnp.asarray(self.unit)
+
+    def outside(self, prices):
+        return self.origin + prices * jnp.asarray(self.unit)
+
+
+@dataclass(frozen=True)
+class Moved(profl.Reaction):
+    inner: profl.Reaction
+    place: Elsewhere
+
+    def parameters(self, theta, client):
+        return self.inner.parameters(self.place.inside(theta), client)
+
+    def sample(self, key, theta, client, n):
+        return self.inner.sample(key, self.place.inside(theta), client, n)
+
+    def decoupled(self, deployed, theta, client):
+        return self.inner.decoupled(self.place.inside(deployed), self.place.inside(theta), client)
+
+
+def moved(case, place):
+    """The same problem with its parameters counted from elsewhere, in other units."""
+    return replace(
+        case,
+        loss=lambda theta, z: case.loss(place.inside(theta), z),
+        reaction=Moved(case.reaction, place),
+        initial=lambda key: place.outside(case.initial(key)),
+        project=lambda theta: place.outside(case.project(place.inside(theta))),
+    )
+
+
+def step(unit):
+    """Descent that is the same in every unit: eta unit^2."""
+    return optax.chain(optax.stateless(lambda g, _: g * jnp.asarray(unit) ** 2), optax.sgd(0.02))
+
+
+@pytest.mark.parametrize("place", [Elsewhere(256.0), Elsewhere(unit=UNITS)], ids=["shifted", "rescaled"])
+def test_the_same_run_elsewhere(place):
+    """In double precision: 256 more in front costs eight bits."""
+    runs = []
+    with jax.enable_x64(True):
+        for where in (Elsewhere(), place):
+            run = profl.simulate(moved(CASE, where), profl.pofl(optimiser=step(where.unit)), **SETTINGS)
+            runs.append((where.inside(run.theta), run.deployed_regret))
+    np.testing.assert_allclose(runs[1][0], runs[0][0], atol=1e-5)
+    np.testing.assert_allclose(runs[1][1], runs[0][1], atol=1e-5)
+    assert np.ptp(runs[0][0][0], axis=0).min() > 0.1  # it went somewhere
+
+
+def test_far_from_zero_exploring_costs_what_it_costs_near_it():
+    """Single precision, plain SGD, prices of 100 to 105: it was 130 when the size of a price set that of a step."""
+    settings = {**SETTINGS, "rounds": 60, "samples": 500}
+    near, far = (profl.simulate(moved(CASE, Elsewhere(o)), profl.pofl(0.03), **settings) for o in (0.0, 100.0))
+    assert far.deployed_regret[:, -1].mean() == pytest.approx(near.deployed_regret[:, -1].mean(), rel=0.02)
+    assert far.tail_excess().mean() < 0.05
+
+
+def test_the_first_deployment_is_the_model_itself():
+    view, theta = CASE.functions.view(), jnp.array([2.0, 3.0, 1.0])
+    batch, weights = jnp.array([[1.0, 2.0, 3.0], [2.0, 2.0, 1.0]]), jnp.full(2, 0.5)
+    explore, flat = Exploration(0.1, fade=0.0), jnp.zeros((3, 3))
+    state, before = explore.init(theta), unmeasured(theta, theta, theta)
+    deployed, state = explore.explore(view, jax.random.key(0), state, theta, flat, flat, before)
+    np.testing.assert_array_equal(deployed, theta)
+    after = take_measures(view, theta, batch, weights, jnp.zeros(3), jnp.array([1.0, 4.0, 0.0]))
+    deployed, state = explore.explore(view, jax.random.key(1), state, theta, flat, flat, after)
+    np.testing.assert_allclose(abs(deployed - theta), 0.1 * after.scales, rtol=1e-5)
+    np.testing.assert_allclose(after.f.unit, [1.0, 2.0, 2.0])  # of one sample; where none shows, the largest
+    opposite, _ = explore.explore(view, jax.random.key(2), state, theta, flat, flat, after)
+    np.testing.assert_allclose(opposite + deployed, 2 * theta, rtol=1e-6)
+
+
+def test_a_jacobian_goes_inside_and_back():
+    """Prices in cents: df/dcent is a hundredth of df/deuro; f in dozens, a twelfth."""
+    cents, dozens = Ruler(jnp.zeros(2), jnp.array([1.0, 100.0])), Ruler(jnp.zeros(1), jnp.array([12.0]))
+    place = unmeasured(jnp.zeros(2), jnp.zeros(2), jnp.zeros(1))._replace(signal=cents, f=dozens)
+    jacobian, error = place.outside(jnp.ones((1, 2)), jnp.ones((1, 2)))
+    np.testing.assert_allclose(jacobian, [[12.0, 0.12]], rtol=1e-6)
+    np.testing.assert_allclose(error, jacobian**2, rtol=1e-6)
+    np.testing.assert_allclose(place.inside(jacobian, error), np.ones((2, 1, 2)), rtol=1e-6)
