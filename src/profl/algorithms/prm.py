@@ -53,7 +53,7 @@ LEAST = 0.001  # deviations by which clients are taken to differ at the least
 FIRST = 40.0  # samples' worth: the first perturbation is sqrt(40 / n) units, f then moves visibly if it moves at all
 LARGER, LARGEST = 2.0, 1.0  # times the first perturbation, and units: no later one is larger
 SLOWLY = 0.8  # a perturbation is at least so much of the last: early confidence may be mistaken
-AGAIN, USED = (0.5, 4.0), 0.9  # units: least and largest trust region; it grows only where so much of it was used
+AGAIN, USED = (0.5, 2.0), 0.9  # units: least and largest trust region; it grows only where so much of it was used
 BLINDLY = 0.6  # of the trust region, for the first step: nothing is known of the reaction then
 WELL, BADLY = (0.2, 0.6), (0.5, 1.5)  # misses, as a share of what f moved by and in noises: the region doubles, halves
 MOST = 512  # parameters: the server solves for a matrix of so many rows
@@ -189,9 +189,7 @@ class PRM(Method):
             signs = random.signs(random.explore_key(key), flat.size).astype(flat.dtype)
             delta = jnp.where(state.made == 0, 0.0, jnp.where(state.made % 2 == 0, -state.delta, signs))
             step = state.size * state.scale * delta
-            gone = trees.ravel(problem.project(unravel(flat + step))) - flat
-            inwards = jnp.where(jnp.abs(gone) < 0.5 * jnp.abs(step), -step, step)  # where the model space ends
-            deployed = seen(problem.project(unravel(flat + inwards)))
+            deployed = seen(problem.project(unravel(flat + step)))
         return deployed, state._replace(delta=delta)
 
     def step(
@@ -305,7 +303,7 @@ class PRM(Method):
 
     def _begun(self, problem: View, state: State, theta: Theta, batch: Batch, weights: Array, variance: Array) -> State:
         """Units, and what is believed before anything is known, from the first batch."""
-        scale, share = theta_scales(problem, theta, batch, weights), jnp.sum(weights**2)
+        scale, share = theta_scales(problem, theta, batch, weights, robust=True), jnp.sum(weights**2)
         unit, spread = signal_scales(problem, theta, scale), variance / share
         wide = jnp.where(jnp.arange(state.before.shape[1]) < unit.size, WIDE, CURVED)
         return state._replace(
