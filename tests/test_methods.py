@@ -81,6 +81,7 @@ METHODS = {
     "dfo, one point": profl.dfo(0.002, 1.0, points=1),
     "two_stage": profl.two_stage(4, exchanges=3),
     "two_stage, robust": profl.two_stage(2, keep=2, exchanges=2, aggregate="nnm+trimmed_mean"),
+    "prm": profl.prm(keep=2, aggregate="nnm+trimmed_mean"),
     "postal": Postal(),
 }
 
@@ -98,7 +99,7 @@ def over_flower(method, folder=None, **settings):
 
 PAIRS = [(name, attack) for name in METHODS for attack in (None, "sign_flip")]
 # Each row compiles four engines. Without an attack the checkpoints below and test_loop hold engines to each other.
-SHORT = [(name, "sign_flip") for name in ("dfo, one point", "two_stage, robust", "postal")]
+SHORT = [(name, "sign_flip") for name in ("dfo, one point", "prm", "postal")]
 
 
 @pytest.mark.parametrize(

@@ -275,16 +275,20 @@ class PRM(Method):
         new = self._opened(server, flat, agreed(reports["fit"][:, :, 1]), agreed(reports["miss"]))
         new = self._compared(new, flat, reports, agreed, concentration)
 
-        def inside(y: Array) -> Array:
-            y = jnp.clip(y, -new.region, new.region)
+        def allowed(y: Array) -> Array:
             return (trees.ravel(problem.project(unravel(new.base + new.scale * y))) - new.base) / new.scale
+
+        def inside(y: Array) -> Array:
+            return allowed(jnp.clip(y, -new.region, new.region))
 
         at = (new.best - new.base) / new.scale
         step = least_inside(new.curvature, new.slope, at, inside) - at
         step = jnp.clip(step, -new.reach * new.region, new.reach * new.region)
         tried = new.base + new.scale * inside(at + step)
         model = jnp.where(turn < self.talks, flat, jnp.where(last, new.best, tried))
-        new = trees.where(last, self._closed(new, at, inside), new)._replace(turn=jnp.where(last, 0, turn + 1))
+        new = trees.where(
+            last, self._closed(new, free(new.slope, at, inside), free(new.slope, at, allowed)), new
+        )._replace(turn=jnp.where(last, 0, turn + 1))
         somebody = jnp.any(accepted)
         server, flat = trees.where(somebody, (new, model), (server._replace(turn=new.turn), flat))
         speed = turn / (turn + 3.0)
@@ -377,17 +381,23 @@ class PRM(Method):
         curvature, doubt = trees.where(first, (curvature, doubt), (server.curvature, server.doubt))
         return server._replace(best=best, value=value, slope=slope, curvature=curvature, doubt=doubt, reach=reach)
 
-    def _closed(self, server: Server, at: Array, inside: Any) -> Server:
-        """The last turn: what is left to gain, and how much to explore for it."""
-        loose = free(server.slope, at, inside)
+    def _closed(self, server: Server, loose: Array, free: Array) -> Server:
+        """The last turn: what is left to gain, and how much to explore for it.
+
+        Parameters that are not ``loose`` are held by the trust region or the model space, those not ``free`` by the
+        model space: there is nothing to gain of them.
+        """
         whole = upright(server.curvature, server.slope)
-        lacking = jnp.linalg.solve(whole, jnp.where(loose[:, None] & loose, server.doubt, 0.0))
-        excess, error = jnp.trace(lacking) / 2, jnp.sqrt(jnp.maximum(jnp.sum(lacking * lacking.T), 0.0) / 2)
+        lacking = jnp.linalg.solve(whole, jnp.where(free[:, None] & free, server.doubt, 0.0))
+        slope = jnp.where(free, server.slope, 0.0)
+        unknown, known = jnp.trace(lacking) / 2, slope @ jnp.linalg.solve(whole, slope) / 2
+        error = jnp.sqrt(jnp.maximum(jnp.sum(lacking * lacking.T), 0.0) / 2)
         cost = jnp.trace(whole) / 2
-        wanted = jnp.minimum(jnp.sqrt(self.curiosity * excess / cost), server.largest)
+        wanted = jnp.minimum(jnp.sqrt(self.curiosity * unknown / cost), server.largest)
         size = jnp.where(server.rounds == 0, server.size, jnp.maximum(wanted, SLOWLY * server.size))
         rounds = server.rounds + 1
-        outlook = Outlook(excess, error, excess / (rounds + 1.0), size**2 * cost)
+        excess = known + unknown
+        outlook = Outlook(excess, error, known + unknown / (rounds + 1.0), size**2 * cost)
         return server._replace(rounds=rounds, size=size, held=jnp.mean(~loose * 1.0), outlook=outlook)
 
 
