@@ -307,7 +307,7 @@ class PRM(Method):
 
     def _begun(self, problem: View, state: State, theta: Theta, batch: Batch, weights: Array, variance: Array) -> State:
         """Units, and what is believed before anything is known, from the first batch."""
-        scale, share = theta_scales(problem, theta, batch, weights, robust=True), jnp.sum(weights**2)
+        scale, share = theta_scales(problem, theta, batch, weights), jnp.sum(weights**2)
         unit, spread = signal_scales(problem, theta, scale), variance / share
         wide = jnp.where(jnp.arange(state.before.shape[1]) < unit.size, WIDE, CURVED)
         return state._replace(

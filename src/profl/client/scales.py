@@ -20,13 +20,11 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from profl.problem.problem import View
-from profl.quantiles import exact_quantile
 from profl.typing import Array, Batch, Theta
 
 FAR = 2.0**60  # a model so far out shows where the model space ends; its square is still finite in single precision
 COMMON = 0.01  # of the mean slope: clients that differ then agree on scales, and so do parameters that are off by more
 UNBOUNDED = 2.0**40  # a space wider than this has no end that matters
-NORMAL = 1.4826  # times the median deviation is the standard deviation, where losses are normal
 ENOUGH = 64  # samples to measure on: scales need not be accurate
 
 
@@ -46,14 +44,11 @@ def some(batch: Batch, weights: Array) -> Callable[[], tuple[Batch, Array]]:
     return chosen
 
 
-def theta_scales(
-    problem: View, theta: Theta, batch: Batch, weights: Array, common: float = 1.0, robust: bool = False
-) -> Array:
+def theta_scales(problem: View, theta: Theta, batch: Batch, weights: Array, common: float = 1.0) -> Array:
     """One scale per parameter, (d,); where neither data nor space show any, the size of the parameter, at least one.
 
     ``common`` is the share with which the square of the mean slope counts in that of a slope: with 1 it is the root
-    mean square, with less it depends less on how far theta is from where the slopes cancel. ``robust`` takes the
-    median deviation of the losses where that is less: a few samples far out make sd(l) as large as they like.
+    mean square, with less it depends less on how far theta is from where the slopes cancel.
 
     >>> from profl.problem.families import GaussianMean
     >>> from profl.problem.problem import everywhere
@@ -69,10 +64,6 @@ def theta_scales(
 
     losses, slopes = jax.vmap(jax.value_and_grad(loss), (None, 0))(flat, batch)
     spread = jnp.sqrt(weights @ (losses - weights @ losses) ** 2)
-    if robust:
-        middle = exact_quantile(losses[:, None], weights)
-        usual = NORMAL * exact_quantile(jnp.abs(losses[:, None] - middle), weights)[0]
-        spread = jnp.where(usual > 0, jnp.minimum(spread, usual), spread)
     mean = weights @ slopes
     steepness = jnp.sqrt(weights @ (slopes - mean) ** 2 + common * mean**2)
     shown = spread / (jnp.sqrt(float(flat.size)) * jnp.where(steepness > 0, steepness, 1.0))
