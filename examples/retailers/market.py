@@ -49,9 +49,11 @@ def open_database(path: str) -> sqlite3.Connection:
     return connection
 
 
-def answer(connection: sqlite3.Connection, retailer: int, deployment: int, prices: list[float], days: int) -> None:
-    """The orders that a deployment brings in."""
-    draw = random.Random(f"{retailer} {deployment}")
+def answer(
+    connection: sqlite3.Connection, retailer: int, deployment: int, prices: list[float], days: int, seed: int = 0
+) -> None:
+    """The orders that a deployment brings in; other customers with another seed."""
+    draw = random.Random(f"{retailer} {deployment} {seed}")
     means = expected(retailer, prices)
     rows = [
         (deployment, day, *(max(0, round(draw.gauss(mean, sqrt(mean) if mean > 1 else 1.0))) for mean in means))
