@@ -59,7 +59,7 @@ def through_flower(folder: Path) -> profl.Run:
     from profl.deploy import LocalFederation, certificates, write_app
 
     certificates.make(folder / "keys", retailers.RETAILERS)
-    settings = {"federation": "retailers:federation", "client": "retailers:client", "wait": 120.0, "timeout": 120.0}
+    settings = {"federation": "retailers:over_flower", "client": "retailers:client", "wait": 120.0, "timeout": 120.0}
     app = write_app(folder / "app", {**settings, "out": str(folder / "run.npz")})
     for name in ("retailers.py", "market.py"):
         (app / name).write_bytes((HERE / name).read_bytes())
