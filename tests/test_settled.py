@@ -107,7 +107,7 @@ STOPS = {
     "good": (Counting(), profl.Settled(0.3, least=1), 4, GOOD),
     "good, with exchanges": (Counting(exchanges=1), profl.Settled(0.3, least=1), 2, GOOD),
     "good, but more is wanted": (Counting(), profl.Settled(0.3, least=11), 6, GOOD),
-    "spent": (Counting(price=3.0), profl.Settled(cost=1.0, least=1), 5, SPENT),
+    "spent": (Counting(price=3.0), profl.Settled(cost=1.0, payback=20, least=1), 5, SPENT),
     "spent, with another payback": (Counting(price=3.0), profl.Settled(cost=1.0, payback=12, least=1), 3, SPENT),
     "both": (Counting(price=20.0), profl.Settled(2.0, least=1), 1, GOOD),
     "no cost": (Counting(), profl.Settled(least=1), None, None),
@@ -190,7 +190,7 @@ def test_seeds_stop_each_by_itself():
 @pytest.mark.parametrize("figure", profl.Outlook._fields)
 def test_nan_never_stops(figure):
     """Both reasons hold at once, but for the NaN."""
-    stop, outlook = profl.Settled(1.0, least=1), profl.Outlook(0.1, 0.1, 0.1, 10.0)
+    stop, outlook = profl.Settled(1.0, payback=20, least=1), profl.Outlook(0.1, 0.1, 0.1, 10.0)
     assert int(stop.why(outlook, 1)) == 1
     assert int(stop.why(outlook._replace(excess=2.0), 1)) == 2
     assert int(stop.why(outlook._replace(**{figure: jnp.nan}), 1)) == 0
