@@ -35,8 +35,8 @@ from profl.typing import Array, Batch, Client, Key
 CLIENTS = 10
 NORM, DIFFERENT, RIDGE, WIDTH = 1.8, 0.3, 1.0, 4.0
 """Spectral norms of what all A_i share and of what each has of its own, the ridge, and the deviation of the entries of
-mu. L(PS) - L(PO) is 0.8, 1.4 and 31 for the three matrices; the risk is so curved that PoFL at a rate of 0.03 is still on
-its way after thirty steps, and one of 0.3 overshoots."""
+mu. L(PS) - L(PO) is 0.8, 1.4 and 31 for the three matrices; the risk is so curved that PoFL at a rate of 0.03 is still
+on its way after thirty steps, and one of 0.3 overshoots."""
 GOODS, RANK, PUSH = 50, 2, 0.8
 """Of crossed pricing: goods, the rank of U V^T, and the length of the columns of U and V. The least eigenvalue of
 I + (U V^T + V U^T) / 2 is at least 1 - PUSH^2 where the columns are orthogonal, as they nearly are."""
