@@ -74,3 +74,17 @@ def cross_pricing() -> profl.Problem:
         initial=lambda key: jnp.array([1.0, 2.0, 1.5]),
         project=profl.Box(-5.0, 5.0),
     )
+
+
+def noting(clients, seen):
+    """Live clients that note every deployment, as (client, step), in the list ``seen``."""
+
+    class Noting:
+        def __init__(self, number, client):
+            self.number, self.client = number, client
+
+        def deploy(self, theta, samples, step):
+            seen.append((self.number, step))
+            return self.client.deploy(theta, samples, step)
+
+    return [Noting(*each) for each in enumerate(clients)]

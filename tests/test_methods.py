@@ -21,6 +21,7 @@ from profl.engines.plan import first_states, make_plan
 from profl.engines.schedule import Schedule
 from profl.engines.step import local_steps
 from tests.killed import CASE
+from tests.problems import noting
 
 SMALL = {"rounds": 3, "local_steps": 2, "samples": 30, "progress": False}
 
@@ -150,20 +151,11 @@ def test_an_exchange_deploys_nothing():
     from profl.engines.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
 
     method = METHODS["two_stage"]
-    inner = profl.simulated_clients(CASE, method, samples=30, seed=3)
     seen = []
-
-    class Site:
-        def __init__(self, number):
-            self.number = number
-
-        def deploy(self, theta, samples, step):
-            seen.append((self.number, step))
-            return inner[self.number].deploy(theta, samples, step)
-
+    sites = noting(profl.simulated_clients(CASE, method, samples=30, seed=3), seen)
     settings = {name: value for name, value in SMALL.items() if name != "progress"}
     federation = Federation(CASE, method, 4, seed=3, **settings)
-    app = make_client_app(federation, [Site(i) for i in range(4)])
+    app = make_client_app(federation, sites)
     grid = InProcessGrid(app, 4)
     run = ProFLStrategy(federation, wait=1.0).run(grid)
     assert sorted(seen) == [(client, step) for client in range(4) for step in range(6)]

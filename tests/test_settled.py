@@ -14,6 +14,7 @@ import pytest
 import profl
 from profl.algorithms.settled import REASONS
 from tests.killed import CASE
+from tests.problems import noting
 
 GOOD, SPENT = REASONS[1], REASONS[2]
 SETTINGS: dict[str, Any] = {"rounds": 9, "local_steps": 2, "samples": 20, "progress": False}
@@ -58,17 +59,7 @@ class Counting(profl.Method):
 
 def sites(method, seen):
     """Clients that note every deployment."""
-    inner = profl.simulated_clients(CASE, method, samples=20, seed=3)
-
-    class Site:
-        def __init__(self, number):
-            self.number = number
-
-        def deploy(self, theta, samples, step):
-            seen.append((self.number, step))
-            return inner[self.number].deploy(theta, samples, step)
-
-    return [Site(number) for number in range(CASE.count)]
+    return noting(profl.simulated_clients(CASE, method, samples=20, seed=3), seen)
 
 
 def fast(method, seen, **settings):

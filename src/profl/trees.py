@@ -27,6 +27,15 @@ def take(tree: Any, index: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
+def copies(tree: Any, count: int) -> Any:
+    """A pytree as the rows of a stacked one, ``count`` times the same.
+
+    >>> copies(jnp.arange(2), 3).shape
+    (3, 2)
+    """
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *jnp.shape(leaf))), tree)
+
+
 def rows(tree: Any) -> int:
     """How many rows a stacked pytree has."""
     return int(jax.tree.leaves(tree)[0].shape[0])

@@ -192,8 +192,7 @@ class Descent(Method):
             seen = (found["deployed"], found["gradient"], found["gradient_noise"], jnp.exp(found["scales"]))
             rate, known = rates.update(server.rate, *seen, steps)
             mail, server = {**mail, "rate": rate, "scales": known.scales}, server._replace(rate=known)
-        each = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(weights), *leaf.shape)), mail)
-        return model, server, each or ()
+        return model, server, trees.copies(mail, len(weights)) or ()
 
     def _kept(self, theta: Theta) -> dict[str, Any]:
         """What all descending methods keep at a client besides the optimiser's state."""

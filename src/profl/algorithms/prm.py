@@ -46,7 +46,7 @@ from profl.typing import Array, Batch, Key, Theta
 
 # Units are those of ``profl.client.scales``, deviations those of one sample in an entry of f.
 WIDE = 3.0  # deviations that f may answer to one unit with, before anything is known
-CURVED = 0.2  # deviations per unit^2 of its curvature; 1.0 ends the same on all cases, a little later
+CURVED = 0.2  # deviations per unit^2 of its curvature; 1.0 ended about the same on four of the benchmark's rows
 STIFF = 0.1  # deviations per unit^3 of what is not fitted; follows the evidence from there
 THIRD = 0.1  # of the mean squared curvature: no less is not fitted; a curve seldom ends with its second order
 LEAST = 0.001  # deviations by which clients are taken to differ at the least
@@ -294,11 +294,7 @@ class PRM(Method):
         speed = turn / (turn + 3.0)
         found = consensus(reports["jacobian"], agreed, concentration)
         mail = Mail(server.size, server.held, found, somebody & (turn < self.talks), speed)
-        return (
-            unravel(flat),
-            server,
-            jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(weights), *leaf.shape)), mail),
-        )
+        return unravel(flat), server, trees.copies(mail, len(weights))
 
     def outlook(self, problem: View, server: Server) -> Outlook:
         return server.outlook

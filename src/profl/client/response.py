@@ -2,10 +2,11 @@
 
     f_k(s) = a_k + J_k x + x' Q_k x / 2 + noise,   x = s - anchor,   noise variance v + (third order)
 
-One Bayesian regression per entry k of f. The level is free; slopes have the prior N(J0, tau2), entry by entry, and
-curvatures N(0, omega2). tau2 and omega2 follow the evidence (a few steps of EM): what is nothing shrinks to nothing, so
-that a diagonal or sparse J is found from far fewer trials than it has columns. Third order is not fitted but feared:
-trials far from the anchor count less, the more so the more f is curved.
+One Bayesian regression per entry k of f. The level is free; slopes and curvatures have a prior, each its own mean and
+variance: what the other clients found (``profl.server.consensus``), or zero and what the evidence of one client leaves
+(``evidence``). What is nothing shrinks to nothing, so that a diagonal or sparse J is found from far fewer trials than
+it has columns. Third order is not fitted but feared: trials far from the anchor count less, the more so the more f is
+curved.
 
 Signals are measured in natural units (``profl.client.scales``) and f in standard deviations of a sample, so that one
 prior suits all.

@@ -132,8 +132,7 @@ def first_states(settings: Settings, population: Population, theta: Theta) -> An
     """The state of every client before its first step, stacked."""
     batch = batch_shape(settings, population, theta, settings.samples)
     state = settings.method.init(settings.server, theta, batch)
-    count = trees.rows(population.clients)
-    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *jnp.shape(leaf))), state)
+    return trees.copies(state, trees.rows(population.clients))
 
 
 def first_state(settings: Settings, population: Population, theta: Theta) -> Any:
@@ -199,7 +198,6 @@ def _models(problem: Problem, roots: Key, initial: Theta | None) -> Theta:
     else:
         like = jax.eval_shape(problem.initial, random.seed_key(0))
         checks.same_structure("initial", initial, like)
-        shape = roots.shape[0]
-        models = jax.tree.map(lambda a: jnp.broadcast_to(a, (shape, *jnp.shape(a))), initial)
+        models = trees.copies(initial, roots.shape[0])
     checks.finite_tree("the initial model", models)
     return jax.vmap(problem.project)(trees.cast(models))
