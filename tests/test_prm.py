@@ -90,7 +90,7 @@ def test_bad_input(pricing, wrong, message):
 def observed(function, signals, variance=1e-6):
     trials = no_trials(len(signals), signals.shape[1], function(signals[0]).size)
     for signal in signals:
-        trials = jax.jit(add)(trials, signal, function(signal), jnp.full(function(signal).size, 1 / variance))
+        trials = jax.jit(add)(trials, signal, function(signal), jnp.asarray(1 / variance))
     return trials
 
 
@@ -102,7 +102,7 @@ def test_a_response_finds_a_quadratic_and_states_its_error():
 
     signals = jax.random.normal(jax.random.key(0), (20, 2))
     wide = Prior(jnp.zeros((2, 5)), jnp.full((2, 5), 1e4))
-    response, variance = fit(observed(f, signals), jnp.array([1.0, 0.0]), wide, jnp.zeros(2))
+    response, variance, _ = fit(observed(f, signals), jnp.array([1.0, 0.0]), wide, jnp.ones(2), jnp.zeros(()))
     np.testing.assert_allclose(response.mean[:, 1:3], [[3, -1], [0, 1]], atol=0.02)
     np.testing.assert_allclose(response(jnp.array([0.5, 0.5])), f(jnp.array([0.5, 0.5])), atol=0.01)
     assert np.all(np.abs(response.mean[:, 1:3] - jnp.array([[3, -1], [0, 1]])) < 5 * np.sqrt(variance[:, 1:3]) + 1e-3)
@@ -123,7 +123,9 @@ def test_far_trials_count_less_where_curves_are_feared():
     signals = jnp.array([[-0.2], [0.0], [0.2], [3.0], [4.0], [-4.0]])
     trials = observed(lambda s: s + s**3, signals, 1e-4)
     prior = Prior(jnp.zeros((1, 2)), jnp.full((1, 2), 100.0))
-    slopes = [fit(trials, jnp.zeros(1), prior, jnp.array([fear]))[0].mean[0, 1] for fear in (0.0, 36.0)]
+    slopes = [
+        fit(trials, jnp.zeros(1), prior, jnp.ones(1), jnp.asarray(fear)).response.mean[0, 1] for fear in (0.0, 36.0)
+    ]
     assert slopes[0] > 5
     assert abs(slopes[1] - 1) < 0.3
 

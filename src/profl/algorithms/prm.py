@@ -48,12 +48,13 @@ from profl.typing import Array, Batch, Key, Theta
 WIDE = 3.0  # deviations that f may answer to one unit with, before anything is known
 CURVED = 0.2  # deviations per unit^2 of its curvature; 1.0 ended about the same on four of the benchmark's rows
 STIFF = 0.1  # deviations per unit^3 of what is not fitted; follows the evidence from there
-THIRD = 0.1  # of the mean squared curvature: no less is not fitted; a curve seldom ends with its second order
+THIRD = 0.1  # of the squared curvature: no less is not fitted; a curve seldom ends with its second order
 LEAST = 0.001  # deviations by which clients are taken to differ at the least
 FIRST = 40.0  # samples' worth: the first perturbation is sqrt(40 / n) units, f then moves visibly if it moves at all
 LARGER, LARGEST = 2.0, 1.0  # times the first perturbation, and units: no later one is larger
 SLOWLY = 0.8  # a perturbation is at least so much of the last: early confidence may be mistaken
-AGAIN, USED = (0.5, 2.0), 0.9  # units: least and largest trust region; it grows only where so much of it was used
+AGAIN = 0.25, 2.0  # units: least and largest trust region
+USED, IDLE = 0.9, 0.25  # of it: it may grow where so much was used, and shrinks where less: a run at rest does not leap
 BLINDLY = 0.6  # of the trust region, for the first step: nothing is known of the reaction then
 WELL, BADLY = (0.2, 0.6), (0.5, 1.5)  # misses, as a share of what f moved by and in noises: the region doubles, halves
 MOST = 512  # parameters: the server solves for a matrix of so many rows
@@ -64,7 +65,7 @@ class State(NamedTuple):
 
     made: Array  # deployments so far
     scale: Array  # (d,), of theta
-    spread: Array  # (p,): variance of a sample in every entry of f
+    spread: Array  # (p,): variance of a sample in every entry of f, mean over all deployments
     trials: Trials
     prior: Prior
     before: Array  # (p, m - 1): the common mean that the server sent last
@@ -95,6 +96,7 @@ class Server(NamedTuple):
     reach: Array  # share of the trust region that the next step may go
     size: Array  # of perturbations
     largest: Array
+    fear: Array  # mean of the clients'
     held: Array
     outlook: Outlook
 
@@ -102,6 +104,7 @@ class Server(NamedTuple):
 class Mail(NamedTuple):
     size: Array
     held: Array
+    fear: Array
     common: Common  # what all clients found
     ready: Array  # bool: whether there is something new in it
     speed: Array  # Nesterov's
@@ -116,7 +119,7 @@ class PRM(Method):
     share: bool = True
     curiosity: float = 16.0
     region: float = 1.0
-    keep: int = 8
+    keep: int = 32
     room: int = 64
     agreeing: int = 10
     minimising: int = 5
@@ -203,10 +206,12 @@ class PRM(Method):
                 weights, told["kept"] = seen(filter_weights(problem, chosen, deployed, batch, weights))
         with stage("estimate f") as seen:
             f = seen(problem.family.estimate(batch, weights))
-            variance = noise(problem.family, batch, weights, f)
-        state = trees.where(state.made == 0, self._begun(problem, state, deployed, batch, weights, variance), state)
+            share = jnp.sum(weights**2)
+            spread = noise(problem.family, batch, weights, f) / share
+        state = trees.where(state.made == 0, self._begun(problem, state, deployed, batch, weights, spread), state)
+        state = state._replace(spread=state.spread + (spread - state.spread) / (state.made + 1))
         with stage("fit") as seen:
-            state = seen(self._learned(problem, state, theta, deployed, f, variance))
+            state = seen(self._learned(problem, state, theta, deployed, f, 1 / share))
             kept = keep(state.fitted.kept, state.made % self.keep, batch, weights, f)
             state = state._replace(made=state.made + 1, fitted=state.fitted._replace(kept=kept))
         with stage("curvature") as seen:
@@ -226,7 +231,7 @@ class PRM(Method):
             "theta": theta,
             "fit": jnp.concatenate([slope[:, None], state.scale[:, None], *state.bend], 1),
             "value": value,
-            "miss": jnp.append(state.miss, state.size),
+            "miss": jnp.concatenate([state.miss, jnp.stack([state.size, state.fear])]),
             "jacobian": jnp.stack(found),
         }
 
@@ -237,15 +242,15 @@ class PRM(Method):
         unit, old = feature_units(state.fitted.ruler.unit), state.fitted.response
         mean, least = mail.common.mean * unit, LEAST**2 * state.spread[:, None]
         prior = Prior(mean + mail.speed * (mean - state.before), mail.common.spread * unit**2 + least)
-        response, variance = fit(state.trials, old.anchor, prior, self._fear(state))
-        fitted = state.fitted._replace(response=response)
-        error = mail.common.error * unit**2
-        new = state._replace(prior=prior, before=mean, error=error, fitted=fitted, variance=variance[:, 1:])
+        new = state._replace(prior=prior, fear=mail.fear, before=mean, error=mail.common.error * unit**2)
+        found = fit(state.trials, old.anchor, prior, state.spread, self._fear(new))
+        fitted = state.fitted._replace(response=found.response)
+        new = new._replace(fitted=fitted, variance=found.variance[:, 1:])
         return theta, trees.where(mail.ready, new, state)
 
     def mail_like(self, problem: View, state: State) -> Mail:
         zero = jnp.zeros(())
-        return Mail(zero, zero, Common(*[jnp.zeros_like(state.before)] * 3), jnp.asarray(False), zero)
+        return Mail(zero, zero, zero, Common(*[jnp.zeros_like(state.before)] * 3), jnp.asarray(False), zero)
 
     def figures(self, problem: View, state: State, theta: Theta) -> dict[str, Array]:
         """How far it explores, in units, and how many parameters the trust region or the model space holds."""
@@ -258,7 +263,7 @@ class PRM(Method):
         none, square = jnp.zeros_like(flat), jnp.zeros((flat.size, flat.size), flat.dtype)
         unknown = Outlook(*[zero + jnp.nan] * 4)
         start = jnp.int32(0), jnp.int32(0), none + 1, zero + self.region
-        return Server(*start, flat, flat, zero, none, square, square, zero + 1, zero, zero, zero, unknown)
+        return Server(*start, flat, flat, zero, none, square, square, zero + 1, zero, zero, zero, zero, unknown)
 
     def combine(
         self, problem: View, server: Server, theta: Theta, reports: Report, weights: Array, accepted: Array, key: Key
@@ -293,7 +298,7 @@ class PRM(Method):
         server, flat = trees.where(somebody, (new, model), (server._replace(turn=new.turn), flat))
         speed = turn / (turn + 3.0)
         found = consensus(reports["jacobian"], agreed, concentration)
-        mail = Mail(server.size, server.held, found, somebody & (turn < self.talks), speed)
+        mail = Mail(server.size, server.held, server.fear, found, somebody & (turn < self.talks), speed)
         return unravel(flat), server, trees.copies(mail, len(weights))
 
     def outlook(self, problem: View, server: Server) -> Outlook:
@@ -301,54 +306,56 @@ class PRM(Method):
 
     # -- inside, at a client -------------------------------------------------------------------------------------------
 
-    def _begun(self, problem: View, state: State, theta: Theta, batch: Batch, weights: Array, variance: Array) -> State:
+    def _begun(self, problem: View, state: State, theta: Theta, batch: Batch, weights: Array, spread: Array) -> State:
         """Units, and what is believed before anything is known, from the first batch."""
-        scale, share = theta_scales(problem, theta, batch, weights), jnp.sum(weights**2)
-        unit, spread = signal_scales(problem, theta, scale), variance / share
+        scale = theta_scales(problem, theta, batch, weights)
+        unit = signal_scales(problem, theta, scale)
         wide = jnp.where(jnp.arange(state.before.shape[1]) < unit.size, WIDE, CURVED)
         return state._replace(
             scale=scale,
             spread=spread,
             prior=Prior(state.prior.mean, spread[:, None] * wide**2),
             fitted=state.fitted._replace(ruler=Ruler(problem.signal(theta), unit)),
-            size=jnp.minimum(jnp.sqrt(FIRST * share), LARGEST),
+            size=jnp.minimum(jnp.sqrt(FIRST * jnp.sum(weights**2)), LARGEST),
         )
 
-    def _learned(self, problem: View, state: State, theta: Theta, deployed: Theta, f: Array, variance: Array) -> State:
+    def _learned(self, problem: View, state: State, theta: Theta, deployed: Theta, f: Array, samples: Array) -> State:
         """The response with one more trial in it, seen from theta."""
         ruler, old, fear = state.fitted.ruler, state.fitted.response, self._fear(state)
         signal, anchor = ruler.measure(problem.signal(deployed)), ruler.measure(problem.signal(theta))
-        guess, unsure = old(signal), old.variance(signal)
+        guess, unsure, variance = old(signal), old.variance(signal), state.spread / samples
         miss = jnp.mean(jnp.maximum((f - guess) ** 2 - variance - unsure, 0.0) / variance)
         went = jnp.mean((guess - old.mean[:, 0]) ** 2 / variance)
-        trials = add(state.trials, signal, f, 1 / variance)
-        prior = moved(state.prior, jnp.where(state.made == 0, 0.0, anchor - old.anchor), fear)
-        response, known = fit(trials, anchor, prior, fear)
+        trials = add(state.trials, signal, f, samples)
+        prior = moved(state.prior, jnp.where(state.made == 0, 0.0, anchor - old.anchor), fear * state.spread)
+        found = fit(trials, anchor, prior, state.spread, fear)
         if not self.share:
-            prior = evidence(prior, response, known, state.spread)
-            response, known = fit(trials, anchor, prior, fear)
+            prior = evidence(prior, found, state.spread)
+            found = fit(trials, anchor, prior, state.spread, fear)
         return state._replace(
             trials=trials,
             prior=prior,
-            fear=feared(response, trials, state.fear, state.spread),
-            fitted=state.fitted._replace(response=response),
-            variance=known[:, 1:],
+            fear=feared(state.fear, found.third),
+            fitted=state.fitted._replace(response=found.response),
+            variance=found.variance[:, 1:],
             miss=jnp.where(state.made > 1, jnp.stack([miss, went]), 0.0),
         )
 
     def _fear(self, state: State) -> Array:
-        """Variance of third-order coefficients, (p,): what misses show, and no less than a share of the curvature."""
+        """Variance of third-order coefficients, in units of ``spread``: what misses show, no less than a share of the
+        curvature."""
         bends = state.prior.mean[:, state.fitted.ruler.unit.size :]
-        return state.fear * state.spread + (THIRD * jnp.mean(bends**2, 1) if bends.size else 0.0)
+        return state.fear + THIRD * jnp.mean(jnp.sum(bends**2, 1) / state.spread)
 
     # -- inside, at the server -----------------------------------------------------------------------------------------
 
     def _opened(self, server: Server, flat: Array, scale: Array, news: Array) -> Server:
         """The first turn of a round: how well did the last one foresee what came in?"""
-        miss, went, size = news
+        miss, went, size, fear = news
         well, badly = (miss < WELL[0] * went + WELL[1]), (miss > BADLY[0] * went + BADLY[1])
-        used = jnp.max(jnp.abs(server.best - server.base) / server.scale) > USED * server.region
-        region = jnp.clip(server.region * jnp.where(well & used, 2.0, jnp.where(badly, 0.5, 1.0)), *AGAIN)
+        step = jnp.max(jnp.abs(server.best - server.base) / server.scale)
+        used, idle = step > USED * server.region, step < IDLE * server.region
+        region = jnp.clip(server.region * jnp.where(well & used, 2.0, jnp.where(badly | idle, 0.5, 1.0)), *AGAIN)
         region = jnp.where(
             server.rounds == 0, BLINDLY * self.region, jnp.where(server.rounds == 1, self.region, region)
         )
@@ -359,6 +366,7 @@ class PRM(Method):
             scale=jnp.where(start, scale, server.scale),
             size=jnp.where(start, size, server.size),
             largest=jnp.where(start, jnp.minimum(LARGER * size, LARGEST), server.largest),
+            fear=fear,
         )
         return trees.where(server.turn == 0, new, server)
 
@@ -404,7 +412,7 @@ def prm(
     share: bool = True,
     curiosity: float = 16.0,
     region: float = 1.0,
-    keep: int = 8,
+    keep: int = 32,
 ) -> PRM:
     """Performative risk minimisation: the optimum within some thirty deployments, without a learning rate.
 

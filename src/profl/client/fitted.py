@@ -82,8 +82,30 @@ def bend(problem: View, fitted: Fitted, theta: Theta, blind: Array) -> Bend:
     u = jax.grad(risk, argnums=1)(flat, nowhere)  # times an entry of J: what it owes to that
     back = jax.jacfwd(lambda vector: fitted.ruler.measure(problem.signal(unravel(vector))))(flat).T  # (d, s)
     parts = jnp.concatenate([of_level[:, :, None], u[:, None, None] * back], 2)  # (p, d, 1 + s)
-    own = jnp.einsum("kdi,kij,kej->de", parts, fitted.response.cov, parts)
+    own = jnp.einsum("kdi,kij,kej->de", parts, fitted.response.cov, parts) + sampled(problem, fitted, theta)
     return Bend(curvature, own, (back * (u**2 @ blind)) @ back.T)
+
+
+def sampled(problem: View, fitted: Fitted, theta: Theta) -> Array:
+    """The covariance (d, d) of the gradient that is due to which samples happened to be drawn.
+
+    Apart from what they did to f_hat, which the response stands for: that part is linear in the scores and left out.
+    """
+    flat, unravel = ravel_pytree(theta)
+    kept, family = fitted.kept, problem.family
+
+    def slope(weights: Array) -> Array:
+        new = fitted._replace(kept=kept._replace(weights=weights))
+        return jax.grad(lambda vector: fitted_risk(problem, new, unravel(vector)))(flat)
+
+    weights = kept.weights.ravel()
+    influence = jax.jacrev(slope)(kept.weights).reshape(flat.size, -1).T
+    scores = jax.vmap(jax.vmap(jax.grad(family.log_prob, argnums=1), (0, None)))(kept.batch, kept.f)
+    known = jnp.concatenate([jnp.ones((weights.size, 1)), scores.reshape(weights.size, -1)], 1)
+    weighted = known * weights[:, None]
+    left = influence - known @ jnp.linalg.pinv(weighted.T @ known, hermitian=True) @ (weighted.T @ influence)
+    left = left * weights[:, None]
+    return left.T @ left
 
 
 def noise(family: Family, batch: Batch, weights: Array, f: Array) -> Array:

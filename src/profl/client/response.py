@@ -1,12 +1,12 @@
 """How f answers to the signal near the present one: a fit to what was tried, and how well it is known.
 
-    f_k(s) = a_k + J_k x + x' Q_k x / 2 + noise,   x = s - anchor,   noise variance v + (third order)
+    f_k(s) = a_k + J_k x + x' Q_k x / 2 + noise,   x = s - anchor,   noise variance spread / samples + (third order)
 
 One Bayesian regression per entry k of f. The level is free; slopes and curvatures have a prior, each its own mean and
 variance: what the other clients found (``profl.server.consensus``), or zero and what the evidence of one client leaves
 (``evidence``). What is nothing shrinks to nothing, so that a diagonal or sparse J is found from far fewer trials than
-it has columns. Third order is not fitted but feared: trials far from the anchor count less, the more so the more f is
-curved.
+it has columns. Third order is not fitted but feared: it is an unknown function that all trials share, so that far ones
+do not bend the slope at the anchor; and fourth order is noise, by which far ones count less.
 
 Signals are measured in natural units (``profl.client.scales``) and f in standard deviations of a sample, so that one
 prior suits all.
@@ -23,6 +23,7 @@ from profl.client.trials import Trials
 from profl.typing import Array
 
 SPARSE = 0.1  # deviations: what a coefficient is taken to be at the least, with the weight of one observation
+RIDGE = 8  # machine epsilons of a coefficient's precision: rounding must not make the others' matrix indefinite
 MOST_CURVED = 6  # entries of a signal up to which products of two of them are fitted as well
 
 
@@ -76,50 +77,69 @@ def moved(prior: Prior, step: Array, fear: Array) -> Prior:
     s = step.size
     turn = jax.jacfwd(features)(step)[1:]  # (m - 1, s)
     slope = prior.mean @ turn
-    doubt = prior.variance @ turn**2 + (0.0 if curvatures(s) else fear[:, None] * jnp.sum(step**2))
+    doubt = prior.variance @ turn**2 + (0.0 if curvatures(s) else (fear * jnp.sum(step**2))[:, None])
     return Prior(prior.mean.at[:, :s].set(slope), prior.variance.at[:, :s].set(doubt))
 
 
-def evidence(prior: Prior, response: Response, variance: Array, spread: Array) -> Prior:
+def evidence(prior: Prior, found: Fit, spread: Array) -> Prior:
     """The prior's variance as one client by itself sees it: coefficients that are nothing shrink to nothing (EM)."""
-    seen = (response.mean[:, 1:] - prior.mean) ** 2 + variance[:, 1:]
+    seen = (found.response.mean[:, 1:] - prior.mean) ** 2 + found.variance[:, 1:]
     return prior._replace(variance=(SPARSE**2 * spread[:, None] + seen) / 2)
 
 
-def beyond(x: Array) -> Array:
-    """How far the first order that is not fitted reaches: its coefficients' variance is multiplied with this, (N,)."""
-    squares = jnp.sum(x**2, 1)
-    return squares**3 / 36 if curvatures(x.shape[1]) else squares**2 / 4
+def unfitted(x: Array) -> tuple[Array, Array]:
+    """Covariance (N, N) of what the first order that is not fitted adds to trials at x, and variance (N,) of the next.
+
+    For coefficients of variance one. The first is an unknown function, the same for all trials; the next one is taken
+    for noise, so that far trials count for nothing.
+    """
+    third = bool(curvatures(x.shape[1]))
+    inner, squares = x @ x.T, jnp.sum(x**2, 1)
+    return (inner**3 / 36, squares**4 / 576) if third else (inner**2 / 4, squares**3 / 36)
 
 
-def feared(response: Response, trials: Trials, fear: Array, spread: Array) -> Array:
-    """``fear`` as the misses of the fit show it, in units of ``spread``."""
-    x = trials.signal - response.anchor
-    miss = trials.f - jax.vmap(features)(x) @ response.mean.T
-    reach = (beyond(x)[:, None] * fear * spread) * trials.precision
-    share = reach / (1 + reach)
-    seen = jnp.sum(share * trials.precision * miss**2 / (1 + reach))
-    return fear * jnp.clip((seen + 1.0) / (jnp.sum(share) + 1.0), 0.5, 2.0)
+class Fit(NamedTuple):
+    response: Response
+    variance: Array  # (p, m): of all its coefficients
+    third: Array  # (2,): what misses show of the order that is not fitted, and what they were expected to
 
 
-def fit(trials: Trials, anchor: Array, prior: Prior, fear: Array) -> tuple[Response, Array]:
-    """The posterior, given the prior, and the variance of all its coefficients (p, m)."""
-    x = trials.signal - anchor
+def fit(trials: Trials, anchor: Array, prior: Prior, spread: Array, fear: Array) -> Fit:
+    """The posterior, given the prior.
+
+    ``spread`` is the variance of one sample's f, the same for all trials: batches of skewed data whose own variance is
+    small have a small mean as well, and would draw the fit to it if they counted for more. ``fear`` is the variance of
+    the coefficients that are not fitted, in units of it. All entries of f then share one covariance of their misses.
+    """
+    x, s = trials.signal - anchor, anchor.size
     rows = jax.vmap(features)(x)  # (N, m)
-    s = x.shape[1]
-    far = beyond(x)
+    together, alone = unfitted(x)
+    root = jnp.sqrt(trials.samples / (1 + trials.samples * fear * alone))
+    together = fear * root[:, None] * together * root
+    factor = jax.scipy.linalg.cho_factor(jnp.eye(root.size) + together)
+    solved = jax.scipy.linalg.cho_solve(factor, root[:, None] * rows)  # of the misses' covariance, (N, m)
+    gram = (root[:, None] * rows).T @ solved
+    bends = solved.T @ together @ solved
+    expected = jnp.trace(jax.scipy.linalg.cho_solve(factor, together))
 
-    def one(f: Array, precision: Array, mean0: Array, variance0: Array, fear: Array) -> tuple[Array, Array]:
-        weights = precision / (1 + precision * fear * far)
-        level = jnp.sum(weights * f) / jnp.sum(weights)
-        weighted = rows * weights[:, None]
-        known = weighted.T @ rows + jnp.diag(jnp.concatenate([jnp.zeros(1), 1 / variance0]))
+    def one(f: Array, mean0: Array, variance0: Array, spread: Array) -> tuple[Array, ...]:
+        level = jnp.sum(root**2 * f) / jnp.sum(root**2)
+        known = gram + jnp.diag(jnp.concatenate([jnp.zeros(1), spread / variance0]))
         size = jnp.sqrt(jnp.diagonal(known))
+        steady = known / size[:, None] / size + RIDGE * jnp.finfo(size.dtype).eps * jnp.eye(size.size)
+        inverse = jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(steady), jnp.eye(size.size))
+        inverse = inverse / size[:, None] / size
         miss = (f - level) - rows[:, 1:] @ mean0
-        factor = jax.scipy.linalg.cho_factor(known / size[:, None] / size)
-        inverse = jax.scipy.linalg.cho_solve(factor, jnp.eye(size.size)) / size[:, None] / size
-        mean = inverse @ (weighted.T @ miss) + jnp.concatenate([level[None], mean0])
-        return mean, inverse
+        change = inverse @ (solved.T @ (root * miss))
+        left = jax.scipy.linalg.cho_solve(factor, root * (miss - rows @ change))
+        third = jnp.stack([left @ together @ left / spread, expected - jnp.sum(inverse * bends)])
+        return change + jnp.concatenate([level[None], mean0]), spread * inverse, third
 
-    mean, cov = jax.vmap(one)(trials.f.T, trials.precision.T, *prior, fear)
-    return Response(anchor, mean, cov[:, : 1 + s, : 1 + s]), jnp.diagonal(cov, axis1=-2, axis2=-1)
+    mean, cov, third = jax.vmap(one)(trials.f.T, *prior, spread)
+    response = Response(anchor, mean, cov[:, : 1 + s, : 1 + s])
+    return Fit(response, jnp.diagonal(cov, axis1=-2, axis2=-1), jnp.sum(third, 0))
+
+
+def feared(fear: Array, third: Array) -> Array:
+    """``fear`` as the misses of a fit show it."""
+    return fear * jnp.clip((third[0] + 1.0) / (third[1] + 1.0), 0.5, 2.0)

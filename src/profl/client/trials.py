@@ -1,7 +1,7 @@
 """What a client has tried so far: signals that were deployed, and what came in. Of fixed size, however long the run.
 
 Once there is no room for another, the two that lie nearest to each other become one: its signal and f are their means,
-weighed by how well each f is known. So everything that was seen still counts, where it was seen.
+weighed by their samples. So everything that was seen still counts, where it was seen.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from profl.typing import Array
 class Trials(NamedTuple):
     signal: Array  # (N, s)
     f: Array  # (N, p)
-    precision: Array  # (N, p): of f, one over its variance; zero where there is nothing yet
+    samples: Array  # (N,): how many stand behind f; zero where there is nothing yet
 
     @property
     def known(self) -> Array:
         """Which places are taken: (N,) bool."""
-        return self.precision[:, 0] > 0
+        return self.samples > 0
 
 
 def no_trials(room: int, signal: int, f: int) -> Trials:
     """Nothing yet, and room for so many."""
-    return Trials(*(jnp.zeros((room, size)) for size in (signal, f, f)))
+    return Trials(jnp.zeros((room, signal)), jnp.zeros((room, f)), jnp.zeros(room))
 
 
-def add(trials: Trials, signal: Array, f: Array, precision: Array) -> Trials:
+def add(trials: Trials, signal: Array, f: Array, samples: Array) -> Trials:
     """The trials with one more.
 
     >>> trials = no_trials(2, 1, 1)
     >>> for signal, f in [(0.0, 1.0), (5.0, 2.0), (0.2, 3.0)]:
-    ...     trials = add(trials, jnp.array([signal]), jnp.array([f]), jnp.ones(1))
-    >>> trials.signal.ravel(), trials.f.ravel(), trials.precision.ravel()
+    ...     trials = add(trials, jnp.array([signal]), jnp.array([f]), jnp.ones(()))
+    >>> trials.signal.ravel(), trials.f.ravel(), trials.samples
     (Array([0.1, 5. ], dtype=float32), Array([2., 2.], dtype=float32), Array([2., 1.], dtype=float32))
     """
-    size, new = trials.signal.shape[0], (signal, f, precision)
+    size, new = trials.signal.shape[0], (signal, f, samples)
     longer = Trials(*(jnp.concatenate([old, row[None]]) for old, row in zip(trials, new, strict=True)))
     first, second = _nearest(longer)
     full = jnp.all(trials.known)
@@ -61,9 +61,8 @@ def _nearest(trials: Trials) -> tuple[Array, Array]:
     return flat // known.size, flat % known.size
 
 
-def _merged(trials: Trials, first: Array, second: Array) -> tuple[Array, Array, Array]:
-    total = trials.precision[first] + trials.precision[second]
-    share = trials.precision[first] / jnp.where(total > 0, total, 1.0)  # per entry of f
-    mean = jnp.mean(share)
-    signal = mean * trials.signal[first] + (1 - mean) * trials.signal[second]
-    return signal, share * trials.f[first] + (1 - share) * trials.f[second], total
+def _merged(trials: Trials, first: Array, second: Array) -> tuple[Array, ...]:
+    total = trials.samples[first] + trials.samples[second]
+    share = trials.samples[first] / jnp.where(total > 0, total, 1.0)
+    signal, f = (share * leaf[first] + (1 - share) * leaf[second] for leaf in (trials.signal, trials.f))
+    return signal, f, total

@@ -22,6 +22,8 @@ from profl.typing import Array
 DAMPING = 0.1  # of the spread's rule: where nobody knows anything by himself it stays as it is
 SEEN = 1e-4  # least mean of what is known by oneself: below it 1 - v / spread is rounding
 
+NOTHING = 0.05  # of its error is left where a coefficient is taken for nothing
+
 
 class Found(NamedTuple):
     """What one client found, (p, m - 1) each."""
@@ -50,4 +52,6 @@ def consensus(found: Array, agreed: Callable[[Array], Array], concentration: Arr
     tiny = jnp.finfo(mean.dtype).tiny
     whole = prior + change / jnp.maximum(known, SEEN)  # where the turns lead to
     unseen = jnp.minimum(error / jnp.maximum(whole**2, tiny), 1.0)
-    return Common(mean * (1 - unseen**2), (apart + DAMPING * spread) / (known + DAMPING), error)
+    seen = 1 - unseen**2
+    error = error * jnp.maximum(seen, NOTHING)
+    return Common(mean * seen, (apart + DAMPING * spread) / (known + DAMPING), error)
