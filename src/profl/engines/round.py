@@ -212,8 +212,12 @@ def sound(loss: Array, state: Any) -> Array:
 
 
 def final(settings: Settings, population: Population, carry: Carry) -> Any:
-    """What the run keeps of every client at its end, stacked; None for nothing."""
+    """What the run keeps of every client at its end, stacked; None for nothing, and then nothing is compiled."""
+    kept = jax.eval_shape(partial(_final, settings), population, carry)
+    return None if kept is None else FINAL(settings, population, carry)
 
+
+def _final(settings: Settings, population: Population, carry: Carry) -> Any:
     def one(row: Population, state: Any) -> Any:
         view = client_view(settings, row)
         return settings.method.final(view, state, settings.method.report(view, state, carry.theta))
@@ -227,3 +231,4 @@ def _each(function: Any, chunk: int | None, *rows: Any) -> Any:
 
 CLOSE = partial(jax.jit, static_argnums=(0, 1))(close)
 """``close``, compiled: for engines whose rounds are not."""
+FINAL = partial(jax.jit, static_argnums=0)(_final)
