@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from profl import random, trees
 from profl.algorithms.method import Report
-from profl.engines.plan import Population, Settings, first_states, outlook
+from profl.engines.plan import Population, Settings, compiled, first_states, outlook
 from profl.engines.step import client_view
 from profl.engines.tally import Counted, Tally, count
 from profl.server.aggregate import accept
@@ -229,6 +229,6 @@ def _each(function: Any, chunk: int | None, *rows: Any) -> Any:
     return jax.vmap(function)(*rows) if chunk is None else trees.map_chunks(function, chunk, *rows)
 
 
-CLOSE = partial(jax.jit, static_argnums=(0, 1))(close)
+CLOSE = compiled(close, 1)
 """``close``, compiled: for engines whose rounds are not."""
-FINAL = partial(jax.jit, static_argnums=0)(_final)
+FINAL = compiled(_final)
