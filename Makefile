@@ -31,10 +31,10 @@ demo: setup  ## compare retraining with the performative gradient; writes out/de
 	$(BIN)/profl demo --out out/demo.png
 
 test: dev  ## run the tests (a few minutes)
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-full: dev  ## run the tests, the slow ones in full
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m ''
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m ''
 
 federation: dev  ## Flower with TLS and client keys on this machine, equal to simulate (some minutes)
 	$(BIN)/python -m tests.federation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
 
@@ -37,7 +37,7 @@ ALGORITHMS = {
     "profl": profl.profl(),
     "profl, paper": profl.profl(filter="paper", aggregate="median"),
     "profl, shared": profl.profl(filter="none", share=2, aggregate="nnm+trimmed_mean"),
-    "profl, adaptive": profl.profl(filter="none", samples=profl.AdaptiveSamples(0.2, 20, 80)),
+    "profl, adaptive": profl.profl(filter="none", samples=profl.AdaptiveSamples(0.2, 20, 40)),
     "profl, adaptive paper": profl.profl(
         filter="none", samples=profl.AdaptiveSamples(1e3, 20, 80, rule="paper"), second_term="score"
     ),
@@ -74,6 +74,11 @@ def cross_pricing() -> profl.Problem:
         initial=lambda key: jnp.array([1.0, 2.0, 1.5]),
         project=profl.Box(-5.0, 5.0),
     )
+
+
+def unmeasured(case: profl.Problem) -> profl.Problem:
+    """The same data without exact answers: for runs that are compared with each other, half of the compiling."""
+    return replace(case, reaction=profl.SampledReaction(case.reaction.sample))
 
 
 def noting(clients, seen):

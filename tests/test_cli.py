@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 import profl
-from profl.cli import app
+from profl.cases import CASES
+from profl.cli import app, main
 
 SHORT = ["--rounds", "3", "--samples", "20", "--seeds", "0-1", "--clients", "2"]
 
@@ -49,14 +51,24 @@ def test_compare():
     assert "pofl" in result.output
 
 
-def test_cases(tmp_path):
+@pytest.mark.parametrize("names", [("housing", "adult"), pytest.param(tuple(CASES), marks=pytest.mark.slow)])
+def test_cases(names, tmp_path, monkeypatch):
+    monkeypatch.setattr("profl.cli.cases.CASES", {name: CASES[name] for name in names})
     result = call("cases", "--json", str(tmp_path / "cases.json"))
     assert result.exit_code == 0
     rows = {row["case"]: row for row in json.loads((tmp_path / "cases.json").read_text())["cases"]}
+    assert tuple(rows) == names
     assert rows["housing"]["stable"][0] == pytest.approx(7.7273, abs=1e-4)
 
 
-def test_demo(tmp_path):
+def again():
+    return replace(profl.cases.pricing(), name="again")
+
+
+@pytest.mark.parametrize("second", [again, pytest.param(profl.cases.housing, marks=pytest.mark.slow)])
+def test_demo(second, tmp_path, monkeypatch):
+    """By default its second case is the first one again, whose programs are there."""
+    monkeypatch.setattr("profl.experiments.compare.housing", second)
     result = call(
         "demo",
         "--rounds",
@@ -71,21 +83,29 @@ def test_demo(tmp_path):
     assert result.exit_code == 0
     assert (tmp_path / "demo.png").stat().st_size > 5000
     runs = json.loads((tmp_path / "d.json").read_text())["runs"]
-    assert [(run["case"], run["algorithm"]) for run in runs][2] == ("pricing", "pofl")
+    made = [(case, algorithm) for case in ("pricing", second.__name__) for algorithm in ("pfl", "pg", "pofl")]
+    assert [(run["case"], run["algorithm"]) for run in runs] == made
     assert runs[2]["tail_excess"]["mean"] < runs[0]["tail_excess"]["mean"]
+
+
+def test_an_error_is_one_line_and_exit_2_of_the_process():
+    done = subprocess.run([sys.executable, "-m", "profl.cli", "run", "prcing"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "did you mean 'pricing'" in done.stderr.replace("\n", " ")
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "prcing"], "did you mean 'pricing'"),
         (["run", "pricing", "--algorithm", "poffl"], "did you mean 'pofl'"),
         (["run", "pricing", "--rounds", "0"], "rounds must be"),
         (["run", "pricing", "--seeds", "a-b"], "seeds must look like"),
     ],
 )
-def test_errors_are_one_line_and_exit_2(arguments, message):
-    done = subprocess.run([sys.executable, "-m", "profl.cli", *arguments], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert message in done.stderr.replace("\n", " ")
-    assert "Traceback" not in done.stderr
+def test_errors_are_one_line_and_exit_2(arguments, message, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["profl", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err.replace("\n", " ")

@@ -10,6 +10,7 @@ import pytest
 
 import profl
 from profl import random
+from tests.problems import unmeasured
 
 BUDGET = {"rounds": 200, "local_steps": 5, "samples": 500, "progress": False, "record_every": 2}
 
@@ -114,7 +115,7 @@ def test_partial_participation_still_finds_the_optimum(scheme, budget):
 
 def test_what_is_paid_is_counted():
     """4 clients, half asked, 3 rounds of 2 steps with 10 samples; theta has 2 numbers: 8 bytes, 16 with counters."""
-    problem = profl.cases.pricing(clients=4, goods=2)
+    problem = unmeasured(profl.cases.pricing(clients=4, goods=2))
     settings = {"rounds": 3, "local_steps": 2, "samples": 10, "seeds": [0], "progress": False}
     run = profl.simulate(problem, profl.pofl(), participation=0.5, **settings)
     assert run.deployments[0].tolist() == [0, 4, 8, 12]

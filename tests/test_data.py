@@ -490,9 +490,10 @@ def test_adult_has_the_known_accuracies(respond, sensitivity, stable, optimum):
     assert held_out.accuracy(case.optimum) == pytest.approx(optimum, abs=0.02)
 
 
-def test_retraining_ends_at_the_stable_point_and_pofl_near_the_optimum():
+@pytest.mark.parametrize(("samples", "seeds"), [(500, 1), pytest.param(2000, 3, marks=pytest.mark.slow)])
+def test_retraining_ends_at_the_stable_point_and_pofl_near_the_optimum(samples, seeds):
     case = made_case()
-    settings = {"rounds": 60, "samples": 2000, "seeds": range(3), "progress": False}
+    settings = {"rounds": 60, "samples": samples, "seeds": seeds, "progress": False}
     stuck = profl.simulate(case, profl.pfl(0.3), **settings)
     found = profl.simulate(case, profl.pofl(0.3, window=50), **settings)
     gap = case.risk(case.stable) - case.risk(case.optimum)

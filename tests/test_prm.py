@@ -15,6 +15,7 @@ from profl.experiments.units import rescaled, shifted
 from profl.server.consensus import consensus
 from profl.server.newton import least_inside
 
+slow = pytest.mark.slow
 SHORT = {"rounds": 12, "local_steps": 1, "samples": 500, "seeds": range(2), "progress": False}
 
 
@@ -47,7 +48,17 @@ def test_it_says_what_is_left_and_that_is_about_right(run):
     assert np.all(run.info["exploration"][:, -1] < 0.5 * run.info["exploration"][:, 2])
 
 
-@pytest.mark.parametrize("told", [lambda case: shifted(case, 128.0), lambda case: rescaled(case, (1.0, 8.0, 128.0))])
+UNITS = (1.0, 8.0, 128.0)
+ELSEWHERE = {
+    "both": lambda case: shifted(rescaled(case, UNITS), 128.0),
+    "origin": lambda case: shifted(case, 128.0),
+    "units": lambda case: rescaled(case, UNITS),
+}
+
+
+@pytest.mark.parametrize(
+    "told", [pytest.param(told, id=name, marks=[] if name == "both" else slow) for name, told in ELSEWHERE.items()]
+)
 def test_neither_origin_nor_units_change_a_run(pricing, run, told):
     other = profl.simulate(told(pricing), profl.prm(), **SHORT)
     np.testing.assert_allclose(other.deployed_regret[:, -1], run.deployed_regret[:, -1], rtol=1e-2)
@@ -102,7 +113,7 @@ def test_a_response_finds_a_quadratic_and_states_its_error():
 
     signals = jax.random.normal(jax.random.key(0), (20, 2))
     wide = Prior(jnp.zeros((2, 5)), jnp.full((2, 5), 1e4))
-    response, variance, _ = fit(observed(f, signals), jnp.array([1.0, 0.0]), wide, jnp.ones(2), jnp.zeros(()))
+    response, variance, _ = jax.jit(fit)(observed(f, signals), jnp.array([1.0, 0.0]), wide, jnp.ones(2), jnp.zeros(()))
     np.testing.assert_allclose(response.mean[:, 1:3], [[3, -1], [0, 1]], atol=0.02)
     np.testing.assert_allclose(response(jnp.array([0.5, 0.5])), f(jnp.array([0.5, 0.5])), atol=0.01)
     assert np.all(np.abs(response.mean[:, 1:3] - jnp.array([[3, -1], [0, 1]])) < 5 * np.sqrt(variance[:, 1:3]) + 1e-3)
@@ -111,7 +122,7 @@ def test_a_response_finds_a_quadratic_and_states_its_error():
 def test_a_belief_moves_with_its_anchor():
     prior = Prior(jnp.array([[1.0, 2.0, 3.0, 4.0, 5.0]]), jnp.ones((1, 5)))
     step = jnp.array([0.5, -1.0])
-    found = moved(prior, step, jnp.zeros(1))
+    found = jax.jit(moved)(prior, step, jnp.zeros(1))
     slope = jax.grad(lambda x: prior.mean[0] @ features(x)[1:])(step)
     np.testing.assert_allclose(found.mean[0, :2], slope, rtol=1e-6)
     assert curvatures(2) == 3
@@ -123,9 +134,8 @@ def test_far_trials_count_less_where_curves_are_feared():
     signals = jnp.array([[-0.2], [0.0], [0.2], [3.0], [4.0], [-4.0]])
     trials = observed(lambda s: s + s**3, signals, 1e-4)
     prior = Prior(jnp.zeros((1, 2)), jnp.full((1, 2), 100.0))
-    slopes = [
-        fit(trials, jnp.zeros(1), prior, jnp.ones(1), jnp.asarray(fear)).response.mean[0, 1] for fear in (0.0, 36.0)
-    ]
+    found = [jax.jit(fit)(trials, jnp.zeros(1), prior, jnp.ones(1), jnp.asarray(fear)) for fear in (0.0, 36.0)]
+    slopes = [each.response.mean[0, 1] for each in found]
     assert slopes[0] > 5
     assert abs(slopes[1] - 1) < 0.3
 
@@ -136,7 +146,8 @@ def test_consensus_is_the_weighted_mean_of_what_is_seen_and_nothing_where_nothin
     found = np.zeros((10, 4, 1, 2), np.float32)
     found[:, 0, 0] = np.stack([2 + 0.1 * rng.normal(size=10), 0.0002 * rng.normal(size=10)], 1)
     found[:, 1, 0], found[:, 3, 0] = [1e-4, 0.99e-4], [1.0, 1e-4]
-    common = consensus(jnp.asarray(found), lambda rows: jnp.mean(rows, 0), jnp.asarray(0.1))
+    mean = jax.jit(consensus, static_argnums=1)
+    common = mean(jnp.asarray(found), lambda rows: jnp.mean(rows, 0), jnp.asarray(0.1))
     assert abs(common.mean[0, 0] - found[:, 0, 0, 0].mean()) < 0.01
     assert common.mean[0, 1] == 0
     assert 0.05 < np.sqrt(common.spread[0, 0]) < 0.35  # MacKay's rule: on its way from 1 to 0.1

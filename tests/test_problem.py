@@ -13,6 +13,7 @@ import profl
 from profl import random, trees
 from tests.problems import CASES, cross_pricing
 
+slow = pytest.mark.slow
 every_case = pytest.mark.parametrize("name", CASES)
 
 
@@ -153,7 +154,7 @@ def test_heterogeneity_spreads_the_sensitivities():
     assert drawn.std() == pytest.approx(1 / np.sqrt(12), rel=0.05)
 
 
-@pytest.mark.parametrize("name", ["pricing", "housing", pytest.param("retail", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["housing", *[pytest.param(name, marks=slow) for name in ("pricing", "retail")]])
 def test_numerical_answers_match_the_closed_form(name):
     """A user's problem knows only how to sample (and, for shares, f): the same points come out, to its accuracy."""
     exact = made(name)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,7 @@ from profl.client.filters.suspicion import suspicious
 from profl.engines import tally
 from profl.experiments import peers
 from profl.problem import oracle
+from tests.problems import unmeasured
 
 N, D = 500, 5
 EQUAL = jnp.full(N, 1 / N)
@@ -62,7 +64,8 @@ def test_the_risk_of_many_clients_is_summed_in_chunks(monkeypatch):
     whole = case.risk(theta), case.gradient(theta), case.optimum, case.stable
     monkeypatch.setattr(oracle, "_CHUNK", 5)
     case = profl.cases.pricing(clients=23, seed=0)
-    jax.clear_caches()
+    for compiled in (oracle._compiled, oracle._known_points):
+        compiled.clear_cache()
     parts = case.risk(theta), case.gradient(theta), case.optimum, case.stable
     for one, other in zip(whole, parts, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9)
@@ -82,26 +85,35 @@ def test_the_plain_loop_does_the_same():
 
 ON_FOUR = """
 import json, sys, jax, profl
-for settings in json.loads(sys.argv[1]):
-    run = profl.simulate(profl.cases.pricing(clients=6, goods=2), profl.pofl(), **settings)
+from tests.problems import unmeasured
+method = profl.ALGORITHMS[sys.argv[1]](**json.loads(sys.argv[2]))
+for settings in json.loads(sys.argv[3]):
+    run = profl.simulate(unmeasured(profl.cases.pricing(clients=6, goods=2)), method, **settings)
     print(json.dumps([jax.local_device_count(), run.theta.tolist()]))
 """
 
 
-def test_what_is_spread_over_devices_gives_the_same_run():
-    """Six seeds on three of four devices, two on each; so are the six clients of one seed."""
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [("pfl", {"correction": "scaffold"}), pytest.param("pofl", {}, marks=pytest.mark.slow)],
+    ids=["pfl, corrected", "pofl"],
+)
+def test_what_is_spread_over_devices_gives_the_same_run(name, parts):
+    """Six seeds on three of four devices, two on each; so are the six clients of one seed, with what each keeps."""
     settings = {"rounds": 4, "local_steps": 2, "samples": 40, "progress": False}
     asked = [{**settings, "seeds": list(range(6))}, {**settings, "seeds": [0]}]
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
-        [sys.executable, "-c", ON_FOUR, json.dumps(asked)],
+        [sys.executable, "-c", ON_FOUR, name, json.dumps(parts), json.dumps(asked)],
+        cwd=Path(__file__).parent.parent,
         env=environment,
         capture_output=True,
         text=True,
         check=True,
     )
-    alone = profl.simulate(profl.cases.pricing(clients=6, goods=2), profl.pofl(), **asked[0])
+    case, method = unmeasured(profl.cases.pricing(clients=6, goods=2)), profl.ALGORITHMS[name](**parts)
+    alone = profl.simulate(case, method, **asked[0])
     for line, seeds in zip(done.stdout.splitlines()[-2:], (6, 1), strict=True):
         devices, theta = json.loads(line)
         assert devices == 4
@@ -113,14 +125,14 @@ OTHER_LAYOUTS = [{"client_chunk": 2}, pytest.param({"client_chunk": 100}, marks=
 
 @pytest.mark.parametrize("other", OTHER_LAYOUTS, ids=str)
 def test_how_a_run_is_laid_out_changes_nothing_but_its_memory(other):
-    case = profl.cases.pricing(clients=7, goods=2)
+    case = unmeasured(profl.cases.pricing(clients=7, goods=2))
     settings = {"rounds": 3, "samples": 40, "seeds": [0, 1], "progress": False}
     whole = profl.simulate(case, profl.pofl(), **settings)
     np.testing.assert_allclose(profl.simulate(case, profl.pofl(), **settings, **other).theta, whole.theta, atol=2e-6)
 
 
 def test_a_layout_that_cannot_be_is_refused():
-    case, settings = profl.cases.pricing(clients=7, goods=2), {"rounds": 3, "samples": 40, "progress": False}
+    case, settings = unmeasured(profl.cases.pricing(clients=7, goods=2)), {"rounds": 3, "samples": 40}
     with pytest.raises(profl.InputError, match="client_chunk must be a whole number of at least 1, got 0"):
         profl.simulate(case, profl.pofl(), **settings, client_chunk=0)
     with pytest.raises(profl.InputError, match="unknown prng 'fast'"):
@@ -133,7 +145,8 @@ def test_a_layout_that_cannot_be_is_refused():
 def test_only_what_needs_it_is_cut_however_batches_are_mapped(clean, junk, rows):
     filter_ = filters.RobustFilter()
     points = jnp.concatenate([batches(clean), batches(junk, 0.2, 10)]).swapaxes(1, 2).reshape(rows, -1, N, D)
-    alone = np.array([[filter_(batch, EQUAL) for batch in row] for row in points])
+    one = jax.jit(lambda seen: filter_(seen, EQUAL))
+    alone = np.array([[one(batch) for batch in row] for row in points])
     together = jax.jit(jax.vmap(jax.vmap(lambda seen: filter_(seen, EQUAL))))(points)
     np.testing.assert_array_equal(np.asarray(together), alone)
     untouched = (alone == np.asarray(EQUAL)).all(-1).ravel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 
 import jax
@@ -64,14 +65,26 @@ def step(unit):
     return optax.chain(optax.stateless(lambda g, _: g * jnp.asarray(unit) ** 2), optax.sgd(0.02))
 
 
-@pytest.mark.parametrize("place", [Elsewhere(256.0), Elsewhere(unit=UNITS)], ids=["shifted", "rescaled"])
+@functools.cache
+def seen_inside(where):
+    """The models of a run in the problem's own units, and its regret; in double precision."""
+    with jax.enable_x64(True):
+        run = profl.simulate(moved(CASE, where), profl.pofl(optimiser=step(where.unit)), **SETTINGS)
+        return where.inside(run.theta), run.deployed_regret
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        Elsewhere(256.0, UNITS),
+        pytest.param(Elsewhere(256.0), marks=pytest.mark.slow),
+        pytest.param(Elsewhere(unit=UNITS), marks=pytest.mark.slow),
+    ],
+    ids=["both", "shifted", "rescaled"],
+)
 def test_the_same_run_elsewhere(place):
     """In double precision: 256 more in front costs eight bits."""
-    runs = []
-    with jax.enable_x64(True):
-        for where in (Elsewhere(), place):
-            run = profl.simulate(moved(CASE, where), profl.pofl(optimiser=step(where.unit)), **SETTINGS)
-            runs.append((where.inside(run.theta), run.deployed_regret))
+    runs = [seen_inside(where) for where in (Elsewhere(), place)]
     np.testing.assert_allclose(runs[1][0], runs[0][0], atol=1e-5)
     np.testing.assert_allclose(runs[1][1], runs[0][1], atol=1e-5)
     assert np.ptp(runs[0][0][0], axis=0).min() > 0.1  # it went somewhere

@@ -17,7 +17,7 @@ import numpy as np
 from profl import trees
 from profl.algorithms.method import Outlook
 from profl.checks import DivergedError
-from profl.engines.plan import Plan, Population, Settings, first_state, outlook
+from profl.engines.plan import Plan, Population, Settings, compiled, first_state, outlook
 from profl.engines.round import CLOSE, Asked, Carry, Work, ask, begin, final, sound
 from profl.engines.step import Progress, client_view, start
 from profl.engines.tally import Tally, empty_tally, no_more, on_host
@@ -183,10 +183,10 @@ def _row(settings: Settings, figures: tuple[str, ...], row: Population, now: Pro
     )
 
 
-ASK = partial(jax.jit, static_argnums=0)(ask)
-OUTLOOK = partial(jax.jit, static_argnums=0)(outlook)
-BEGIN = partial(jax.jit, static_argnums=0)(begin)
-ROW = partial(jax.jit, static_argnums=(0, 1))(_row)
+ASK = compiled(ask)
+OUTLOOK = compiled(outlook)
+BEGIN = compiled(begin)
+ROW = compiled(_row, 1)
 
 
 def pack(ledger: Ledger) -> tuple[Any, Any]:

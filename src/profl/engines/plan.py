@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -51,6 +52,19 @@ class Settings(NamedTuple):
     def server(self) -> View:
         """The problem as the server sees it."""
         return self.functions.view()
+
+
+def compiled(function: Callable[..., Any], *static: int) -> Callable[..., Any]:
+    """``function(settings, ...)`` compiled, where it does not ask how long the run is: runs of any length share it.
+
+    ``static`` are its further arguments that are part of the code.
+    """
+    code = jax.jit(function, static_argnums=(0, *static))
+
+    def call(settings: Settings, *arguments: Any) -> Any:
+        return code(settings._replace(rounds=0, record_every=1), *arguments)
+
+    return call
 
 
 class Population(NamedTuple):

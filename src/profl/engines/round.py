@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from profl import random, trees
 from profl.algorithms.method import Report
-from profl.engines.plan import Population, Settings, first_states, outlook
+from profl.engines.plan import Population, Settings, compiled, first_states, outlook
 from profl.engines.step import client_view
 from profl.engines.tally import Counted, Tally, count
 from profl.server.aggregate import accept
@@ -212,8 +212,12 @@ def sound(loss: Array, state: Any) -> Array:
 
 
 def final(settings: Settings, population: Population, carry: Carry) -> Any:
-    """What the run keeps of every client at its end, stacked; None for nothing."""
+    """What the run keeps of every client at its end, stacked; None for nothing, and then nothing is compiled."""
+    kept = jax.eval_shape(partial(_final, settings), population, carry)
+    return None if kept is None else FINAL(settings, population, carry)
 
+
+def _final(settings: Settings, population: Population, carry: Carry) -> Any:
     def one(row: Population, state: Any) -> Any:
         view = client_view(settings, row)
         return settings.method.final(view, state, settings.method.report(view, state, carry.theta))
@@ -225,5 +229,6 @@ def _each(function: Any, chunk: int | None, *rows: Any) -> Any:
     return jax.vmap(function)(*rows) if chunk is None else trees.map_chunks(function, chunk, *rows)
 
 
-CLOSE = partial(jax.jit, static_argnums=(0, 1))(close)
+CLOSE = compiled(close, 1)
 """``close``, compiled: for engines whose rounds are not."""
+FINAL = compiled(_final)

@@ -20,6 +20,7 @@ from profl.engines.ledger import one_row
 from profl.engines.live.simulated import SimulatedClient
 from profl.engines.live.turn import local_round
 from profl.engines.live.workers import call, takes_step
+from profl.engines.plan import Population, Settings, compiled
 from profl.engines.round import Work
 from profl.engines.step import client_view, start
 from profl.objects import named
@@ -91,8 +92,8 @@ def work(
         raise InputError("has lost its state in the middle of a round")
     state, theta = empty if lost else state, order.theta
     if federation.delivers and order.since > 0:
-        view = client_view(federation.plan.settings, trees.take(federation.plan.population, order.client))
-        received, state = federation.method.receive(view, state, *order.mailed)
+        row = trees.take(federation.plan.population, order.client)
+        received, state = RECEIVE(federation.plan.settings, row, state, *order.mailed)
         theta = received if order.turn > 0 else theta
     if order.turn == 0:
         done = _deployed(federation, clients, order, theta, state)
@@ -100,6 +101,13 @@ def work(
         done = _reported(federation, order, theta, state)
     memory.keep(order.number, done.states, order.base)
     return wire.write_report(done, order, lost)
+
+
+def _receive(settings: Settings, row: Population, state: Any, theta: Theta, mail: Any) -> tuple[Theta, Any]:
+    return settings.method.receive(client_view(settings, row), state, theta, mail)
+
+
+RECEIVE = compiled(_receive)
 
 
 def _deployed(federation: Federation, clients: Clients, order: wire.Order, theta: Theta, state: Any) -> Work:

@@ -7,7 +7,6 @@ settled       what the server keeps of its clients, and the counts
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +17,7 @@ from profl import trees
 from profl.engines.flower.federation import Federation
 from profl.engines.flower.wire import Order, Remote
 from profl.engines.ledger import Ledger, blank, checked, open_ledger, record, stacked, whom_to_ask
-from profl.engines.plan import Plan
+from profl.engines.plan import Plan, compiled
 from profl.engines.round import Asked, Combined, Work, combine, settle
 from profl.engines.step import client_view
 
@@ -123,9 +122,11 @@ def final(federation: Federation, ledger: Ledger) -> Any:
             _, state = method.receive(view, state, *remote.mailed)
         return method.final(view, state, remote.report)
 
-    found = jax.vmap(one)(federation.plan.population, ledger.carry.states)
-    return jax.tree.map(np.asarray, found)
+    rows = federation.plan.population, ledger.carry.states
+    if jax.eval_shape(jax.vmap(one), *rows) is None:
+        return None
+    return jax.tree.map(np.asarray, jax.jit(jax.vmap(one))(*rows))
 
 
-COMBINE = partial(jax.jit, static_argnums=0)(combine)
-SETTLE = partial(jax.jit, static_argnums=0)(settle)
+COMBINE = compiled(combine)
+SETTLE = compiled(settle)

@@ -6,7 +6,6 @@ The same step as in every engine, with the same keys. ``train`` and Flower use i
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -19,7 +18,7 @@ from profl.client.privacy import Privacy
 from profl.engines import step
 from profl.engines.ledger import blank, one_row
 from profl.engines.live import batches
-from profl.engines.plan import Plan
+from profl.engines.plan import Plan, compiled
 from profl.engines.round import Work
 from profl.engines.step import samples_wanted
 from profl.problem.reaction import Reaction
@@ -122,6 +121,6 @@ class Silent(ValueError):
     """A client that has no data to send."""
 
 
-_key = partial(jax.jit, static_argnums=0)(step.step_key)
-_deploy = partial(jax.jit, static_argnums=0)(step.deploy)
-_use = partial(jax.jit, static_argnums=0)(step.use)
+_key = compiled(step.step_key)
+_deploy = compiled(step.deploy)
+_use = compiled(step.use)
