@@ -25,7 +25,10 @@ from profl.typing import Array, Batch, Theta
 FAR = 2.0**60  # a model so far out shows where the model space ends; its square is still finite in single precision
 COMMON = 0.01  # of the mean slope: clients that differ then agree on scales, and so do parameters that are off by more
 UNBOUNDED = 2.0**40  # a space wider than this has no end that matters
-ENOUGH = 64  # samples to measure on: scales need not be accurate
+ENOUGH = 256
+"""Samples to measure on. Of 64 a feature with long tails shows no tail, and its scale comes out up to fifty times too
+large: credit, thirty deployments, eta = 0.1, seeds 0-9, ends 0.0086 above the optimum, deployed regret 0.45; with
+256 0.0031 (0.037), with 512 0.0026 (0.020). PoFL on pricing takes 1.07 times as long as with 64, with 512 1.3 times."""
 
 
 def some(batch: Batch, weights: Array) -> Callable[[], tuple[Batch, Array]]:
