@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from profl.client.trials import Trials
+from profl.linear import inverse
 from profl.typing import Array
 
 SPARSE = 0.1  # deviations: what a coefficient is taken to be at the least, with the weight of one observation
@@ -116,24 +117,23 @@ def fit(trials: Trials, anchor: Array, prior: Prior, spread: Array, fear: Array)
     together, alone = unfitted(x)
     root = jnp.sqrt(trials.samples / (1 + trials.samples * fear * alone))
     together = fear * root[:, None] * together * root
-    factor = jax.scipy.linalg.cho_factor(jnp.eye(root.size) + together)
-    solved = jax.scipy.linalg.cho_solve(factor, root[:, None] * rows)  # of the misses' covariance, (N, m)
-    gram = (root[:, None] * rows).T @ solved
-    bends = solved.T @ together @ solved
-    expected = jnp.trace(jax.scipy.linalg.cho_solve(factor, together))
+    weigh = inverse(jnp.eye(root.size) + together)  # of the misses' covariance
+    scaled = root[:, None] * rows
+    solved = weigh @ scaled
+    gram, bends = scaled.T @ solved, solved.T @ together @ solved
+    expected = jnp.sum(weigh * together)
 
-    def one(f: Array, mean0: Array, variance0: Array, spread: Array) -> tuple[Array, ...]:
+    def one(f: Array, mean0: Array, variance0: Array, spread: Array) -> tuple[Array, Array, Array]:
         level = jnp.sum(root**2 * f) / jnp.sum(root**2)
         known = gram + jnp.diag(jnp.concatenate([jnp.zeros(1), spread / variance0]))
         size = jnp.sqrt(jnp.diagonal(known))
         steady = known / size[:, None] / size + RIDGE * jnp.finfo(size.dtype).eps * jnp.eye(size.size)
-        inverse = jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(steady), jnp.eye(size.size))
-        inverse = inverse / size[:, None] / size
+        cov = inverse(steady) / size[:, None] / size
         miss = (f - level) - rows[:, 1:] @ mean0
-        change = inverse @ (solved.T @ (root * miss))
-        left = jax.scipy.linalg.cho_solve(factor, root * (miss - rows @ change))
-        third = jnp.stack([left @ together @ left / spread, expected - jnp.sum(inverse * bends)])
-        return change + jnp.concatenate([level[None], mean0]), spread * inverse, third
+        change = cov @ (solved.T @ (root * miss))
+        left = weigh @ (root * (miss - rows @ change))
+        third = jnp.stack([left @ together @ left / spread, expected - jnp.sum(cov * bends)])
+        return change + jnp.concatenate([level[None], mean0]), spread * cov, third
 
     mean, cov, third = jax.vmap(one)(trials.f.T, *prior, spread)
     response = Response(anchor, mean, cov[:, : 1 + s, : 1 + s])
