@@ -25,26 +25,27 @@ from profl.typing import Array
 HALF_OF_NORMAL = 1.349
 """The shortest half of a normal is so many deviations wide."""
 
-EVEN = 3.0
+NEAR, EVEN = 3.0, 4.0
 """C: up to about so many sigma windows are even, beyond they grow in proportion to the distance."""
 
-FIRST, WIDTH, BINS = 1.5, 0.5, 26
+FIRST, WIDTH, BINS = 1.0, 0.4, 34
 """Bins begin at 1.5 sigma, where the bulk is thinning out, and go on for 26 half sigmas, to 180 sigma; the last one is
 open."""
 
-RISE = 2.5
-TIMES = 2.5
+RISE = 2.2
+TIMES = 2.2
 
-MODE = 0.4
+MODE, HALF_MODE, PEAKED, EDGE = 0.4, 0.48, 0.5, 0.02
 FEW = 10
+GRAIN = 0.1
+BESIDE = 0.5
 
 HEAVIEST = 0.75
-FROM = 2
-FAR_TAIL = 1 / math.expm1(HEAVIEST * 2 * WIDTH / EVEN)
-EXCESS = 3.0
+FROM = 4
+EXCESS = 2.8
+LARGE = 12.0
 
 PLACES = FIRST + WIDTH * np.arange(BINS + 1)
-EDGES = EVEN * np.sinh(PLACES / EVEN)
 LATER = np.arange(BINS)[None, :] > np.arange(BINS)[:, None] + 1
 
 
@@ -64,17 +65,27 @@ def bulk_of(lines: Array, present: Array) -> Bulk:
     ordered = jnp.sort(jnp.where(present, lines, jnp.inf), axis=1)
     half = count // 2
     here = jnp.arange(n)
+    present_first = here < count
     ahead = ordered[:, jnp.minimum(here + half, n - 1)]
     start = jnp.where(here + half < count, ordered, -jnp.inf)
     width = ahead - start
     first = jnp.argmin(width, axis=1)[:, None]
     low, width = jnp.take_along_axis(ordered, first, 1)[:, 0], jnp.take_along_axis(width, first, 1)[:, 0]
-    gap = ordered[:, 1:] - ordered[:, :-1]
-    inside = (here[1:] > first) & (here[1:] <= first + half)
-    grain = jnp.max(jnp.where(inside, gap, 0.0), axis=1)
+    step = jnp.maximum((GRAIN * count).astype(int), 1)
+    inside = (here >= first) & (here + step <= first + half)
+    grain = jnp.max(jnp.where(inside, ordered[:, jnp.minimum(here + step, n - 1)] - ordered, 0.0), axis=1)
     same = (MODE * count).astype(int)
-    repeated = ordered[:, jnp.minimum(here + same, n - 1)] <= ordered
-    repeated = jnp.any(repeated & (here >= first) & (here + same <= first + half), axis=1)
+    ahead = ordered[:, jnp.minimum(here + same, n - 1)]
+    narrow = jnp.where((here >= first) & (here + same <= first + half), ahead - ordered, jnp.inf)
+    where = jnp.argmin(narrow, axis=1)[:, None]
+    narrow = jnp.take_along_axis(narrow, where, 1)[:, 0]
+    bottom = jnp.take_along_axis(ordered, where, 1)
+    slack = PEAKED * width[:, None]
+    below, above = (jnp.sum(far & present_first, axis=1) for far in (ordered < bottom - slack, ordered > bottom + narrow[:, None] + slack))
+    repeated = (narrow < PEAKED * width) & (jnp.minimum(below, above) > EDGE * count)
+    most = (HALF_MODE * count).astype(int)
+    equal = (here >= first) & (here + most <= first + half) & (ordered[:, jnp.minimum(here + most, n - 1)] <= ordered)
+    repeated = repeated | jnp.any(equal, axis=1)
     last = ordered[:, count - 1 - jnp.minimum(FEW, count // 4)]
     return Bulk(low + width / 2, jnp.where(repeated, 0.0, width / HALF_OF_NORMAL), grain, last)
 
@@ -84,11 +95,14 @@ class Group(NamedTuple):
 
     score: Array
     cut: Array
+    beside: Array  # the value to cut at where there is a group on the other side, which calls for less evidence
 
 
-def group_above(lines: Array, present: Array, bulk: Bulk, at_most: float) -> Group:
-    """The clearest group above the bulk of (k, n) lines that holds at most a share ``at_most`` of the samples."""
-    edges = bulk.centre[:, None] + bulk.sigma[:, None] * EDGES.astype(lines.dtype)
+def group_above(lines: Array, present: Array, bulk: Bulk, at_most: Array, even: np.ndarray) -> Group:
+    """The clearest group above the bulk of (k, n) lines that holds at most ``at_most`` of the samples."""
+    places = even[:, None] * np.sinh(PLACES / even[:, None])
+    tail = (1 / np.expm1(HEAVIEST * 2 * WIDTH / even))[:, None].astype(lines.dtype)
+    edges = bulk.centre[:, None] + bulk.sigma[:, None] * places.astype(lines.dtype)
     grain = jnp.maximum(bulk.grain, 1e-3 * bulk.sigma)[:, None, None]
     grain = jnp.where(grain > 0, grain, 1.0)
     above = jnp.clip((lines[:, None, :] - edges[:, :, None]) / grain + 0.5, 0.0, 1.0)
@@ -98,17 +112,23 @@ def group_above(lines: Array, present: Array, bulk: Bulk, at_most: float) -> Gro
     peak = jnp.max(jnp.where(LATER, stretch[:, None, :], 0.0), axis=2)
     rise = (peak - stretch) / jnp.sqrt(jnp.maximum(peak + stretch, 1.0))
     outside = beyond[:, 1:]
-    few = outside <= at_most
     after = outside - bins[:, 1:]
-    excess = (after - FAR_TAIL * stretch) / jnp.sqrt(jnp.maximum(after + FAR_TAIL**2 * stretch, 1.0))
-    heavy = (excess > EXCESS) & (np.arange(BINS) >= FROM)
-    hump = (rise > RISE) & (peak > TIMES * stretch)
-    rise = jnp.maximum(rise, jnp.where(heavy, excess, 0.0))
-    valley = (heavy | hump) & few & (bulk.sigma > 0)[:, None]
-    best = jnp.argmin(jnp.where(valley, stretch, jnp.inf), axis=1)[:, None]
-    found = jnp.any(valley, axis=1)
-    score = jnp.where(found, jnp.take_along_axis(rise, best, 1)[:, 0], 0.0)
-    cut = jnp.take_along_axis(edges, best + 1, 1)[:, 0]
-    return Group(score, jnp.where(found, cut, jnp.inf))
+    excess = (after - tail * stretch) / jnp.sqrt(jnp.maximum(after + tail**2 * stretch, 1.0))
+    possible = (outside <= at_most) & (bulk.sigma > 0)[:, None]
+    far = np.arange(BINS) >= FROM
 
+    needed = 1 + LARGE * (outside / jnp.sum(present)) ** 2
 
+    def valley(part: float) -> tuple[Array, Array, Array]:
+        hump = (rise > part * RISE * needed) & (peak > part * TIMES * stretch)
+        heavy = (excess > part * EXCESS * needed) & far
+        here = (hump | heavy) & possible
+        least = jnp.min(jnp.where(here, stretch, jnp.inf), axis=1, keepdims=True)
+        best = jnp.argmax(here & (stretch <= least + jnp.sqrt(least + 1)), axis=1)[:, None]
+        score = jnp.maximum(rise, jnp.where(heavy, excess, 0.0))
+        found = jnp.any(here, axis=1)
+        cut = jnp.where(found, jnp.take_along_axis(edges, best + 1, 1)[:, 0], jnp.inf)
+        return jnp.where(found, jnp.take_along_axis(score, best, 1)[:, 0], 0.0), cut, found
+
+    score, cut, _ = valley(1.0)
+    return Group(score, cut, valley(BESIDE)[1])
