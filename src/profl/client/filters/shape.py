@@ -1,12 +1,15 @@
 """The shape of a batch: lines along which a group would lie apart, and how far every sample is from the middle.
 
-In coordinates z that are measured by the bulk's sigma along each axis, and with samples far out counting less (u),
+In coordinates z that are measured by the bulk's sigma along each axis, around their mean, and with weights u that fall
+with the distance r,
 
-    C = sum_j u_j z_j z_j^T,    r_j^2 = z_j^T C^-1 z_j,    t = C^-1 sum_j u_j r_j^2 z_j,    M = sum_j u_j r_j^2 z_j z_j^T
+    C = sum_j u_j z_j z_j^T             r_j^2 = z_j^T C^-1 z_j
+    t = C^-1 sum_j u_j r_j^2 z_j        M = sum_j u_j r_j^2 z_j z_j^T
 
 Between a bulk and a group of the same covariance, the line that tells them apart best is C^-1 times their difference
-(Fisher); t points along it unless both are as large, and then it is an end of the spectrum of C^-1 M. None of these
-depends on the coordinates.
+(Fisher); t points along it unless both are as large, and then it is an end of the spectrum of C^-1 M. These see junk in
+a thin direction of correlated data. Beside them the top of C, which is less noisy, and the axes. Coordinates without a
+width (zeros, rare events) are left out of all of them.
 """
 
 from __future__ import annotations
@@ -16,79 +19,88 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from profl.client.filters.lines import bulk_of
-from profl.client.filters.points import SMALL
+from profl.client.filters.lines import Bulk, bulk_of, joined
+from profl.client.filters.points import POWER_STEPS, SMALL, TILT
 from profl.linear import inverse
 from profl.loops import short_loop
 from profl.typing import Array
 
 CLIP = 9.0
+"""u = 1 / (1 + r^2 / (9 d)): a sample at three times the usual distance counts half."""
+
 RIDGE = 1e-5
+"""Of the mean variance, added to C: single precision tells no thinner direction."""
+
 PER_DIMENSION = 8
-TURNS = 12
+"""Samples per coordinate from which on C says more than noise; with fewer it is the identity."""
+
 AXES = 8
+"""So many axes are looked along at most: those with the largest mean distance in sigmas."""
 
 
 class Shape(NamedTuple):
-    """(k, n) lines through the samples, and the (n,) distances from their middle."""
+    """(k, n) lines through the samples, of which the last is the distance from the middle, and the bulk along each."""
 
     lines: Array
-    distance: Array
+    bulk: Bulk
 
 
 def shape_of(points: Array, present: Array) -> Shape:
     """Of (d, n) points."""
     d, n = points.shape
     points = jnp.where(present, points, 0.0)
-    bulk = bulk_of(points, present)
-    usable = bulk.sigma > 0
-    z = jnp.where(usable[:, None], (points - bulk.centre[:, None]) / jnp.where(usable, bulk.sigma, 1.0)[:, None], 0.0)
-    z = jnp.where(present, z, 0.0)
-    full = d <= SMALL and n >= PER_DIMENSION * d
+    axes = bulk_of(points, present)
+    usable = axes.sigma > 0
+    z = (points - axes.centre[:, None]) / jnp.where(usable, axes.sigma, 1.0)[:, None]
+    z = jnp.where(usable[:, None] & present, z, 0.0)
     free = jnp.maximum(jnp.sum(usable), 1)
-    share = present / jnp.sum(present)
-    weight = share
-    whiten = jnp.eye(d) if d <= SMALL else None
-    moved, square = z, jnp.sum(z**2, axis=0)
-    covariance = whiten
+    moved, weight, square, covariance, inverted = _around(z, present, usable, d <= SMALL and n >= PER_DIMENSION * d)
+    found = []
+    if d > 1:
+        heavy = weight * square / (1 + square / (CLIP * free))
+        found.append(inverted @ (moved @ heavy) if inverted is not None else moved @ heavy)
+    if d > 1 and covariance is not None:
+        fourth = (moved * heavy) @ moved.T
+        fourth = inverted @ fourth if inverted is not None else fourth
+        top = _power(fourth)
+        found += [top, _power(jnp.linalg.norm(fourth @ top) * jnp.eye(d, dtype=z.dtype) - fourth), _power(covariance)]
+    if d > AXES:
+        chosen = jax.lax.top_k(jnp.where(usable, jnp.mean(jnp.abs(z), axis=1), 0.0), AXES)[1]
+        points, axes = points[chosen], Bulk(*(values[chosen] for values in axes))
+    distance = jnp.sqrt(jnp.maximum(square, 0.0))[None]
+    others = jnp.concatenate([jnp.stack(found) @ moved, distance]) if found else distance
+    return Shape(jnp.concatenate([points, others]), joined(axes, bulk_of(others, present)))
+
+
+def _around(
+    z: Array, present: Array, usable: Array, full: bool
+) -> tuple[Array, Array, Array, Array | None, Array | None]:
+    """z around their mean, u, r^2, C (where d is small) and its inverse (where there are samples enough)."""
+    free = jnp.maximum(jnp.sum(usable), 1)
+    moved, square, covariance, inverted = z, jnp.sum(z**2, axis=0), None, None
+    weight = present.astype(z.dtype)
     for _ in range(2):
-        weight = share / (1 + square / (CLIP * free))
+        weight = present / (1 + square / (CLIP * free))
         weight = weight / jnp.sum(weight)
         moved = jnp.where(present, z - (z @ weight)[:, None], 0.0)
-        if full:
+        if z.shape[0] <= SMALL:
             covariance = (moved * weight) @ moved.T
-            size = jnp.trace(covariance) / free
-            covariance = covariance + jnp.diag(jnp.where(usable, RIDGE * size, 1.0))
-            whiten = inverse(covariance)
-            square = jnp.sum(moved * (whiten @ moved), axis=0)
+        if full:
+            assert covariance is not None
+            ridge = jnp.where(usable, RIDGE * jnp.trace(covariance) / free, 1.0)
+            inverted = inverse(covariance + jnp.diag(ridge))
+            square = jnp.sum(moved * (inverted @ moved), axis=0)
         else:
             square = jnp.sum(moved**2, axis=0)
-    square = jnp.maximum(square, 0.0)
-    if d == 1:
-        return Shape(points, jnp.sqrt(square))
-    heavy = weight * square / (1 + square / (CLIP * free))
-    skewed = moved @ heavy
-    found = [whiten @ skewed if full else skewed]
-    if d <= SMALL:
-        fourth = (moved * heavy) @ moved.T
-        shape = whiten @ fourth if full else fourth
-        start = jnp.ones(d) + 0.01 * jnp.arange(d)
-        top = _power(shape, start)
-        most = jnp.linalg.norm(shape @ top)
-        found += [top, _power(most * jnp.eye(d) - shape, start)]
-        if full:
-            found.append(_power(covariance, start))
-    directions = jnp.stack([v / jnp.maximum(jnp.linalg.norm(v), 1e-30) for v in found])
-    lines = directions @ moved
-    if d > AXES:
-        wide = jnp.where(usable, jnp.mean(jnp.abs(z), axis=1), 0.0)
-        points = points[jax.lax.top_k(wide, AXES)[1]]
-    return Shape(jnp.concatenate([points, lines]), jnp.sqrt(square))
+    return moved, weight, square, covariance, inverted
 
 
-def _power(matrix: Array, start: Array) -> Array:
+def _power(matrix: Array) -> Array:
+    """The leading eigenvector."""
+    size = matrix.shape[0]
+
     def turn(_: int, v: Array) -> Array:
-        new = matrix @ v
-        return new / jnp.maximum(jnp.linalg.norm(new), 1e-30)
+        turned = matrix @ v
+        return turned / jnp.maximum(jnp.linalg.norm(turned), jnp.finfo(turned.dtype).tiny)
 
-    return short_loop(TURNS, turn, start / jnp.linalg.norm(start))
+    return short_loop(POWER_STEPS, turn, 1 + TILT * jnp.arange(1, size + 1, dtype=matrix.dtype))
