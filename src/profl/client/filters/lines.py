@@ -52,6 +52,9 @@ LARGE_NEAR, LARGE = 4.0, 12.0
 """Evidence must be 1 + 12 share^2 times as strong for a group of a larger share: 1.1 times at 10 %, 3.4 at 45 %. With 4
 for distances, where a wrong cut moves the mean less."""
 
+FEW = 0.03
+"""And 1 + (0.03 / share)^2 times as strong for a small one: samples far out in a long tail cluster by chance."""
+
 BESIDE = 0.5
 """Of the evidence is enough on the other side of a line that has a group: cut on one side, a pair moves the mean."""
 
@@ -134,7 +137,8 @@ def group_above(lines: Array, present: Array, bulk: Bulk, at_most: Array, even: 
     excess = (after - tail * window) / jnp.sqrt(jnp.maximum(after + tail**2 * window, 1.0))
     possible = (outside <= at_most) & (bulk.sigma > 0)[:, None]
     large = np.where(even < EVEN, LARGE_NEAR, LARGE)[:, None].astype(lines.dtype)
-    needed = 1 + large * (outside / jnp.sum(present)) ** 2
+    share = jnp.maximum(outside, 1.0) / jnp.sum(present)
+    needed = 1 + large * share**2 + (FEW / share) ** 2
 
     def valley(part: float) -> tuple[Array, Array]:
         hump = (rise > part * RISE * needed) & (peak > part * TIMES * window)
