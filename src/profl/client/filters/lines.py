@@ -42,7 +42,7 @@ FIRST, WIDTH, BINS = 1.0, 0.4, 34
 """Bins begin at 1 sigma, where the bulk is thinning out, and end at 190 (NEAR) or 80 (EVEN); the last one is open. A
 window is two bins."""
 
-RISE, TIMES = 1.9, 2.0
+RISE, TIMES = 1.8, 2.0
 """A window beyond must hold more by so many standard errors, and so many times as many."""
 
 HEAVIEST, EXCESS, FROM = 0.75, 2.8, 4
