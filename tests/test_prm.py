@@ -135,7 +135,7 @@ def test_a_response_finds_a_quadratic_and_states_its_error():
 
     signals = jax.random.normal(jax.random.key(0), (20, 2))
     wide = Prior(jnp.zeros((2, 5)), jnp.full((2, 5), 1e4))
-    response, variance, _ = jax.jit(fit)(observed(f, signals), jnp.array([1.0, 0.0]), wide, jnp.ones(2), jnp.zeros(()))
+    response, variance, *_ = jax.jit(fit)(observed(f, signals), jnp.array([1.0, 0.0]), wide, jnp.ones(2), jnp.zeros(()))
     np.testing.assert_allclose(response.mean[:, 1:3], [[3, -1], [0, 1]], atol=0.02)
     np.testing.assert_allclose(response(jnp.array([0.5, 0.5])), f(jnp.array([0.5, 0.5])), atol=0.01)
     assert np.all(np.abs(response.mean[:, 1:3] - jnp.array([[3, -1], [0, 1]])) < 5 * np.sqrt(variance[:, 1:3]) + 1e-3)
