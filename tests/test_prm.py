@@ -73,7 +73,7 @@ def test_neither_origin_nor_units_change_a_run(pricing, run, told):
 
 def test_where_nothing_reacts_nothing_is_lost():
     """A dozen deployments leave what sampling noise leaves; PoFL at its best of four rates 0.009 after thirty."""
-    run = profl.simulate(no_reaction(clients=5, size=3), METHOD, **SHORT)
+    run = profl.simulate(no_reaction(clients=5, size=2), METHOD, **SHORT)
     assert np.all(run.excess[:, -1] < 5e-4)
 
 
@@ -110,6 +110,7 @@ class LongTails(CrossDemand):
         return self.parameters(theta, client) + 0.01 * jnp.where(size > 60, 100 * size, size)
 
 
+@slow
 def test_batches_that_lack_the_tail_of_their_data_break_no_fit():
     """They look a thousand times as precise as they are: weighed by that, seven reports were not finite."""
     case = replace(cross_pricing(), reaction=LongTails())
@@ -139,6 +140,17 @@ def test_a_response_finds_a_quadratic_and_states_its_error():
     np.testing.assert_allclose(response.mean[:, 1:3], [[3, -1], [0, 1]], atol=0.02)
     np.testing.assert_allclose(response(jnp.array([0.5, 0.5])), f(jnp.array([0.5, 0.5])), atol=0.01)
     assert np.all(np.abs(response.mean[:, 1:3] - jnp.array([[3, -1], [0, 1]])) < 5 * np.sqrt(variance[:, 1:3]) + 1e-3)
+
+
+@pytest.mark.parametrize(("width", "off"), [(1e4, 0.01), (1e9, 0.2)])
+def test_a_prior_far_wider_than_the_noise_breaks_no_fit(width, off):
+    """Two trials, five slopes: in all directions but one there is nothing but the prior."""
+    signals = jax.random.normal(jax.random.key(0), (2, 5))
+    wide = Prior(jnp.zeros((1, 20)), jnp.full((1, 20), width))
+    trials = observed(lambda s: jnp.sum(s)[None], signals, 1.0)
+    found = jax.jit(fit)(trials, signals[0], wide, jnp.ones(1), jnp.zeros(()))
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(found))
+    np.testing.assert_allclose(found.response(signals[1]), jnp.sum(signals[1])[None], rtol=off)
 
 
 def test_a_belief_moves_with_its_anchor():

@@ -149,7 +149,10 @@ def posterior(moments: Moments, anchor: Array, prior: Prior, spread: Array) -> t
         size = jnp.sqrt(jnp.diagonal(known))
         steady = known / size[:, None] / size + RIDGE * jnp.finfo(size.dtype).eps * jnp.eye(size.size)
         cov = inverse(steady) / size[:, None] / size
-        return cov @ (linear - moments.gram[:, 1:] @ mean0) + jnp.append(0.0, mean0), spread * cov
+        wanted = linear - moments.gram[:, 1:] @ mean0
+        change = cov @ wanted
+        change = change + cov @ (wanted - known @ change)  # what rounding left of the first answer
+        return change + jnp.append(0.0, mean0), spread * cov
 
     mean, cov = jax.vmap(one)(moments.linear, *prior, spread)
     s = 1 + anchor.size
