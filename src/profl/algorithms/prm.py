@@ -410,7 +410,7 @@ class PRM(Method):
         Parameters that are not ``loose`` are held by the trust region or the model space, those not ``free`` by the
         model space: there is nothing to gain of them.
         """
-        whole = upright(server.curvature, server.slope)
+        whole, free = upright(server.curvature, server.slope), free | (server.slope == 0)  # at rest nothing holds it
         lacking = jnp.linalg.solve(whole, jnp.where(free[:, None] & free, server.doubt, 0.0))
         slope = jnp.where(free, server.slope, 0.0)
         unknown, known = jnp.trace(lacking) / 2, slope @ jnp.linalg.solve(whole, slope) / 2

@@ -29,7 +29,7 @@ def upright(curvature: Array, slope: Array) -> Array:
 
 def free(slope: Array, at: Array, inside: Callable[[Array], Array]) -> Array:
     """Which coordinates could go on downhill from ``at``; the others are held by the region, (d,) bool."""
-    return (slope == 0) | (inside(at - TOUCH * jnp.sign(slope)) != at)  # at rest nothing holds it
+    return inside(at - TOUCH * jnp.sign(slope)) != at
 
 
 def least_inside(curvature: Array, slope: Array, at: Array, inside: Callable[[Array], Array]) -> Array:
