@@ -49,6 +49,7 @@ def test_without_a_model_space_the_bandit_looks_where_runs_start():
 def test_one_row_to_the_file_and_the_picture(tmp_path, monkeypatch):
     monkeypatch.setattr(deployments, "QUICK_ROWS", ("housing",))
     monkeypatch.setattr(deployments.trials, "HARMED", ())
+    monkeypatch.setattr(deployments.trials, "LATEST", 12)
     monkeypatch.setattr(methods, "RATES", (0.03,))
     monkeypatch.setattr(
         methods, "METHODS", [each for each in methods.METHODS if each.name in (methods.SUBJECT, "pfl", "pofl")]

@@ -34,7 +34,18 @@ from profl.algorithms.method import Arrival, Method, Outlook, Report
 from profl.client import filters
 from profl.client.filtering import filter_weights
 from profl.client.fitted import Bend, Fitted, bend, fitted_risk, keep, noise, none_kept
-from profl.client.response import Prior, Response, curvatures, evidence, feared, feature_units, fit, moved
+from profl.client.response import (
+    Moments,
+    Prior,
+    Response,
+    curvatures,
+    evidence,
+    feared,
+    feature_units,
+    fit,
+    moved,
+    posterior,
+)
 from profl.client.scales import Ruler, signal_scales, theta_scales
 from profl.client.trials import Trials, add, no_trials
 from profl.problem.problem import Problem, View
@@ -67,6 +78,7 @@ class State(NamedTuple):
     scale: Array  # (d,), of theta
     spread: Array  # (p,): variance of a sample in every entry of f, mean over all deployments
     trials: Trials
+    moments: Moments  # of the trials, as seen from theta
     prior: Prior
     before: Array  # (p, m - 1): the common mean that the server sent last
     error: Array  # (p, m - 1): its variance
@@ -172,6 +184,7 @@ class PRM(Method):
             scale=jnp.ones(d),
             spread=jnp.ones(p),
             trials=no_trials(self.room, s, p),
+            moments=Moments(jnp.zeros(p), jnp.zeros((m, m)), jnp.zeros((p, m))),
             prior=Prior(table, table + 1),
             before=table,
             error=table,
@@ -242,10 +255,15 @@ class PRM(Method):
         unit, old = feature_units(state.fitted.ruler.unit), state.fitted.response
         mean, least = mail.common.mean * unit, LEAST**2 * state.spread[:, None]
         prior = Prior(mean + mail.speed * (mean - state.before), mail.common.spread * unit**2 + least)
-        new = state._replace(prior=prior, fear=mail.fear, before=mean, error=mail.common.error * unit**2)
-        found = fit(state.trials, old.anchor, prior, state.spread, self._fear(new))
-        fitted = state.fitted._replace(response=found.response)
-        new = new._replace(fitted=fitted, variance=found.variance[:, 1:])
+        response, cov = posterior(state.moments, old.anchor, prior, state.spread)
+        new = state._replace(
+            prior=prior,
+            before=mean,
+            error=mail.common.error * unit**2,
+            fear=mail.fear,
+            fitted=state.fitted._replace(response=response),
+            variance=jnp.diagonal(cov, axis1=-2, axis2=-1)[:, 1:],
+        )
         return theta, trees.where(mail.ready, new, state)
 
     def mail_like(self, problem: View, state: State) -> Mail:
@@ -334,6 +352,7 @@ class PRM(Method):
             found = fit(trials, anchor, prior, state.spread, fear)
         return state._replace(
             trials=trials,
+            moments=found.moments,
             prior=prior,
             fear=feared(state.fear, found.third),
             fitted=state.fitted._replace(response=found.response),
@@ -391,7 +410,7 @@ class PRM(Method):
         Parameters that are not ``loose`` are held by the trust region or the model space, those not ``free`` by the
         model space: there is nothing to gain of them.
         """
-        whole = upright(server.curvature, server.slope)
+        whole, free = upright(server.curvature, server.slope), free | (server.slope == 0)  # at rest nothing holds it
         lacking = jnp.linalg.solve(whole, jnp.where(free[:, None] & free, server.doubt, 0.0))
         slope = jnp.where(free, server.slope, 0.0)
         unknown, known = jnp.trace(lacking) / 2, slope @ jnp.linalg.solve(whole, slope) / 2

@@ -72,14 +72,16 @@ def fitted_risk(problem: View, fitted: Fitted, theta: Theta, off: Array | float 
 def bend(problem: View, fitted: Fitted, theta: Theta, blind: Array) -> Bend:
     """``blind`` (p, s) is the variance of the slopes' prior mean as far as the response still follows it."""
     flat, unravel = ravel_pytree(theta)
-    nowhere = jnp.zeros(fitted.kept.f.shape[1])
+    d = flat.size
 
-    def risk(vector: Array, off: Array) -> Array:
-        return fitted_risk(problem, fitted, unravel(vector), off)
+    def slope(both: Array) -> tuple[Array, Array]:
+        """Of the risk in theta and in how far f is off, as one vector, so that it is differentiated once."""
+        found = jax.grad(lambda x: fitted_risk(problem, fitted, unravel(x[:d]), x[d:]))(both)
+        return found, found
 
-    curvature = jax.jacfwd(jax.grad(risk))(flat, nowhere)
-    of_level = jax.jacfwd(jax.grad(risk), argnums=1)(flat, nowhere).T  # (p, d): what the gradient owes to the level
-    u = jax.grad(risk, argnums=1)(flat, nowhere)  # times an entry of J: what it owes to that
+    bends, slopes = jax.jacfwd(slope, has_aux=True)(jnp.concatenate([flat, jnp.zeros(fitted.kept.f.shape[1])]))
+    curvature, of_level = bends[:d, :d], bends[:d, d:].T  # (p, d): what the gradient owes to the level
+    u = slopes[d:]  # times an entry of J: what it owes to that
     back = jax.jacfwd(lambda vector: fitted.ruler.measure(problem.signal(unravel(vector))))(flat).T  # (d, s)
     parts = jnp.concatenate([of_level[:, :, None], u[:, None, None] * back], 2)  # (p, d, 1 + s)
     own = jnp.einsum("kdi,kij,kej->de", parts, fitted.response.cov, parts) + sampled(problem, fitted, theta)

@@ -99,9 +99,18 @@ def unfitted(x: Array) -> tuple[Array, Array]:
     return (inner**3 / 36, squares**4 / 576) if third else (inner**2 / 4, squares**3 / 36)
 
 
+class Moments(NamedTuple):
+    """All that the trials say of level, slope and curvature at an anchor, in units of the spread."""
+
+    level: Array  # (p,): where f is measured from
+    gram: Array  # (m, m)
+    linear: Array  # (p, m)
+
+
 class Fit(NamedTuple):
     response: Response
     variance: Array  # (p, m): of all its coefficients
+    moments: Moments
     third: Array  # (2,): what misses show of the order that is not fitted, and what they were expected to
 
 
@@ -112,32 +121,42 @@ def fit(trials: Trials, anchor: Array, prior: Prior, spread: Array, fear: Array)
     small have a small mean as well, and would draw the fit to it if they counted for more. ``fear`` is the variance of
     the coefficients that are not fitted, in units of it. All entries of f then share one covariance of their misses.
     """
-    x, s = trials.signal - anchor, anchor.size
+    x = trials.signal - anchor
     rows = jax.vmap(features)(x)  # (N, m)
     together, alone = unfitted(x)
     root = jnp.sqrt(trials.samples / (1 + trials.samples * fear * alone))
     together = fear * root[:, None] * together * root
     weigh = inverse(jnp.eye(root.size) + together)  # of the misses' covariance
-    scaled = root[:, None] * rows
+    level = root**2 @ trials.f / jnp.sum(root**2)
+    scaled, seen = root[:, None] * rows, root[:, None] * (trials.f - level)  # (N, m), (N, p)
     solved = weigh @ scaled
-    gram, bends = scaled.T @ solved, solved.T @ together @ solved
-    expected = jnp.sum(weigh * together)
+    moments = Moments(level, scaled.T @ solved, seen.T @ solved)
+    response, cov = posterior(moments, anchor, prior, spread)
+    change = response.mean.at[:, 0].add(-level)
+    left = weigh @ (seen - scaled @ change.T)
+    shown = jnp.sum((together @ left) * left / spread)
+    expected = spread.size * jnp.sum(weigh * together) - jnp.sum(
+        (cov / spread[:, None, None]) @ solved.T @ together * solved.T
+    )
+    return Fit(response, jnp.diagonal(cov, axis1=-2, axis2=-1), moments, jnp.stack([shown, expected]))
 
-    def one(f: Array, mean0: Array, variance0: Array, spread: Array) -> tuple[Array, Array, Array]:
-        level = jnp.sum(root**2 * f) / jnp.sum(root**2)
-        known = gram + jnp.diag(jnp.concatenate([jnp.zeros(1), spread / variance0]))
+
+def posterior(moments: Moments, anchor: Array, prior: Prior, spread: Array) -> tuple[Response, Array]:
+    """The same trials with another prior, and the covariance (p, m, m)."""
+
+    def one(linear: Array, mean0: Array, variance0: Array, spread: Array) -> tuple[Array, Array]:
+        known = moments.gram + jnp.diag(jnp.concatenate([jnp.zeros(1), spread / variance0]))
         size = jnp.sqrt(jnp.diagonal(known))
         steady = known / size[:, None] / size + RIDGE * jnp.finfo(size.dtype).eps * jnp.eye(size.size)
         cov = inverse(steady) / size[:, None] / size
-        miss = (f - level) - rows[:, 1:] @ mean0
-        change = cov @ (solved.T @ (root * miss))
-        left = weigh @ (root * (miss - rows @ change))
-        third = jnp.stack([left @ together @ left / spread, expected - jnp.sum(cov * bends)])
-        return change + jnp.concatenate([level[None], mean0]), spread * cov, third
+        wanted = linear - moments.gram[:, 1:] @ mean0
+        change = cov @ wanted
+        change = change + cov @ (wanted - known @ change)  # what rounding left of the first answer
+        return change + jnp.append(0.0, mean0), spread * cov
 
-    mean, cov, third = jax.vmap(one)(trials.f.T, *prior, spread)
-    response = Response(anchor, mean, cov[:, : 1 + s, : 1 + s])
-    return Fit(response, jnp.diagonal(cov, axis1=-2, axis2=-1), jnp.sum(third, 0))
+    mean, cov = jax.vmap(one)(moments.linear, *prior, spread)
+    s = 1 + anchor.size
+    return Response(anchor, mean.at[:, 0].add(moments.level), cov[:, :s, :s]), cov
 
 
 def feared(fear: Array, third: Array) -> Array:

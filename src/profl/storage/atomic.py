@@ -33,9 +33,16 @@ class atomic:
 
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:
-    """``content`` as JSON for people to read, and a line end."""
+    """``content`` as JSON for people to read, and a line end; arrays and their numbers become lists and numbers."""
     with atomic(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        temporary.write_text(json.dumps(content, indent=2, default=_plain) + "\n", encoding="utf-8")
+
+
+def _plain(value: Any) -> Any:
+    """What JSON does not know: a float32 is no float to it, and a benchmark of minutes is not lost for that."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is not JSON serializable")
 
 
 def _umask() -> int:
