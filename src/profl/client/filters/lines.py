@@ -19,6 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from profl.client.filters import table as tables
+from profl.client.filters.table import Table
 from profl.typing import Array
 
 HALF_OF_NORMAL = 1.349
@@ -61,8 +63,16 @@ BESIDE = 0.5
 SOME, PART = 10, 4
 """``last`` has ten samples beyond it, or a quarter where that is less."""
 
+LEVELS = 40
+"""Quantiles that the bulk is found among."""
+
+RESOLVED, ZOOMS = 8, 3
+"""Bins that a bulk spans in a table that tells its width; where it does not, the table is made anew around it."""
+
+LEAST_GRAIN, GRAIN_IN_PROPORTION = 0.05, 0.1
+"""Every sample is spread over so much of sigma, and of its distance, at least."""
+
 PLACES = FIRST + WIDTH * np.arange(BINS + 1)
-LATER = np.arange(BINS)[None, :] > np.arange(BINS)[:, None] + 1
 
 
 class Bulk(NamedTuple):
@@ -72,6 +82,7 @@ class Bulk(NamedTuple):
     sigma: Array
     grain: Array
     last: Array
+    table: Table
 
 
 class Group(NamedTuple):
@@ -83,61 +94,109 @@ class Group(NamedTuple):
     """Where to cut if there is a group on the other side."""
 
 
-def joined(first: Bulk, second: Bulk) -> Bulk:
-    return Bulk(*(jnp.concatenate(pair) for pair in zip(first, second, strict=True)))
+def bulk_of(lines: Array, present: Array, origin: Array, unit: Array) -> Bulk:
+    """Of (k, n) lines, where ``present`` (n,) says which samples count, first looked at from these origins."""
+
+    def state(origin: Array, unit: Array) -> tuple[Bulk, Array]:
+        bulk, resolved = _bulk(tables.tabled(lines, present, origin, unit))
+        return bulk, resolved
+
+    def zoom(carry: tuple[Array, Bulk, Array]) -> tuple[Array, Bulk, Array]:
+        turn, bulk, resolved = carry
+        table = bulk.table
+        closer = jnp.maximum(bulk.sigma, jnp.finfo(jnp.float32).tiny ** 0.5)
+        return turn + 1, *state(
+            jnp.where(resolved, table.origin, bulk.centre), jnp.where(resolved, table.unit, closer)
+        )
+
+    turn, bulk, resolved = jax.lax.while_loop(
+        lambda carry: (carry[0] < ZOOMS) & ~jnp.all(carry[2]), zoom, (jnp.int32(0), *state(origin, unit))
+    )
+    return bulk._replace(sigma=jnp.where(resolved, bulk.sigma, 0.0))
 
 
-def bulk_of(lines: Array, present: Array) -> Bulk:
-    """Of (k, n) lines, where ``present`` (n,) says which samples count."""
-    n = lines.shape[1]
-    count, here = jnp.sum(present), jnp.arange(n)
-    ordered = jnp.sort(jnp.where(present, lines, jnp.inf), axis=1)
-    half = count // 2
+def _bulk(table: Table) -> tuple[Bulk, Array]:
+    """The bulk, and whether the table resolves it."""
+    count = table.count[:, None]
+    levels = jnp.clip(count * (np.arange(LEVELS + 1, dtype=np.float32) / LEVELS), 0.5, count - 0.5)
+    far = count - 0.5 - jnp.minimum(float(SOME), jnp.floor(count / PART))
+    q = tables.quantiles(table, jnp.concatenate([levels, far], axis=1))
+    q, last = q[:, :-1], q[:, -1]
+    here = np.arange(LEVELS + 1)
 
-    def span(samples: Array) -> Array:
-        """From every sample to the one so many farther up."""
-        return ordered[:, jnp.minimum(here + samples, n - 1)] - jnp.where(here + samples < count, ordered, -jnp.inf)
+    def span(share: float) -> Array:
+        steps = round(share * LEVELS)
+        return q[:, steps:] - q[:, :-steps]
 
-    width = span(half)
-    first = jnp.argmin(width, axis=1, keepdims=True)
-    low, width = (jnp.take_along_axis(values, first, 1)[:, 0] for values in (ordered, width))
+    half = LEVELS // 2
+    widths = span(0.5)
+    first = jnp.argmin(widths, axis=1)
+    low, width = (jnp.take_along_axis(values, first[:, None], 1)[:, 0] for values in (q, widths))
+    centre = low + width / 2
 
     def inside(share: float) -> tuple[Array, Array]:
         """Spans of a share of the samples, and which of them lie in the bulk."""
-        samples = jnp.maximum((share * count).astype(int), 1)
-        return span(samples), (here >= first) & (here + samples <= first + half)
+        step = span(share)
+        begin = here[: step.shape[1]]
+        steps = round(share * LEVELS)
+        return step, (begin >= first[:, None]) & (begin + steps <= first[:, None] + half)
 
     step, within = inside(GRAIN)
     grain = jnp.max(jnp.where(within, step, 0.0), axis=1)
+    resolution = tables.bin_width(table, centre)
+    resolved = width >= RESOLVED * resolution
     step, within = inside(ONE_VALUE)
-    one_value = jnp.any((step <= 0) & within, axis=1)
+    one_value = jnp.min(jnp.where(within, step, jnp.inf), axis=1) <= resolution
     step, within = inside(SAME)
-    at = jnp.argmin(jnp.where(within, step, jnp.inf), axis=1, keepdims=True)
-    bottom, narrow = (jnp.take_along_axis(values, at, 1) for values in (ordered, step))
-    slack, real = PEAKED * width[:, None], here < count
-    below = jnp.sum((ordered < bottom - slack) & real, axis=1)
-    above = jnp.sum((ordered > bottom + narrow + slack) & real, axis=1)
-    peak = (narrow[:, 0] < PEAKED * width) & (jnp.minimum(below, above) > EDGE * count)
-    last = ordered[:, count - 1 - jnp.minimum(SOME, count // PART)]
-    return Bulk(low + width / 2, jnp.where(one_value | peak, 0.0, width / HALF_OF_NORMAL), grain, last)
+    narrow = jnp.where(within, step, jnp.inf)
+    at = jnp.argmin(narrow, axis=1)
+    bottom, narrow = (jnp.take_along_axis(values, at[:, None], 1)[:, 0] for values in (q, narrow))
+    slack = PEAKED * width
+    sides = jnp.stack([bottom - slack, bottom + narrow + slack], axis=1)
+    below = tables.at_values(table, sides, table.below)
+    peak = (narrow < PEAKED * width) & (jnp.minimum(below[:, 0], table.count - below[:, 1]) > EDGE * table.count)
+    sigma = jnp.where(resolved & (one_value | peak), 0.0, width / HALF_OF_NORMAL)
+    return Bulk(centre, sigma, grain, last, table), resolved
 
 
-def group_above(lines: Array, present: Array, bulk: Bulk, at_most: Array, even: np.ndarray) -> Group:
-    """The group above the bulk of (k, n) lines, of at most so many samples; ``even`` (k,) is each line's C."""
-    places = (even[:, None] * np.sinh(PLACES / even[:, None])).astype(lines.dtype)
-    tail = (1 / np.expm1(HEAVIEST * 2 * WIDTH / even))[:, None].astype(lines.dtype)
-    edges = bulk.centre[:, None] + bulk.sigma[:, None] * places
-    beyond = _beyond(lines, present, edges, bulk)
+def groups(bulk: Bulk, at_most: Array, even: np.ndarray) -> tuple[Group, Group]:
+    """The groups above and below the bulk of (k,) lines, of at most so many samples; ``even`` (k,) is each line's C."""
+    table, count = bulk.table, bulk.table.count[:, None]
+    places = (even[:, None] * np.sinh(PLACES / even[:, None])).astype(np.float32)
+    reach = bulk.sigma * np.float32(1.2) * places[:, -1]
+    away = bulk.sigma[:, None] * places
+    grain = jnp.maximum(jnp.maximum(bulk.grain[:, None], LEAST_GRAIN * bulk.sigma[:, None]), GRAIN_IN_PROPORTION * away)
+    sums = tables.integral(table, bulk.centre, reach)
+
+    def beyond(side: int) -> Array:
+        """How many samples lie beyond each of (k, bins + 1) edges, every sample spread evenly over the grain."""
+        edges = bulk.centre[:, None] + side * away
+        ends = jnp.concatenate([edges - grain / 2, edges + grain / 2], axis=1)
+        low, high = jnp.split(tables.at_values(table, ends, sums), 2, axis=1)
+        mean = (high - low) / jnp.where(grain > 0, grain, 1.0)
+        return jnp.clip(-mean if side > 0 else mean, 0.0, count)
+
+    def group(side: int) -> Group:
+        return _group(beyond(side), count, bulk.sigma > 0, away, at_most, even)
+
+    return group(1), group(-1)
+
+
+def _group(
+    beyond: Array, count: Array, usable: Array, away: Array, at_most: Array, even: np.ndarray
+) -> Group:
+    tail = (1 / np.expm1(HEAVIEST * 2 * WIDTH / even))[:, None].astype(np.float32)
     bins = jnp.concatenate([beyond[:, :-1] - beyond[:, 1:], beyond[:, -1:]], axis=1)
     window = bins[:, :-1] + bins[:, 1:]  # (k, bins)
-    peak = jnp.max(jnp.where(LATER, window[:, None, :], 0.0), axis=2)
+    later = jax.lax.cummax(window, axis=1, reverse=True)
+    peak = jnp.pad(later[:, 2:], ((0, 0), (0, 2)))
     rise = (peak - window) / jnp.sqrt(jnp.maximum(peak + window, 1.0))
     outside = beyond[:, 1:]  # of the middle of the window
     after = outside - bins[:, 1:]
     excess = (after - tail * window) / jnp.sqrt(jnp.maximum(after + tail**2 * window, 1.0))
-    possible = (outside <= at_most) & (bulk.sigma > 0)[:, None]
-    large = np.where(even < EVEN, LARGE_NEAR, LARGE)[:, None].astype(lines.dtype)
-    share = jnp.maximum(outside, 1.0) / jnp.sum(present)
+    possible = (outside <= at_most) & usable[:, None]
+    large = np.where(even < EVEN, LARGE_NEAR, LARGE)[:, None].astype(np.float32)
+    share = jnp.maximum(outside, 1.0) / count
     needed = 1 + large * share**2 + (FEW / share) ** 2
 
     def valley(part: float) -> tuple[Array, Array]:
@@ -147,20 +206,8 @@ def group_above(lines: Array, present: Array, bulk: Bulk, at_most: Array, even: 
         least = jnp.min(jnp.where(here, window, jnp.inf), axis=1, keepdims=True)
         first = jnp.argmax(here & (window <= least + jnp.sqrt(least + 1)), axis=1, keepdims=True)
         score = jnp.maximum(rise, jnp.where(heavy, excess, 0.0))
-        score, cut = (jnp.take_along_axis(values, first, 1)[:, 0] for values in (score, edges[:, 1:]))
+        score, cut = (jnp.take_along_axis(values, first, 1)[:, 0] for values in (score, away[:, 1:]))
         found = jnp.any(here, axis=1)
         return jnp.where(found, score, 0.0), jnp.where(found, cut, jnp.inf)
 
     return Group(*valley(1.0), valley(BESIDE)[1])
-
-
-def _beyond(lines: Array, present: Array, edges: Array, bulk: Bulk) -> Array:
-    """How many samples lie beyond each of (k, bins + 1) edges, every sample spread evenly over the grain."""
-    grain = jnp.maximum(bulk.grain, jnp.finfo(lines.dtype).eps * jnp.abs(bulk.centre))
-    scale = 1 / jnp.where(grain > 0, grain, 1.0)[:, None]
-    weight = present.astype(lines.dtype)
-
-    def one(edge: Array) -> Array:
-        return jnp.clip((lines - edge[:, None]) * scale + 0.5, 0.0, 1.0) @ weight
-
-    return jax.vmap(one, in_axes=1, out_axes=1)(edges)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import checks
-from profl.client.filters.lines import EVEN, NEAR, group_above
+from profl.client.filters.lines import EVEN, NEAR, groups
 from profl.client.filters.shape import shape_of
 from profl.client.filters.suspicion import suspicious, where_needed
 from profl.typing import Array
@@ -69,7 +69,7 @@ class RobustFilter:
             kept, _, turn = state
             stay = self._inside(points, kept > 0, total)
             new = jnp.where(stay, kept, 0.0)
-            return new, jnp.any(new != kept), turn + 1
+            return new, jnp.any(new != kept) & suspicious(points, new), turn + 1
 
         start = (weights, total >= self.least, jnp.zeros((), jnp.int32))
         return jax.lax.while_loop(lambda state: state[1] & (state[2] < self.rounds), body, start)[0]
@@ -82,13 +82,13 @@ class RobustFilter:
         even = np.where(last | (d == 1), NEAR, EVEN)
         left = jnp.sum(present)
         most = left - (1 - self.at_most) * total + 0.5  # rounded to whole samples
-        up = group_above(lines, present, bulk, most, even)
-        down = group_above(-lines, present, bulk._replace(centre=-bulk.centre), most, even)
+        up, down = groups(bulk, most, even)
         score = jnp.maximum(up.score, jnp.where(last, 0.0, down.score)) * np.where(last, AROUND * (d > 1), 1.0)
         best = jnp.argmax(score)
         upper = jnp.where(up.score[best] > 0, up.cut[best], up.beside[best])
         lower = jnp.where(down.score[best] > 0, down.cut[best], down.beside[best])
         lower = jnp.where(best == k - 1, jnp.inf, lower)
-        apart = (score[best] > 0) & ((lines[best] >= upper) | (-lines[best] >= lower))
+        away = lines[best] - bulk.centre[best]
+        apart = (score[best] > 0) & ((away >= upper) | (-away >= lower))
         inside = present & ~apart & (lines[-1] <= BEYOND * bulk.last[-1])
         return jnp.where(left - jnp.sum(inside) <= most, inside, present)

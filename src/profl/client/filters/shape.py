@@ -19,7 +19,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from profl.client.filters.lines import Bulk, bulk_of, joined
+from profl.client.filters.lines import Bulk, bulk_of
 from profl.client.filters.points import POWER_STEPS, SMALL, TILT
 from profl.linear import inverse
 from profl.loops import short_loop
@@ -33,6 +33,9 @@ RIDGE = 1e-5
 
 PER_DIMENSION = 8
 """Samples per coordinate from which on C says more than noise; with fewer it is the identity."""
+
+FINE = 8
+"""Bins are so many times finer where a table begins: the deviation may be junk's, and a bulk four times narrower."""
 
 AXES = 8
 """So many axes are looked along at most: those with the largest mean distance in sigmas."""
@@ -49,7 +52,11 @@ def shape_of(points: Array, present: Array) -> Shape:
     """Of (d, n) points."""
     d, n = points.shape
     points = jnp.where(present, points, 0.0)
-    axes = bulk_of(points, present)
+    share = present / jnp.maximum(jnp.sum(present), 1)
+    mean = points @ share
+    moved = jnp.where(present, points - mean[:, None], 0.0)
+    deviation = jnp.sqrt(moved**2 @ share)
+    axes = bulk_of(points, present, mean, jnp.where(deviation > 0, deviation, 1.0) / FINE)
     usable = axes.sigma > 0
     z = (points - axes.centre[:, None]) / jnp.where(usable, axes.sigma, 1.0)[:, None]
     z = jnp.where(usable[:, None] & present, z, 0.0)
@@ -64,12 +71,21 @@ def shape_of(points: Array, present: Array) -> Shape:
         fourth = inverted @ fourth if inverted is not None else fourth
         top = _power(fourth)
         found += [top, _power(jnp.linalg.norm(fourth @ top) * jnp.eye(d, dtype=z.dtype) - fourth), _power(covariance)]
-    if d > AXES:
+    if d > 1 and inverted is not None:
+        points, axes = points[:0], jax.tree.map(lambda values: values[:0], axes)
+    elif d > AXES:
         chosen = jax.lax.top_k(jnp.where(usable, jnp.mean(jnp.abs(z), axis=1), 0.0), AXES)[1]
-        points, axes = points[chosen], Bulk(*(values[chosen] for values in axes))
+        points, axes = points[chosen], jax.tree.map(lambda values: values[chosen], axes)
     distance = jnp.sqrt(jnp.maximum(square, 0.0))[None]
+    found = [direction / jnp.maximum(jnp.linalg.norm(direction), jnp.finfo(z.dtype).tiny) for direction in found]
     others = jnp.concatenate([jnp.stack(found) @ moved, distance]) if found else distance
-    return Shape(jnp.concatenate([points, others]), joined(axes, bulk_of(others, present)))
+    k = others.shape[0]
+    spread = jnp.sqrt(others**2 @ (weight * (weight > 0)))
+    own = bulk_of(others, present, jnp.zeros(k, z.dtype), jnp.where(spread > 0, spread, 1.0) / FINE)
+    return Shape(
+        jnp.concatenate([points, others]),
+        jax.tree.map(lambda *pair: jnp.concatenate(pair), axes, own),
+    )
 
 
 def _around(
