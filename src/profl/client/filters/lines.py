@@ -89,9 +89,10 @@ class Group(NamedTuple):
     """What lies apart above the bulk along (k,) lines: how clearly (0: nothing), and where to cut."""
 
     score: Array
-    cut: Array
+    valley: Array
+    """(k, 2): where it begins, and where to cut; infinite where there is none."""
     beside: Array
-    """Where to cut if there is a group on the other side."""
+    """The same if there is a group on the other side."""
 
 
 def bulk_of(lines: Array, present: Array, origin: Array, unit: Array) -> Bulk:
@@ -206,8 +207,8 @@ def _group(
         least = jnp.min(jnp.where(here, window, jnp.inf), axis=1, keepdims=True)
         first = jnp.argmax(here & (window <= least + jnp.sqrt(least + 1)), axis=1, keepdims=True)
         score = jnp.maximum(rise, jnp.where(heavy, excess, 0.0))
-        score, cut = (jnp.take_along_axis(values, first, 1)[:, 0] for values in (score, away[:, 1:]))
-        found = jnp.any(here, axis=1)
-        return jnp.where(found, score, 0.0), jnp.where(found, cut, jnp.inf)
+        found = jnp.any(here, axis=1, keepdims=True)
+        score = jnp.where(found, jnp.take_along_axis(score, first, 1), 0.0)[:, 0]
+        return score, jnp.where(found, jnp.take_along_axis(away, first + np.arange(2), 1), jnp.inf)
 
     return Group(*valley(1.0), valley(BESIDE)[1])

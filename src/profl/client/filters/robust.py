@@ -14,11 +14,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from profl import checks
+from profl import checks, trees
 from profl.client.filters.lines import EVEN, NEAR, groups
+from profl.client.filters.memory import NOT_YET, Cut, Memory, learned, nothing, recalled, usual
+from profl.client.filters.points import mean_of
 from profl.client.filters.shape import shape_of
-from profl.client.filters.suspicion import suspicious, where_needed
+from profl.client.filters.suspicion import figures, gaussian, where_needed
 from profl.typing import Array
+
+_State = tuple[Array, Cut, Array, Array, Array]
 
 MOST = 0.5
 """Of the samples that junk may ever be: the other half is what the filter knows clean data by."""
@@ -57,26 +61,46 @@ class RobustFilter:
         checks.positive_int("least", self.least)
 
     def __call__(self, gradients: Array, weights: Array) -> Array:
-        if gradients.shape[0] < self.least:
-            return weights
-        return where_needed(self, suspicious)(gradients.T[None], weights[None])[0]
+        return self.step(gradients, weights, self.start(gradients.shape[1]))[0]
 
-    def cut(self, points: Array, weights: Array) -> Array:
-        """The weights of the bulk of the (d, n) points, suspicious or not."""
+    def start(self, size: int) -> Memory:
+        """What it remembers of gradients of so many numbers before it has seen any."""
+        return nothing(size)
+
+    def step(self, gradients: Array, weights: Array, memory: Memory) -> tuple[Array, Memory]:
+        """The weights of the samples that stay, and what to remember."""
+        if gradients.shape[0] < self.least:
+            return weights, memory
+        points = jnp.where(weights > 0, gradients.T, 0.0)
+        kept, valid = recalled(memory.cut, points, weights)
+        told = figures(points, kept)
+        calm = valid & (gaussian(told) | usual(memory, told))
+        return jax.tree.map(
+            lambda leaf: leaf[0],
+            where_needed(self)(*jax.tree.map(lambda leaf: leaf[None], (points, weights, memory, (kept, memory), ~calm))),
+        )
+
+    def search(self, points: Array, weights: Array, memory: Memory) -> tuple[Array, Memory]:
+        """The weights of the bulk of the (d, n) points, from scratch, and what to remember."""
         total = jnp.sum(weights > 0)
 
-        def body(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-            kept, _, turn = state
-            stay = self._inside(points, kept > 0, total)
-            new = jnp.where(stay, kept, 0.0)
-            return new, jnp.any(new != kept) & suspicious(points, new), turn + 1
+        def body(state: _State) -> _State:
+            kept, cut, told, _, turn = state
+            stay, new = self._inside(points, kept > 0, total)
+            fewer = jnp.where(stay, kept, 0.0)
+            told = figures(points, fewer)
+            again = jnp.any(fewer != kept) & ~gaussian(told)
+            return fewer, trees.where(turn == 0, new, cut), told, again, turn + 1
 
-        start = (weights, total >= self.least, jnp.zeros((), jnp.int32))
-        return jax.lax.while_loop(lambda state: state[1] & (state[2] < self.rounds), body, start)[0]
+        start = (weights, memory.cut, figures(points, weights), total >= self.least, jnp.zeros((), jnp.int32))
+        going = jax.lax.while_loop(lambda state: state[3] & (state[4] < self.rounds), body, start)
+        kept, cut, told, _, _ = going
+        alone = jnp.sum(recalled(cut, points, weights)[0] > 0) == jnp.sum(kept > 0)
+        return kept, trees.where(alone, learned(memory, cut, told), nothing(points.shape[0])._replace(cut=cut))
 
-    def _inside(self, points: Array, present: Array, total: Array) -> Array:
-        """Which of the present samples stay, if ``total`` were there at first."""
-        lines, bulk = shape_of(points, present)
+    def _inside(self, points: Array, present: Array, total: Array) -> tuple[Array, Cut]:
+        """Which of the present samples stay, if ``total`` were there at first, and the cut that says so."""
+        lines, bulk, directions = shape_of(points, present)
         k, d = lines.shape[0], points.shape[0]
         last = np.arange(k) == k - 1  # distances: they have one side
         even = np.where(last | (d == 1), NEAR, EVEN)
@@ -85,10 +109,24 @@ class RobustFilter:
         up, down = groups(bulk, most, even)
         score = jnp.maximum(up.score, jnp.where(last, 0.0, down.score)) * np.where(last, AROUND * (d > 1), 1.0)
         best = jnp.argmax(score)
-        upper = jnp.where(up.score[best] > 0, up.cut[best], up.beside[best])
-        lower = jnp.where(down.score[best] > 0, down.cut[best], down.beside[best])
-        lower = jnp.where(best == k - 1, jnp.inf, lower)
+        valleys = jnp.stack([jnp.where(each.score[best] > 0, each.valley[best], each.beside[best]) for each in (down, up)])
+        valleys = jnp.where((best == k - 1) & (np.arange(2) == 0)[:, None], jnp.inf, valleys)
+        valleys = jnp.where(score[best] > 0, valleys, jnp.inf)  # (below and above, beginning and cut)
         away = lines[best] - bulk.centre[best]
-        apart = (score[best] > 0) & ((away >= upper) | (-away >= lower))
-        inside = present & ~apart & (lines[-1] <= BEYOND * bulk.last[-1])
-        return jnp.where(left - jnp.sum(inside) <= most, inside, present)
+        inside = present & (away > -valleys[0, 1]) & (away < valleys[1, 1])
+        near = inside & (lines[-1] <= BEYOND * bulk.last[-1])
+        stay = jnp.where(left - jnp.sum(near) <= most, near, present)
+        return stay, self._cut(points, directions[best], away, valleys, stay, present)
+
+    def _cut(
+        self, points: Array, direction: Array, away: Array, valleys: Array, stay: Array, present: Array
+    ) -> Cut:
+        """Limits around the mean of what stays; none where nothing goes."""
+        one = 1 / jnp.maximum(jnp.sum(present), 1)
+        along = direction @ points
+        centre = mean_of(along[None], stay)[0]
+        shift = mean_of(away[None], stay)[0]  # of that centre from the bulk's
+        inner, outer = (jnp.minimum(valleys[:, side] + shift * np.array([1, -1]), NOT_YET) for side in (0, 1))
+        crowd = jnp.sum(stay & ((away <= -valleys[0, 0]) | (away >= valleys[1, 0]))) * one
+        beyond = jnp.sum(present & ~stay) * one
+        return Cut(jnp.where(beyond > 0, direction, 0.0), centre, inner, outer, crowd, beyond)

@@ -46,6 +46,8 @@ class Shape(NamedTuple):
 
     lines: Array
     bulk: Bulk
+    directions: Array
+    """(k, d): the lines as functions of the points; zero for the distance."""
 
 
 def shape_of(points: Array, present: Array) -> Shape:
@@ -71,21 +73,19 @@ def shape_of(points: Array, present: Array) -> Shape:
         fourth = inverted @ fourth if inverted is not None else fourth
         top = _power(fourth)
         found += [top, _power(jnp.linalg.norm(fourth @ top) * jnp.eye(d, dtype=z.dtype) - fourth), _power(covariance)]
-    if d > 1 and inverted is not None:
-        points, axes = points[:0], jax.tree.map(lambda values: values[:0], axes)
-    elif d > AXES:
-        chosen = jax.lax.top_k(jnp.where(usable, jnp.mean(jnp.abs(z), axis=1), 0.0), AXES)[1]
-        points, axes = points[chosen], jax.tree.map(lambda values: values[chosen], axes)
-    distance = jnp.sqrt(jnp.maximum(square, 0.0))[None]
     found = [direction / jnp.maximum(jnp.linalg.norm(direction), jnp.finfo(z.dtype).tiny) for direction in found]
+    distance = jnp.sqrt(jnp.maximum(square, 0.0))[None]
     others = jnp.concatenate([jnp.stack(found) @ moved, distance]) if found else distance
-    k = others.shape[0]
-    spread = jnp.sqrt(others**2 @ (weight * (weight > 0)))
-    own = bulk_of(others, present, jnp.zeros(k, z.dtype), jnp.where(spread > 0, spread, 1.0) / FINE)
-    return Shape(
-        jnp.concatenate([points, others]),
-        jax.tree.map(lambda *pair: jnp.concatenate(pair), axes, own),
+    spread = jnp.sqrt(others**2 @ weight)
+    own = bulk_of(others, present, 0 * spread, jnp.where(spread > 0, spread, 1.0) / FINE)
+    directions = jnp.stack([*(each / jnp.where(usable, axes.sigma, 1.0) for each in found), jnp.zeros(d)])
+    if inverted is not None and d > 1:
+        return Shape(others, own, directions)
+    chosen = jax.lax.top_k(jnp.where(usable, jnp.mean(jnp.abs(z), axis=1), 0.0), min(d, AXES))[1]
+    beside = Shape(points, axes, jnp.eye(d)) if d <= AXES else Shape(
+        points[chosen], jax.tree.map(lambda values: values[chosen], axes), jax.nn.one_hot(chosen, d)
     )
+    return jax.tree.map(lambda *pair: jnp.concatenate(pair), beside, Shape(others, own, directions))
 
 
 def _around(
