@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import checks, random, trees
-from profl.client.filtering import filter_weights
+from profl.client.filtering import begin, filter_weights
 from profl.client.filters import RobustFilter
 from profl.engines.live import batches
 from profl.engines.live.workers import call, takes_step
@@ -125,7 +125,7 @@ def _ask(
 
 
 def _junk(world: Problem, theta: Theta, batch: Batch, weights: Array) -> Finding:
-    kept = float(_filter_weights(world.functions, RobustFilter(), theta, batch, weights)[1])
+    kept = float(_kept(world.functions, RobustFilter(), theta, batch, weights))
     hint = "; train with profl.profl, whose filter drops it" if kept < SOUND else ""
     return Finding(
         "junk", "warn" if kept < SOUND else "ok", f"the filter would drop {1 - kept:.1%} of the samples{hint}"
@@ -296,7 +296,9 @@ def _scores(family: Family, batch: Batch, f: Array) -> Array:
     return jax.vmap(jax.grad(family.log_prob, argnums=1), (0, None))(batch, f)
 
 
-_filter_weights = partial(jax.jit, static_argnums=(0, 1))(filter_weights)
+@partial(jax.jit, static_argnums=(0, 1))
+def _kept(problem: Problem, filter_: RobustFilter, theta: Theta, batch: Batch, weights: Array) -> Array:
+    return filter_weights(problem, filter_, theta, batch, weights, begin(problem, filter_, theta, batch))[1]
 
 
 def _flat(theta: Theta) -> tuple[np.ndarray, Callable[[Any], Theta]]:

@@ -63,6 +63,12 @@ BESIDE = 0.5
 SOME, PART = 10, 4
 """``last`` has ten samples beyond it, or a quarter where that is less."""
 
+FARTHER = 1.2
+"""Times the last place: what lies beyond is counted, and need not be placed."""
+
+VETTED = 3.0
+"""Standard errors by which there must be more in a group than among the vetted samples."""
+
 LEVELS = 40
 """Quantiles that the bulk is found among."""
 
@@ -85,6 +91,13 @@ class Bulk(NamedTuple):
     table: Table
 
 
+class Known(NamedTuple):
+    """Vetted samples: (d, m) points, or (k, m) lines through them, and (m,) weights; zero for those of other groups."""
+
+    points: Array
+    weights: Array
+
+
 class Group(NamedTuple):
     """What lies apart above the bulk along (k,) lines: how clearly (0: nothing), and where to cut."""
 
@@ -103,14 +116,12 @@ def bulk_of(lines: Array, present: Array, origin: Array, unit: Array) -> Bulk:
         return bulk, resolved
 
     def zoom(carry: tuple[Array, Bulk, Array]) -> tuple[Array, Bulk, Array]:
-        turn, bulk, resolved = carry
+        _, bulk, resolved = carry
         table = bulk.table
         closer = jnp.maximum(bulk.sigma, jnp.finfo(jnp.float32).tiny ** 0.5)
-        return turn + 1, *state(
-            jnp.where(resolved, table.origin, bulk.centre), jnp.where(resolved, table.unit, closer)
-        )
+        return turn + 1, *state(jnp.where(resolved, table.origin, bulk.centre), jnp.where(resolved, table.unit, closer))
 
-    turn, bulk, resolved = jax.lax.while_loop(
+    _, bulk, resolved = jax.lax.while_loop(
         lambda carry: (carry[0] < ZOOMS) & ~jnp.all(carry[2]), zoom, (jnp.int32(0), *state(origin, unit))
     )
     return bulk._replace(sigma=jnp.where(resolved, bulk.sigma, 0.0))
@@ -118,7 +129,7 @@ def bulk_of(lines: Array, present: Array, origin: Array, unit: Array) -> Bulk:
 
 def _bulk(table: Table) -> tuple[Bulk, Array]:
     """The bulk, and whether the table resolves it."""
-    count = table.count[:, None]
+    count = table.total[:, None]
     levels = jnp.clip(count * (np.arange(LEVELS + 1, dtype=np.float32) / LEVELS), 0.5, count - 0.5)
     far = count - 0.5 - jnp.minimum(float(SOME), jnp.floor(count / PART))
     q = tables.quantiles(table, jnp.concatenate([levels, far], axis=1))
@@ -140,7 +151,7 @@ def _bulk(table: Table) -> tuple[Bulk, Array]:
         step = span(share)
         begin = here[: step.shape[1]]
         steps = round(share * LEVELS)
-        return step, (begin >= first[:, None]) & (begin + steps <= first[:, None] + half)
+        return step, (first[:, None] <= begin) & (first[:, None] + half >= begin + steps)
 
     step, within = inside(GRAIN)
     grain = jnp.max(jnp.where(within, step, 0.0), axis=1)
@@ -155,37 +166,57 @@ def _bulk(table: Table) -> tuple[Bulk, Array]:
     slack = PEAKED * width
     sides = jnp.stack([bottom - slack, bottom + narrow + slack], axis=1)
     below = tables.at_values(table, sides, table.below)
-    peak = (narrow < PEAKED * width) & (jnp.minimum(below[:, 0], table.count - below[:, 1]) > EDGE * table.count)
+    peak = (narrow < PEAKED * width) & (jnp.minimum(below[:, 0], table.total - below[:, 1]) > EDGE * table.total)
     sigma = jnp.where(resolved & (one_value | peak), 0.0, width / HALF_OF_NORMAL)
     return Bulk(centre, sigma, grain, last, table), resolved
 
 
-def groups(bulk: Bulk, at_most: Array, even: np.ndarray) -> tuple[Group, Group]:
-    """The groups above and below the bulk of (k,) lines, of at most so many samples; ``even`` (k,) is each line's C."""
-    table, count = bulk.table, bulk.table.count[:, None]
+def groups(bulk: Bulk, at_most: Array, even: np.ndarray, vetted: Known | None = None) -> tuple[Group, Group]:
+    """The groups above and below the bulk of (k,) lines, of at most so many samples; ``even`` (k,) is each line's C.
+
+    Where as many of the ``vetted`` samples lie, (k, m) along the same lines, is no group.
+    """
+    table, count = bulk.table, bulk.table.total[:, None]
     places = (even[:, None] * np.sinh(PLACES / even[:, None])).astype(np.float32)
-    reach = bulk.sigma * np.float32(1.2) * places[:, -1]
     away = bulk.sigma[:, None] * places
     grain = jnp.maximum(jnp.maximum(bulk.grain[:, None], LEAST_GRAIN * bulk.sigma[:, None]), GRAIN_IN_PROPORTION * away)
-    sums = tables.integral(table, bulk.centre, reach)
+    sums = tables.integral(table, bulk.centre, FARTHER * away[:, -1])
+    own = None if vetted is None else _standing(vetted)
 
     def beyond(side: int) -> Array:
         """How many samples lie beyond each of (k, bins + 1) edges, every sample spread evenly over the grain."""
         edges = bulk.centre[:, None] + side * away
         ends = jnp.concatenate([edges - grain / 2, edges + grain / 2], axis=1)
         low, high = jnp.split(tables.at_values(table, ends, sums), 2, axis=1)
-        mean = (high - low) / jnp.where(grain > 0, grain, 1.0)
-        return jnp.clip(-mean if side > 0 else mean, 0.0, count)
+        return jnp.clip(-side * (high - low) / jnp.where(grain > 0, grain, 1.0), 0.0, count)
 
     def group(side: int) -> Group:
-        return _group(beyond(side), count, bulk.sigma > 0, away, at_most, even)
+        found = beyond(side)
+        possible = (found[:, 1:] <= at_most) & (bulk.sigma > 0)[:, None]
+        if own is not None:
+            assert vetted is not None
+            there = vetted.weights > 0
+            share = there @ (side * own[:, :, None] > places[:, None, 1:]) / jnp.maximum(jnp.sum(there), 1)
+            error = jnp.sqrt(share * (1 - share) * (1 / count + 1 / jnp.maximum(jnp.sum(there), 1)) + 1 / count**2)
+            possible &= found[:, 1:] / count > share + VETTED * error
+        return _group(found, count, possible, away, even)
 
     return group(1), group(-1)
 
 
-def _group(
-    beyond: Array, count: Array, usable: Array, away: Array, at_most: Array, even: np.ndarray
-) -> Group:
+def _standing(vetted: Known) -> Array:
+    """(k, m) lines in sigmas from the centre of their own bulk."""
+    lines, there = vetted.points, vetted.weights > 0
+    share = there / jnp.maximum(jnp.sum(there), 1)
+    mean = lines @ share
+    deviation = jnp.sqrt((lines - mean[:, None]) ** 2 @ share)
+    bulk = bulk_of(lines, there, mean, jnp.where(deviation > 0, deviation, 1.0) / tables.FINE)
+    sigma = jnp.where(bulk.sigma > 0, bulk.sigma, jnp.where(deviation > 0, deviation, 1.0))
+    return (lines - bulk.centre[:, None]) / sigma[:, None]
+
+
+def _group(beyond: Array, count: Array, possible: Array, away: Array, even: np.ndarray) -> Group:
+    """From the samples beyond each edge, (k, bins + 1), and the windows that a group may lie beyond, (k, bins)."""
     tail = (1 / np.expm1(HEAVIEST * 2 * WIDTH / even))[:, None].astype(np.float32)
     bins = jnp.concatenate([beyond[:, :-1] - beyond[:, 1:], beyond[:, -1:]], axis=1)
     window = bins[:, :-1] + bins[:, 1:]  # (k, bins)
@@ -195,7 +226,6 @@ def _group(
     outside = beyond[:, 1:]  # of the middle of the window
     after = outside - bins[:, 1:]
     excess = (after - tail * window) / jnp.sqrt(jnp.maximum(after + tail**2 * window, 1.0))
-    possible = (outside <= at_most) & usable[:, None]
     large = np.where(even < EVEN, LARGE_NEAR, LARGE)[:, None].astype(np.float32)
     share = jnp.maximum(outside, 1.0) / count
     needed = 1 + large * share**2 + (FEW / share) ** 2

@@ -24,7 +24,7 @@ FADES = 0.98
 ROOM, ROOM_OF_SCALE = 1.25, 0.1
 """How far out of the range figures may be, as a factor, and the logarithm of the variance."""
 
-ERRORS = 4.0
+ERRORS = 5.0
 """Standard errors by which the shares in the valley and beyond it may differ from the remembered ones."""
 
 
@@ -82,10 +82,10 @@ def recalled(cut: Cut, points: Array, weights: Array) -> tuple[Array, Array]:
 
 
 def usual(memory: Memory, told: Array) -> Array:
-    """Whether figures are in the range of those that were found sound."""
-    low = jnp.append(memory.low[:-1] / ROOM, memory.low[-1] - ROOM_OF_SCALE)
-    high = jnp.append(memory.high[:-1] * ROOM, memory.high[-1] + ROOM_OF_SCALE)
-    return jnp.all((told >= low) & (told <= high))
+    """Whether figures are in the range of those that were found sound, or a Gaussian's."""
+    scale, low, high = told[-1], memory.low[-1] - ROOM_OF_SCALE, memory.high[-1] + ROOM_OF_SCALE
+    within = (told >= memory.low / ROOM) & (told <= memory.high * ROOM)
+    return jnp.all((within | (told < 1))[:-1]) & (scale >= low) & (scale <= high)
 
 
 def learned(memory: Memory, cut: Cut, told: Array) -> Memory:

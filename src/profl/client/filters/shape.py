@@ -21,6 +21,7 @@ import jax.numpy as jnp
 
 from profl.client.filters.lines import Bulk, bulk_of
 from profl.client.filters.points import POWER_STEPS, SMALL, TILT
+from profl.client.filters.table import FINE
 from profl.linear import inverse
 from profl.loops import short_loop
 from profl.typing import Array
@@ -34,9 +35,6 @@ RIDGE = 1e-5
 PER_DIMENSION = 8
 """Samples per coordinate from which on C says more than noise; with fewer it is the identity."""
 
-FINE = 8
-"""Bins are so many times finer where a table begins: the deviation may be junk's, and a bulk four times narrower."""
-
 AXES = 8
 """So many axes are looked along at most: those with the largest mean distance in sigmas."""
 
@@ -48,22 +46,22 @@ class Shape(NamedTuple):
     bulk: Bulk
     directions: Array
     """(k, d): the lines as functions of the points; zero for the distance."""
+    free: Array
+    """How many coordinates have a width."""
 
 
-def shape_of(points: Array, present: Array) -> Shape:
-    """Of (d, n) points."""
-    d, n = points.shape
-    points = jnp.where(present, points, 0.0)
+def shape_of(points: Array, present: Array, rows: int) -> Shape:
+    """Of (d, n) points, of which those present count, ``rows`` at most."""
+    d = points.shape[0]
     share = present / jnp.maximum(jnp.sum(present), 1)
     mean = points @ share
-    moved = jnp.where(present, points - mean[:, None], 0.0)
-    deviation = jnp.sqrt(moved**2 @ share)
+    deviation = jnp.sqrt((points - mean[:, None]) ** 2 @ share)
     axes = bulk_of(points, present, mean, jnp.where(deviation > 0, deviation, 1.0) / FINE)
     usable = axes.sigma > 0
     z = (points - axes.centre[:, None]) / jnp.where(usable, axes.sigma, 1.0)[:, None]
-    z = jnp.where(usable[:, None] & present, z, 0.0)
+    z = jnp.where(usable[:, None], z, 0.0)
     free = jnp.maximum(jnp.sum(usable), 1)
-    moved, weight, square, covariance, inverted = _around(z, present, usable, d <= SMALL and n >= PER_DIMENSION * d)
+    moved, weight, square, covariance, inverted = _around(z, present, usable, d <= SMALL and rows >= PER_DIMENSION * d)
     found = []
     if d > 1:
         heavy = weight * square / (1 + square / (CLIP * free))
@@ -80,12 +78,12 @@ def shape_of(points: Array, present: Array) -> Shape:
     own = bulk_of(others, present, 0 * spread, jnp.where(spread > 0, spread, 1.0) / FINE)
     directions = jnp.stack([*(each / jnp.where(usable, axes.sigma, 1.0) for each in found), jnp.zeros(d)])
     if inverted is not None and d > 1:
-        return Shape(others, own, directions)
+        return Shape(others, own, directions, free)
     chosen = jax.lax.top_k(jnp.where(usable, jnp.mean(jnp.abs(z), axis=1), 0.0), min(d, AXES))[1]
-    beside = Shape(points, axes, jnp.eye(d)) if d <= AXES else Shape(
-        points[chosen], jax.tree.map(lambda values: values[chosen], axes), jax.nn.one_hot(chosen, d)
-    )
-    return jax.tree.map(lambda *pair: jnp.concatenate(pair), beside, Shape(others, own, directions))
+    if d <= AXES:
+        chosen = jnp.arange(d)
+    first = points[chosen], jax.tree.map(lambda values: values[chosen], axes), jax.nn.one_hot(chosen, d)
+    return Shape(*jax.tree.map(lambda *pair: jnp.concatenate(pair), first, (others, own, directions)), free)
 
 
 def _around(
@@ -98,7 +96,7 @@ def _around(
     for _ in range(2):
         weight = present / (1 + square / (CLIP * free))
         weight = weight / jnp.sum(weight)
-        moved = jnp.where(present, z - (z @ weight)[:, None], 0.0)
+        moved = z - (z @ weight)[:, None]
         if z.shape[0] <= SMALL:
             covariance = (moved * weight) @ moved.T
         if full:

@@ -58,7 +58,9 @@ def figures(points: Array, weights: Array) -> Array:
     # variance of 8 d (d + 2) / n of its mean around what the variances explain.
     skewness, kurtosis = ((square * moved) @ share) * scale**3, ((square**2) @ share) * scale**4 - 3
     shape = count * (jnp.sum(skewness**2) / 6 + jnp.sum(kurtosis**2) / 24) / _chi_square(2 * d)
-    together = count * _correlation(moved, share, scale) / _chi_square(d * (d - 1) / 2) if d <= SMALL else jnp.array(2.0)
+    together = (
+        count * _correlation(moved, share, scale) / _chi_square(d * (d - 1) / 2) if d <= SMALL else jnp.array(2.0)
+    )
     distance = scale**2 @ square
     thickness = count * ((distance**2) @ share - d * (d + 2)) ** 2 / (8 * d * (d + 2)) / _chi_square(1)
     farthest = jnp.max(jnp.where(weights > 0, distance, 0.0)) / _chi_square(d)
@@ -94,47 +96,43 @@ def _chi_square(freedom: float) -> float:
     return freedom * (1 - part + CALM * math.sqrt(part)) ** 3
 
 
+Found = tuple[Array, Memory]
+
+
 class Searcher(Protocol):
     """A filter that reads a whole batch, (d, n) points and (n,) weights, many times, and learns from it."""
 
-    def search(self, points: Array, weights: Array, memory: Memory) -> tuple[Array, Memory]: ...
+    def search(self, points: Array, weights: Array, memory: Memory, vetted: Array | None) -> Found: ...
 
 
 @lru_cache
-def where_needed(filter_: Searcher) -> Callable[..., tuple[Array, Memory]]:
-    """``filter_.search`` in those among (B, d, n) points, (B, n) weights and memories that are ``needed``; in the others
-    what is ``known``.
+def where_needed(filter_: Searcher) -> Callable[..., Found]:
+    """``filter_.search`` in those of B batches that are ``needed``; for the others, what is ``known``.
 
     Under vmap all batches make one B, and those to search are gathered some at a time: left to itself, vmap would
     search all of them when one needs it.
     """
 
     @custom_vmap
-    def several(
-        points: Array, weights: Array, memory: Memory, known: tuple[Array, Memory], needed: Array
-    ) -> tuple[Array, Memory]:
-        batches = weights.shape[0]
-        few = min(batches, max(FEWEST_AT_ONCE, batches // PART_AT_ONCE))
+    def several(batches: Any, known: Found, needed: Array) -> Found:
+        few = min(needed.size, max(FEWEST_AT_ONCE, needed.size // PART_AT_ONCE))
 
-        def search_few(state: tuple[tuple[Array, Memory], Array]) -> tuple[tuple[Array, Memory], Array]:
+        def search_few(state: tuple[Found, Array]) -> tuple[Found, Array]:
             found, left = state
             chosen = jnp.argsort(~left)[:few]
-            own = jax.tree.map(lambda leaf: leaf[chosen], (points, weights, memory))
-            new = trees.where(left[chosen], jax.vmap(filter_.search)(*own), jax.tree.map(lambda x: x[chosen], found))
-            return jax.tree.map(lambda leaf, row: leaf.at[chosen].set(row), found, new), left.at[chosen].set(False)
+            old, own = (jax.tree.map(lambda leaf: leaf[chosen], tree) for tree in (found, batches))
+            new = trees.where(left[chosen], jax.vmap(filter_.search)(*own), old)
+            return jax.tree.map(lambda leaf, rows: leaf.at[chosen].set(rows), found, new), left.at[chosen].set(False)
 
         return jax.lax.while_loop(lambda state: jnp.any(state[1]), search_few, (known, needed))[0]
 
     @several.def_vmap
-    def _(size: int, batched: Any, *given: Any) -> tuple[tuple[Array, Memory], Any]:
-        full = jax.tree.map(
-            lambda leaf, own: (leaf if own else jnp.broadcast_to(leaf, (size, *leaf.shape))).reshape(
-                -1, *leaf.shape[1 + own :]
-            ),
-            given,
-            tuple(batched),
-        )
-        found = several(*full)
+    def _(size: int, batched: Any, *given: Any) -> tuple[Found, Any]:
+        def flat(leaf: Array, own: bool) -> Array:
+            full = leaf if own else jnp.broadcast_to(leaf, (size, *leaf.shape))
+            return full.reshape(-1, *full.shape[2:])
+
+        found = several(*jax.tree.map(flat, given, tuple(batched)))
         return jax.tree.map(lambda leaf: leaf.reshape(size, -1, *leaf.shape[1:]), found), jax.tree.map(
             lambda _: True, found
         )
