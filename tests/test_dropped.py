@@ -101,6 +101,12 @@ def test_rounds_that_do_not_count():
     np.testing.assert_allclose(mean_share(found), [np.nan, np.nan, 0.4, np.nan], rtol=1e-6)
 
 
+def test_pooled_clients_have_the_share_of_the_pool():
+    pooled = Descent("pooled", filter=near, pooled=True)
+    run = profl.simulate(JUNK, pooled, rounds=2, samples=100, seeds=[0], progress=False)
+    np.testing.assert_allclose(run.dropped, np.full((1, 4), np.mean(SHARES)), atol=0.05)
+
+
 class Sinking(Shop):
     """From deployment ``start`` on, before ``end``, this share of what it sends is junk."""
 
