@@ -29,6 +29,7 @@ from profl.quantiles import quick_quantiles
 from profl.typing import Array, Batch, Loss, Theta
 
 MEDIAN = 0.5  # the level of z~
+MUCH = 0.25  # of a batch: where more is dropped, somebody should look whether it is junk
 
 
 class HasLoss(Protocol):

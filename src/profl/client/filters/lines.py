@@ -111,19 +111,19 @@ class Group(NamedTuple):
 def bulk_of(lines: Array, present: Array, origin: Array, unit: Array) -> Bulk:
     """Of (k, n) lines, where ``present`` (n,) says which samples count, first looked at from these origins."""
 
-    def state(origin: Array, unit: Array) -> tuple[Bulk, Array]:
-        bulk, resolved = _bulk(tables.tabled(lines, present, origin, unit))
-        return bulk, resolved
+    tiny = jnp.finfo(jnp.float32).tiny ** 0.5
 
-    def zoom(carry: tuple[Array, Bulk, Array]) -> tuple[Array, Bulk, Array]:
-        _, bulk, resolved = carry
-        table = bulk.table
-        closer = jnp.maximum(bulk.sigma, jnp.finfo(jnp.float32).tiny ** 0.5)
-        return turn + 1, *state(jnp.where(resolved, table.origin, bulk.centre), jnp.where(resolved, table.unit, closer))
+    def look(origin: Array, unit: Array) -> tuple[Bulk, Array]:
+        return _bulk(tables.tabled(lines, present, origin, unit))
 
-    _, bulk, resolved = jax.lax.while_loop(
-        lambda carry: (carry[0] < ZOOMS) & ~jnp.all(carry[2]), zoom, (jnp.int32(0), *state(origin, unit))
-    )
+    def closer(state: tuple[Array, Bulk, Array]) -> tuple[Array, Bulk, Array]:
+        turn, bulk, resolved = state
+        origin, unit = bulk.centre, jnp.maximum(bulk.sigma, tiny)
+        origin, unit = (jnp.where(resolved, *pair) for pair in ((bulk.table.origin, origin), (bulk.table.unit, unit)))
+        return turn + 1, *look(origin, unit)
+
+    start = (jnp.zeros((), jnp.int32), *look(origin, unit))
+    _, bulk, resolved = jax.lax.while_loop(lambda state: (state[0] < ZOOMS) & ~jnp.all(state[2]), closer, start)
     return bulk._replace(sigma=jnp.where(resolved, bulk.sigma, 0.0))
 
 

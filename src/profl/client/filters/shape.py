@@ -82,8 +82,10 @@ def shape_of(points: Array, present: Array, rows: int) -> Shape:
     chosen = jax.lax.top_k(jnp.where(usable, jnp.mean(jnp.abs(z), axis=1), 0.0), min(d, AXES))[1]
     if d <= AXES:
         chosen = jnp.arange(d)
-    first = points[chosen], jax.tree.map(lambda values: values[chosen], axes), jax.nn.one_hot(chosen, d)
-    return Shape(*jax.tree.map(lambda *pair: jnp.concatenate(pair), first, (others, own, directions)), free)
+    axes = jax.tree.map(lambda values: values[chosen], axes)
+    lines = jnp.concatenate([points[chosen], others])
+    bulk = jax.tree.map(lambda *pair: jnp.concatenate(pair), axes, own)
+    return Shape(lines, bulk, jnp.concatenate([jax.nn.one_hot(chosen, d), directions]), free)
 
 
 def _around(
