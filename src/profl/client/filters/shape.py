@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from profl.client.filters.lines import Bulk, bulk_of
 from profl.client.filters.points import POWER_STEPS, SMALL, TILT
@@ -34,6 +35,10 @@ RIDGE = 1e-5
 
 PER_DIMENSION = 8
 """Samples per coordinate from which on C says more than noise; with fewer it is the identity."""
+
+COARSE = 1.0
+"""Distances say nothing where one of the coordinates has a grain of more than so many of their sigmas: those of a
+lattice lie apart. Of Gaussian coordinates it is half of that, of Poisson(1) counts one and a half."""
 
 AXES = 8
 """So many axes are looked along at most: those with the largest mean distance in sigmas."""
@@ -76,6 +81,10 @@ def shape_of(points: Array, present: Array, rows: int) -> Shape:
     others = jnp.concatenate([jnp.stack(found) @ moved, distance]) if found else distance
     spread = jnp.sqrt(others**2 @ weight)
     own = bulk_of(others, present, 0 * spread, jnp.where(spread > 0, spread, 1.0) / FINE)
+    spread = jnp.sqrt(jnp.diag(covariance)) if covariance is not None and inverted is not None else 1.0
+    coarsest = jnp.max(jnp.where(usable, axes.grain / jnp.where(usable, axes.sigma * spread, 1.0), 0.0))
+    smooth = (np.arange(len(others)) < len(others) - 1) | (coarsest < COARSE * own.sigma)
+    own = own._replace(sigma=jnp.where(smooth, own.sigma, 0.0))
     directions = jnp.stack([*(each / jnp.where(usable, axes.sigma, 1.0) for each in found), jnp.zeros(d)])
     if inverted is not None and d > 1:
         return Shape(others, own, directions, free)
