@@ -66,8 +66,9 @@ SOME, PART = 10, 4
 FARTHER = 1.2
 """Times the last place: what lies beyond is counted, and need not be placed."""
 
-VETTED = 3.0
-"""Standard errors by which there must be more in a group than among the vetted samples."""
+VETTED, LENIENT = 3.0, 0.7
+"""Standard errors by which there must be more in a group than among the vetted samples beyond 0.7 of its distance: along
+a line that was found in the batch they lie nearer."""
 
 LEVELS = 40
 """Quantiles that the bulk is found among."""
@@ -195,9 +196,10 @@ def groups(bulk: Bulk, at_most: Array, even: np.ndarray, vetted: Known | None = 
         possible = (found[:, 1:] <= at_most) & (bulk.sigma > 0)[:, None]
         if own is not None:
             assert vetted is not None
-            there = vetted.weights > 0
-            share = there @ (side * own[:, :, None] > places[:, None, 1:]) / jnp.maximum(jnp.sum(there), 1)
-            error = jnp.sqrt(share * (1 - share) * (1 / count + 1 / jnp.maximum(jnp.sum(there), 1)) + 1 / count**2)
+            there = (vetted.weights > 0).astype(np.float32)
+            known = jnp.maximum(jnp.sum(there), 1)
+            share = there @ (side * own[:, :, None] > LENIENT * places[:, None, 1:]) / known
+            error = jnp.sqrt(share * (1 - share) * (1 / count + 1 / known) + 1 / count**2)
             possible &= found[:, 1:] / count > share + VETTED * error
         return _group(found, count, possible, away, even)
 
