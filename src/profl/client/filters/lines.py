@@ -44,8 +44,9 @@ FIRST, WIDTH, BINS = 1.0, 0.4, 34
 """Bins begin at 1 sigma, where the bulk is thinning out, and end at 190 (NEAR) or 80 (EVEN); the last one is open. A
 window is two bins."""
 
-RISE, TIMES = 1.8, 2.0
-"""A window beyond must hold more by so many standard errors, and so many times as many."""
+RISE, RISE_ALONE, TIMES = 1.8, 2.4, 2.0
+"""A window beyond must hold more by so many standard errors (the second where the samples are single numbers, and it is
+all there is to see), and so many times as many. With 1.8 for single numbers clean lognormal ones are at 1.14."""
 
 HEAVIEST, EXCESS, FROM = 0.75, 2.8, 4
 """The index of the heaviest tail, the standard errors by which there must be more, and the first bin it is asked at."""
@@ -172,7 +173,9 @@ def _bulk(table: Table) -> tuple[Bulk, Array]:
     return Bulk(centre, sigma, grain, last, table), resolved
 
 
-def groups(bulk: Bulk, at_most: Array, even: np.ndarray, vetted: Known | None = None) -> tuple[Group, Group]:
+def groups(
+    bulk: Bulk, at_most: Array, even: np.ndarray, rise: float = RISE, vetted: Known | None = None
+) -> tuple[Group, Group]:
     """The groups above and below the bulk of (k,) lines, of at most so many samples; ``even`` (k,) is each line's C.
 
     Where as many of the ``vetted`` samples lie, (k, m) along the same lines, is no group.
@@ -201,7 +204,7 @@ def groups(bulk: Bulk, at_most: Array, even: np.ndarray, vetted: Known | None = 
             share = there @ (side * own[:, :, None] > LENIENT * places[:, None, 1:]) / known
             error = jnp.sqrt(share * (1 - share) * (1 / count + 1 / known) + 1 / count**2)
             possible &= found[:, 1:] / count > share + VETTED * error
-        return _group(found, count, possible, away, even)
+        return _group(found, count, possible, away, even, rise)
 
     return group(1), group(-1)
 
@@ -217,7 +220,7 @@ def _standing(vetted: Known) -> Array:
     return (lines - bulk.centre[:, None]) / sigma[:, None]
 
 
-def _group(beyond: Array, count: Array, possible: Array, away: Array, even: np.ndarray) -> Group:
+def _group(beyond: Array, count: Array, possible: Array, away: Array, even: np.ndarray, least: float) -> Group:
     """From the samples beyond each edge, (k, bins + 1), and the windows that a group may lie beyond, (k, bins)."""
     tail = (1 / np.expm1(HEAVIEST * 2 * WIDTH / even))[:, None].astype(np.float32)
     bins = jnp.concatenate([beyond[:, :-1] - beyond[:, 1:], beyond[:, -1:]], axis=1)
@@ -233,11 +236,11 @@ def _group(beyond: Array, count: Array, possible: Array, away: Array, even: np.n
     needed = 1 + large * share**2 + (FEW / share) ** 2
 
     def valley(part: float) -> tuple[Array, Array]:
-        hump = (rise > part * RISE * needed) & (peak > part * TIMES * window)
+        hump = (rise > part * least * needed) & (peak > part * TIMES * window)
         heavy = (excess > part * EXCESS * needed) & (np.arange(BINS) >= FROM)
         here = (hump | heavy) & possible
-        least = jnp.min(jnp.where(here, window, jnp.inf), axis=1, keepdims=True)
-        first = jnp.argmax(here & (window <= least + jnp.sqrt(least + 1)), axis=1, keepdims=True)
+        empty = jnp.min(jnp.where(here, window, jnp.inf), axis=1, keepdims=True)
+        first = jnp.argmax(here & (window <= empty + jnp.sqrt(empty + 1)), axis=1, keepdims=True)
         score = jnp.maximum(rise, jnp.where(heavy, excess, 0.0))
         found = jnp.any(here, axis=1, keepdims=True)
         score = jnp.where(found, jnp.take_along_axis(score, first, 1), 0.0)[:, 0]

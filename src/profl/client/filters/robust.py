@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import checks, trees
-from profl.client.filters.lines import EVEN, NEAR, Known, groups
+from profl.client.filters.lines import EVEN, NEAR, RISE, RISE_ALONE, Known, groups
 from profl.client.filters.memory import NOT_YET, Cut, Memory, learned, nothing, recalled, usual
 from profl.client.filters.points import mean_of
 from profl.client.filters.shape import shape_of
@@ -134,7 +134,7 @@ class RobustFilter:
         even = np.where(last | (d == 1), NEAR, EVEN)
         left = jnp.sum(present)
         most = left - (1 - self.at_most) * total + 0.5  # rounded to whole samples
-        up, down = groups(bulk, most, even, known)
+        up, down = groups(bulk, most, even, RISE if d > 1 else RISE_ALONE, known)
         score = jnp.maximum(up.score, jnp.where(last, 0.0, down.score)) * jnp.where(last, AROUND * (free > 1), 1.0)
         best = jnp.argmax(score)
         valleys = jnp.stack(
