@@ -55,58 +55,71 @@ class Shape(NamedTuple):
     """How many coordinates have a width."""
 
 
+class Spread(NamedTuple):
+    """z around their mean, u, r^2, C (where d is small), its inverse (where there are samples enough), and how many
+    coordinates have a width."""
+
+    moved: Array
+    weight: Array
+    square: Array
+    covariance: Array | None
+    inverted: Array | None
+    free: Array
+
+
 def shape_of(points: Array, present: Array, rows: int) -> Shape:
     """Of (d, n) points, of which those present count, ``rows`` at most."""
     d = points.shape[0]
     share = present / jnp.maximum(jnp.sum(present), 1)
     mean = points @ share
-    deviation = jnp.sqrt((points - mean[:, None]) ** 2 @ share)
-    axes = bulk_of(points, present, mean, jnp.where(deviation > 0, deviation, 1.0) / FINE)
+    axes = _bulk(points, present, mean, (points - mean[:, None]) ** 2 @ share)
     usable = axes.sigma > 0
-    z = (points - axes.centre[:, None]) / jnp.where(usable, axes.sigma, 1.0)[:, None]
-    z = jnp.where(usable[:, None], z, 0.0)
-    free = jnp.maximum(jnp.sum(usable), 1)
-    moved, weight, square, covariance, inverted = _around(z, present, usable, d <= SMALL and rows >= PER_DIMENSION * d)
-    found = []
-    if d > 1:
-        heavy = weight * square / (1 + square / (CLIP * free))
-        found.append(inverted @ (moved @ heavy) if inverted is not None else moved @ heavy)
-    if d > 1 and covariance is not None:
+    sigma = jnp.where(usable, axes.sigma, 1.0)
+    z = jnp.where(usable[:, None], (points - axes.centre[:, None]) / sigma[:, None], 0.0)
+    spread = _around(z, present, usable, d <= SMALL and rows >= PER_DIMENSION * d)
+    found = _directions(spread) if d > 1 else jnp.zeros((0, d))
+    lines = jnp.concatenate([found @ spread.moved, jnp.sqrt(jnp.maximum(spread.square, 0.0))[None]])
+    bulk = _bulk(lines, present, jnp.zeros(len(lines)), lines**2 @ spread.weight)
+    deviation = jnp.ones(d) if spread.covariance is None else jnp.sqrt(jnp.diag(spread.covariance))
+    coarsest = jnp.max(jnp.where(usable, axes.grain / jnp.where(usable, sigma * deviation, 1.0), 0.0))
+    smooth = (np.arange(len(lines)) < len(lines) - 1) | (coarsest < COARSE * bulk.sigma)
+    bulk = bulk._replace(sigma=jnp.where(smooth, bulk.sigma, 0.0))
+    directions = jnp.concatenate([found / sigma, jnp.zeros((1, d))])
+    if spread.inverted is None or d == 1:  # then the axes too, which need no covariance
+        chosen = jax.lax.top_k(jnp.where(usable, jnp.abs(z) @ share, 0.0), min(d, AXES))[1]
+        lines = jnp.concatenate([points[chosen], lines])
+        bulk = jax.tree.map(lambda first, last: jnp.concatenate([first[chosen], last]), axes, bulk)
+        directions = jnp.concatenate([jax.nn.one_hot(chosen, d), directions])
+    return Shape(lines, bulk, directions, jnp.sum(usable))
+
+
+def _bulk(lines: Array, present: Array, mean: Array, variance: Array) -> Bulk:
+    return bulk_of(lines, present, mean, jnp.sqrt(jnp.where(variance > 0, variance, 1.0)) / FINE)
+
+
+def _directions(spread: Spread) -> Array:
+    """t, the ends of the spectrum of C^-1 M and the top of C, as rows of length one; only t where there is no C."""
+    moved, weight, square, covariance, inverted, free = spread
+    heavy = weight * square / (1 + square / (CLIP * free))
+    towards = moved @ heavy
+    rows = [towards if inverted is None else inverted @ towards]
+    if covariance is not None:
         fourth = (moved * heavy) @ moved.T
-        fourth = inverted @ fourth if inverted is not None else fourth
+        fourth = fourth if inverted is None else inverted @ fourth
         top = _power(fourth)
-        found += [top, _power(jnp.linalg.norm(fourth @ top) * jnp.eye(d, dtype=z.dtype) - fourth), _power(covariance)]
-    found = [direction / jnp.maximum(jnp.linalg.norm(direction), jnp.finfo(z.dtype).tiny) for direction in found]
-    distance = jnp.sqrt(jnp.maximum(square, 0.0))[None]
-    others = jnp.concatenate([jnp.stack(found) @ moved, distance]) if found else distance
-    spread = jnp.sqrt(others**2 @ weight)
-    own = bulk_of(others, present, 0 * spread, jnp.where(spread > 0, spread, 1.0) / FINE)
-    spread = jnp.sqrt(jnp.diag(covariance)) if covariance is not None and inverted is not None else 1.0
-    coarsest = jnp.max(jnp.where(usable, axes.grain / jnp.where(usable, axes.sigma * spread, 1.0), 0.0))
-    smooth = (np.arange(len(others)) < len(others) - 1) | (coarsest < COARSE * own.sigma)
-    own = own._replace(sigma=jnp.where(smooth, own.sigma, 0.0))
-    directions = jnp.stack([*(each / jnp.where(usable, axes.sigma, 1.0) for each in found), jnp.zeros(d)])
-    if inverted is not None and d > 1:
-        return Shape(others, own, directions, free)
-    chosen = jax.lax.top_k(jnp.where(usable, jnp.mean(jnp.abs(z), axis=1), 0.0), min(d, AXES))[1]
-    if d <= AXES:
-        chosen = jnp.arange(d)
-    axes = jax.tree.map(lambda values: values[chosen], axes)
-    lines = jnp.concatenate([points[chosen], others])
-    bulk = jax.tree.map(lambda *pair: jnp.concatenate(pair), axes, own)
-    return Shape(lines, bulk, jnp.concatenate([jax.nn.one_hot(chosen, d), directions]), free)
+        bottom = _power(jnp.linalg.norm(fourth @ top) * jnp.eye(top.size, dtype=top.dtype) - fourth)
+        rows += [top, bottom, _power(covariance)]
+    found = jnp.stack(rows)
+    return found / jnp.maximum(jnp.linalg.norm(found, axis=1, keepdims=True), jnp.finfo(found.dtype).tiny)
 
 
-def _around(
-    z: Array, present: Array, usable: Array, full: bool
-) -> tuple[Array, Array, Array, Array | None, Array | None]:
-    """z around their mean, u, r^2, C (where d is small) and its inverse (where there are samples enough)."""
+def _around(z: Array, present: Array, usable: Array, full: bool) -> Spread:
     free = jnp.maximum(jnp.sum(usable), 1)
     moved, square, covariance, inverted = z, jnp.sum(z**2, axis=0), None, None
     weight = present.astype(z.dtype)
     for _ in range(2):
         weight = present / (1 + square / (CLIP * free))
-        weight = weight / jnp.sum(weight)
+        weight = weight / jnp.maximum(jnp.sum(weight), jnp.finfo(z.dtype).tiny)
         moved = z - (z @ weight)[:, None]
         if z.shape[0] <= SMALL:
             covariance = (moved * weight) @ moved.T
@@ -117,7 +130,7 @@ def _around(
             square = jnp.sum(moved * (inverted @ moved), axis=0)
         else:
             square = jnp.sum(moved**2, axis=0)
-    return moved, weight, square, covariance, inverted
+    return Spread(moved, weight, square, covariance, inverted, free)
 
 
 def _power(matrix: Array) -> Array:

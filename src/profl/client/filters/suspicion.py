@@ -55,8 +55,8 @@ def figures(points: Array, weights: Array) -> Array:
     variance = square @ share
     scale = jax.lax.rsqrt(jnp.where(variance > 0, variance, 1.0))
     # For a normal: kurtosis 3, mean distance sqrt(2 / pi); variances 6 / n of the skewness, 24 / n of the kurtosis and
-    # (1 - 3 / pi) / n of the mean distance; E r^4 = d (d + 2), and a variance of 8 d (d + 2) / n of its mean around what
-    # the variances explain. Kurtosis alone takes three groups, 20 % and 24 % of them far out, for one.
+    # (1 - 3 / pi) / n of the mean distance; E r^4 = d (d + 2), and a variance of 8 d (d + 2) / n of its mean around
+    # what the variances explain. Kurtosis alone takes three groups, 20 % and 24 % of them far out, for one.
     skewness, kurtosis = ((square * moved) @ share) * scale**3, ((square**2) @ share) * scale**4 - 3
     flatness = (jnp.abs(moved) @ share) * scale - math.sqrt(2 / math.pi)
     shape = jnp.sum(skewness**2) / 6 + jnp.sum(kurtosis**2) / 24 + jnp.sum(flatness**2) / (1 - 3 / math.pi)
