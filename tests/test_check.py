@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import profl
 from profl.cli import app
+from profl.engines import conformance
 from profl.engines.conformance import check
 
 
@@ -41,6 +42,37 @@ class Shop:
         demand = 6.0 - self.gamma * theta + self.sd * self.rng.normal(size=(samples, 2))
         demand[: int(self.junk * samples)] += 40.0
         return demand
+
+
+def test_junk_is_drawn():
+    """40 of 500 samples lie 30 off in the second coordinate, one alone on the other side."""
+    rng = np.random.default_rng(0)
+    batch = rng.normal(size=(500, 2))
+    batch[:40, 1] += 30.0
+    batch[40, 1] = -200.0
+    finding = check(problem(), Says(batch))[-1]
+    assert (finding.question, finding.verdict, "\n" in finding.detail) == ("junk", "warn", False)
+    head, *rows = finding.picture.splitlines()
+    assert head.startswith("sample[1] from -200 to 3")
+    assert head.endswith("█ 459 kept, ░ 41 dropped")
+    assert len(rows) == 12
+    assert max(map(len, rows)) <= 80
+    assert len({row.index("│") for row in rows}) == 1
+    assert rows[0].startswith("< ")  # what lies beyond the picture is in its last bins
+    assert rows[0].endswith("│░ + 1")
+    assert rows[-1].startswith("> ")
+    assert rows[-1].endswith("░ + 40")
+    assert sum(int(row.split("█ ")[1]) for row in rows if "█" in row) == 459
+
+
+@pytest.mark.parametrize(("junk", "word"), [(0.0, ""), (0.2, "if that is junk"), (0.3, "a second kind of customer")])
+def test_the_advice_on_junk_is_honest(junk, word, monkeypatch):
+    """Whatever the rule: here one that drops what lies 20 off."""
+    monkeypatch.setattr(conformance, "RobustFilter", lambda: lambda g, w: jnp.where(jnp.abs(g[:, 0]) < 20, w, 0.0))
+    finding = check(problem(), Shop(junk=junk))[-1]
+    assert word in finding.detail
+    assert bool(finding.picture) == (junk > 0)
+    assert ("profl.profl" in finding.detail) == (junk == 0.2)
 
 
 def verdicts(found):
@@ -139,6 +171,8 @@ def test_on_the_command_line(tmp_path):
     assert done.exit_code == 0, done.output
     rows = json.loads(report.read_text())["findings"]
     assert {(row["client"], row["verdict"]) for row in rows if row["question"] == "junk"} == {(0, "ok"), (1, "warn")}
+    assert "client 1, sample[" in done.output
+    assert "░" in done.output
     assert CliRunner().invoke(app, ["check", f"{place}:broken"]).exit_code == 1
     with pytest.raises(profl.InputError, match="cannot import nowhere"):
         CliRunner().invoke(app, ["check", "nowhere:problem"], catch_exceptions=False)

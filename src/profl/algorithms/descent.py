@@ -19,9 +19,8 @@ import optax
 
 from profl import checks, trees
 from profl.algorithms.method import Arrival, Method, Report
-from profl.client import control, filters
+from profl.client import control, filtering, filters
 from profl.client import pace as paces
-from profl.client.filtering import filter_weights
 from profl.client.gradient import terms
 from profl.problem.problem import View
 from profl.server import rate as rates
@@ -45,6 +44,7 @@ class State(NamedTuple):
     measures: Any = ()  # natural units, where it works in them
     control: Any = ()  # a ``Control``, where drift is corrected
     pace: Any = ()  # a ``Pace``, where the learning rate is found
+    filter: Any = ()  # what the filter remembers, where it does
 
 
 class Server(NamedTuple):
@@ -108,7 +108,7 @@ class Descent(Method):
         return transformation(self.optimiser, 1.0 if self.finds_rate else float(self.learning_rate))
 
     def init(self, problem: View, theta: Theta, batch: Batch) -> State:
-        return State(self.transformation.init(theta))._replace(**self._kept(theta))
+        return State(self.transformation.init(theta))._replace(**self._kept(problem, theta, batch))
 
     def step(
         self, problem: View, state: State, theta: Theta, arrival: Arrival, key: Key
@@ -117,7 +117,10 @@ class Descent(Method):
         if self.filter != "none":
             with stage("filter") as seen:  # lines 7 and 11: which samples to trust
                 chosen = filters.get(self.filter)
-                weights, told["kept"] = seen(filter_weights(problem, chosen, arrival.deployed, batch, weights))
+                weights, told["kept"], memory = seen(
+                    filtering.filter_weights(problem, chosen, arrival.deployed, batch, weights, state.filter)
+                )
+                state = state._replace(filter=memory)
         loss, gradient, state = self.slope(problem, state, theta, arrival._replace(weights=weights))
         factor = None
         if self.finds_rate:
@@ -194,11 +197,12 @@ class Descent(Method):
             mail, server = {**mail, "rate": rate, "scales": known.scales}, server._replace(rate=known)
         return model, server, trees.copies(mail, len(weights)) or ()
 
-    def _kept(self, theta: Theta) -> dict[str, Any]:
+    def _kept(self, problem: View, theta: Theta, batch: Batch) -> dict[str, Any]:
         """What all descending methods keep at a client besides the optimiser's state."""
         return {
             "control": () if self.correction is None else control.begin(theta),
             "pace": paces.begin(theta) if self.finds_rate else (),
+            "filter": filtering.begin(problem, filters.get(self.filter), theta, batch),
         }
 
 

@@ -135,7 +135,7 @@ class PerformativeDescent(Descent):
             () if self.explore is None else self.explore.init(theta),
             () if self.samples is None else self.samples.clip(jnp.asarray(n, float)),
             scales.unmeasured(theta, signal, f) if self.measures else (),
-        )._replace(**self._kept(theta))
+        )._replace(**self._kept(problem, theta, batch))
 
     def deploy(self, problem: View, state: State, key: Key, theta: Theta) -> tuple[Theta, State]:
         if self.explore is None:

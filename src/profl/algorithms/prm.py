@@ -31,8 +31,7 @@ from jax.flatten_util import ravel_pytree
 from profl import checks, random, trees
 from profl.algorithms.descent import shape_of_f
 from profl.algorithms.method import Arrival, Method, Outlook, Report
-from profl.client import filters
-from profl.client.filtering import filter_weights
+from profl.client import filtering, filters
 from profl.client.fitted import Bend, Fitted, bend, fitted_risk, keep, noise, none_kept
 from profl.client.response import (
     Moments,
@@ -90,6 +89,7 @@ class State(NamedTuple):
     size: Array  # of the next one
     miss: Array  # (2,): squared misses of the last prediction beyond what was expected, and what it had moved by
     held: Array  # share of the parameters that the trust region held in the last round
+    filter: Any  # what the filter remembers, where it does
 
 
 class Server(NamedTuple):
@@ -196,6 +196,7 @@ class PRM(Method):
             size=zero,
             miss=jnp.zeros(2),
             held=zero,
+            filter=filtering.begin(problem, filters.get(self.filter), theta, batch),
         )
 
     def deploy(self, problem: View, state: State, key: Key, theta: Theta) -> tuple[Theta, State]:
@@ -216,7 +217,10 @@ class PRM(Method):
         if self.filter != "none":
             with stage("filter") as seen:
                 chosen = filters.get(self.filter)
-                weights, told["kept"] = seen(filter_weights(problem, chosen, deployed, batch, weights))
+                weights, told["kept"], memory = seen(
+                    filtering.filter_weights(problem, chosen, deployed, batch, weights, state.filter)
+                )
+                state = state._replace(filter=memory)
         with stage("estimate f") as seen:
             f = seen(problem.family.estimate(batch, weights))
             share = jnp.sum(weights**2)

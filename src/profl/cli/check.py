@@ -45,7 +45,12 @@ def check(
         for row in rows:
             colour = _COLOURS[row["verdict"]]
             table.add_row(str(row["client"]), row["question"], f"[{colour}]{row['verdict']}[/]", row["detail"])
-        Console().print(table)
+        console = Console()
+        console.print(table)
+        for row in rows:
+            if row["picture"]:
+                text = f"\nclient {row['client']}, {row['picture']}"
+                console.print(text, markup=False, highlight=False, soft_wrap=True)
     if any(row["verdict"] == "fail" for row in rows):
         raise typer.Exit(1)
 

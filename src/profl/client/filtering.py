@@ -15,18 +15,21 @@ dg/dz may depend, it is e_j = dg/dz (z~) (z_j - z~), lest samples of two labels 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from profl import trees
 from profl.client.filters import Filter
+from profl.client.filters.lines import Known
 from profl.problem.families import Family
 from profl.quantiles import quick_quantiles
 from profl.typing import Array, Batch, Loss, Theta
 
 MEDIAN = 0.5  # the level of z~
+MUCH = 0.25  # of a batch: where more is dropped, somebody should look whether it is junk
 
 
 class HasLoss(Protocol):
@@ -38,27 +41,54 @@ class HasLoss(Protocol):
     def family(self) -> Family: ...
 
 
+def begin(problem: HasLoss, filter_: Filter, theta: Theta, batch: Batch) -> Any:
+    """What the filter remembers of a client before the first batch; () for one that has no memory."""
+    if not hasattr(filter_, "start"):
+        return ()
+    rows = jax.tree.leaves(batch)[0].shape[0]
+    like = jax.ShapeDtypeStruct((rows,), jnp.float32)
+    seen = jax.eval_shape(partial(_view(filter_), problem), theta, batch, like)
+    memory, groups = filter_.start(seen.shape[1]), problem.family.group_count
+    return trees.copies(memory, groups) if groups > 1 else memory
+
+
 def filter_weights(
-    problem: HasLoss, filter_: Filter | None, theta: Theta, batch: Batch, weights: Array
-) -> tuple[Array, Array]:
-    """The weights after the filter, summing to one again, and the share that was kept.
+    problem: HasLoss, filter_: Filter, theta: Theta, batch: Batch, weights: Array, memory: Any
+) -> tuple[Array, Array, Any]:
+    """The weights after the filter, summing to one again, the share that was kept, and what to remember.
 
     Every group of samples (or class) is filtered by itself and keeps its share of the weight: two clean groups are not
     clean and junk, and the filter must not change what the family reads off the shares.
     """
-    if filter_ is None:
-        return weights, jnp.ones(())
-    see = first_order if getattr(filter_, "first_order", False) else gradients
+    see = _view(filter_)
+    vetted = getattr(filter_, "vetted", lambda _: None)(batch)
+    rows = 0 if vetted is None else jax.tree.leaves(vetted)[0].shape[0]
 
-    def one_group(weights: Array) -> Array:
-        return filter_(see(problem, theta, batch, weights), weights)
+    def one_group(weights: Array, memory: Any, of_vetted: Array) -> tuple[Array, Any]:
+        seen = see(problem, theta, batch, weights)
+        if not hasattr(filter_, "step"):
+            return filter_(seen, weights), memory
+        known = None if vetted is None else Known(see(problem, theta, vetted, of_vetted).T, of_vetted)
+        return filter_.step(seen, weights, memory, known)
 
     groups = problem.family.group_count
+    if groups == 1:
+        after, memory = one_group(weights, memory, jnp.ones(rows))
+        left = jnp.sum(after)
+        return after / jnp.where(left > 0, left, 1.0), left, memory
     member = jax.vmap(problem.family.group_of)(batch) == jnp.arange(groups)[:, None]
-    before = jnp.where(member, weights, 0.0) if groups > 1 else weights[None]  # (groups, n)
-    after = jax.vmap(one_group)(before) if groups > 1 else one_group(weights)[None]
+    before = jnp.where(member, weights, 0.0)  # (groups, n)
+    of_vetted = jnp.ones((groups, rows))
+    if vetted is not None:
+        of_vetted = 1.0 * (jax.vmap(problem.family.group_of)(vetted) == jnp.arange(groups)[:, None])
+    after, memory = jax.vmap(one_group)(before, memory, of_vetted)
     share, left = jnp.sum(before, axis=1, keepdims=True), jnp.sum(after, axis=1, keepdims=True)
-    return jnp.sum(after * share / jnp.where(left > 0, left, 1.0), axis=0), jnp.sum(left)
+    return jnp.sum(after * share / jnp.where(left > 0, left, 1.0), axis=0), jnp.sum(left), memory
+
+
+def _view(filter_: Filter) -> Callable[..., Array]:
+    """What the filter gets to see of a batch."""
+    return first_order if getattr(filter_, "first_order", False) else gradients
 
 
 def gradients(problem: HasLoss, theta: Theta, batch: Batch, weights: Array) -> Array:

@@ -7,7 +7,8 @@ projection   onto the model space, twice is once
 family       f_hat maximises the likelihood: the mean score is zero in every direction that f_hat can move
 noise        the variance that the family states for f_hat, against the bootstrap
 reaction     f_hat at theta + delta against theta - delta, in units of its sampling noise
-junk         the share of samples that the robust filter would drop
+junk         the share of samples that the robust filter would drop, with a histogram of the coordinate in which they
+             lie farthest from the others
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import checks, random, trees
-from profl.client.filtering import filter_weights
+from profl.client.filtering import MUCH, begin, filter_weights
 from profl.client.filters import RobustFilter
 from profl.engines.live import batches
 from profl.engines.live.workers import call, takes_step
 from profl.problem.families import Family
 from profl.problem.live import LiveProblem
-from profl.problem.problem import Problem
+from profl.problem.problem import Functions, Problem
+from profl.results.histogram import histogram
 from profl.typing import Array, Batch, Theta
 
 MOVE = 0.1  # how far models around theta lie, relative to its root mean square: as far as exploration goes at first
@@ -65,6 +67,11 @@ REACTS = (
 )
 
 SOUND = 0.97  # kept by the filter: of clean data it keeps 99.5 % and more (tests/test_filters.py)
+IF_JUNK = "; if that is junk, profl.profl and profl.prm(filter='robust') train without it"
+IF_MUCH = (
+    ": so much may be a second kind of customer and not junk. Look at who they are. If it is junk, give the filter a "
+    "vetted sample, RobustFilter(reference=...); if not, train with filter='none', or set a limit, at_most=..."
+)
 
 SHOWN = 5  # numbers of a model in a message
 
@@ -73,6 +80,7 @@ class Finding(NamedTuple):
     question: str
     verdict: str  # "ok", "warn" or "fail"
     detail: str
+    picture: str = ""  # several lines
 
 
 class Broken(Exception):
@@ -125,11 +133,28 @@ def _ask(
 
 
 def _junk(world: Problem, theta: Theta, batch: Batch, weights: Array) -> Finding:
-    kept = float(_filter_weights(world.functions, RobustFilter(), theta, batch, weights)[1])
-    hint = "; train with profl.profl, whose filter drops it" if kept < SOUND else ""
-    return Finding(
-        "junk", "warn" if kept < SOUND else "ok", f"the filter would drop {1 - kept:.1%} of the samples{hint}"
-    )
+    after, kept = _filtered(world.functions, RobustFilter(), theta, batch, weights)
+    share = max(0.0, 1.0 - float(kept))
+    verdict, hint = ("ok", "") if share <= 1 - SOUND else ("warn", IF_JUNK if share < MUCH else IF_MUCH)
+    picture = _picture(batch, np.asarray(after < weights / 2))
+    return Finding("junk", verdict, f"the filter would drop {share:.1%} of the samples{hint}", picture)
+
+
+def _picture(batch: Batch, dropped: np.ndarray) -> str:
+    """A histogram of the coordinate in which the dropped samples are, in root mean square, the most standard deviations
+    of the kept ones away from their mean; so are those that lie on both sides of it."""
+    if not dropped.any() or dropped.all():
+        return ""
+    names, columns = [], []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
+        shape = leaf.shape[1:]
+        names += [f"sample{jax.tree_util.keystr(path)}{list(place) if place else ''}" for place in np.ndindex(*shape)]
+        columns.append(np.asarray(leaf, np.float64).reshape(len(leaf), -1))
+    points = np.concatenate(columns, axis=1)
+    centre, spread = points[~dropped].mean(0), points[~dropped].std(0)
+    away = np.sqrt(np.mean((points[dropped] - centre) ** 2, axis=0)) / np.maximum(spread, math.sqrt(NO_NOISE))
+    farthest = int(np.argmax(away))
+    return histogram(names[farthest], points[:, farthest], dropped)
 
 
 def _structure(problem: Problem | LiveProblem) -> tuple[Problem, Theta, Batch]:
@@ -296,7 +321,12 @@ def _scores(family: Family, batch: Batch, f: Array) -> Array:
     return jax.vmap(jax.grad(family.log_prob, argnums=1), (0, None))(batch, f)
 
 
-_filter_weights = partial(jax.jit, static_argnums=(0, 1))(filter_weights)
+@partial(jax.jit, static_argnums=(0, 1))
+def _filtered(
+    problem: Functions, filter_: RobustFilter, theta: Theta, batch: Batch, weights: Array
+) -> tuple[Array, Array]:
+    memory = begin(problem, filter_, theta, batch)
+    return filter_weights(problem, filter_, theta, batch, weights, memory)[:2]
 
 
 def _flat(theta: Theta) -> tuple[np.ndarray, Callable[[Any], Theta]]:

@@ -17,6 +17,7 @@ import numpy as np
 from profl import trees
 from profl.algorithms.method import Outlook
 from profl.checks import DivergedError
+from profl.engines.dropped import mean_share
 from profl.engines.plan import Plan, Population, Settings, compiled, first_state, outlook
 from profl.engines.round import CLOSE, Asked, Carry, Work, ask, begin, final, sound
 from profl.engines.step import Progress, client_view, start
@@ -59,7 +60,8 @@ class Ledger(NamedTuple):
         tally = _stack(self.tallies)
         figures = {name: tally.latest[name] for name in tally.latest if name not in plan.settings.method.info}
         ends = np.asarray(self.carry.stopped), np.asarray(self.carry.why)
-        return Trace(models, tally._asdict(), figures, last, trees.take(expected, slice(1, None)), *ends)
+        dropped = None if self.carry.dropped is None else mean_share(self.carry.dropped)
+        return Trace(models, tally._asdict(), figures, last, trees.take(expected, slice(1, None)), *ends, dropped)
 
     def at_the_end(self, plan: Plan) -> Any:
         """What the run keeps of clients whose states are at hand."""

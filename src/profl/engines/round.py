@@ -19,6 +19,7 @@ import jax.numpy as jnp
 
 from profl import random, trees
 from profl.algorithms.method import Report
+from profl.engines.dropped import Dropped, add_round, nothing_dropped
 from profl.engines.plan import Population, Settings, compiled, first_states, outlook
 from profl.engines.step import client_view
 from profl.engines.tally import Counted, Tally, count
@@ -38,6 +39,7 @@ class Carry(NamedTuple):
     stopped: Array  # the round in which the run ended early, -1 where it has not
     idle: Array  # rounds in a row with too few reports
     why: Array  # where it ended: one of ``settled.REASONS``, 0 where it was given up for too few reports
+    dropped: Dropped | None  # None where the method states no share that a filter kept
 
 
 class Asked(NamedTuple):
@@ -72,7 +74,8 @@ class Combined(NamedTuple):
 def begin(settings: Settings, population: Population, theta: Theta) -> Carry:
     """Before the first round."""
     states, server = first_states(settings, population, theta), settings.method.open(settings.server, theta)
-    return Carry(theta, states, server, theta, jnp.int32(-1), jnp.int32(0), jnp.int32(0))
+    dropped = nothing_dropped(population.weights.shape[0]) if "kept" in settings.method.info else None
+    return Carry(theta, states, server, theta, jnp.int32(-1), jnp.int32(0), jnp.int32(0), dropped)
 
 
 def ask(settings: Settings, population: Population, root: Key, round_: Array, carry: Carry) -> Asked:
@@ -171,7 +174,10 @@ def settle(
     states = trees.where(found.accepted, work.states, asked.states)
     if not everyone(settings, population):
         states = jax.tree.map(lambda old, new: old.at[asked.clients].set(new), carry.states, states)
-    after = Carry(found.theta, states, found.server, carry.first, carry.stopped, jnp.int32(0), carry.why)
+    dropped = carry.dropped
+    if dropped is not None:
+        dropped = add_round(dropped, asked.clients, work.info["kept"], found.accepted)
+    after = Carry(found.theta, states, found.server, carry.first, carry.stopped, jnp.int32(0), carry.why, dropped)
     weighted = settings.scheme == "weighted"
     distinct = first_occurrence(asked.clients) if weighted else jnp.ones_like(found.accepted)
     new = Counted(

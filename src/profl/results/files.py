@@ -22,7 +22,7 @@ from profl.storage.atomic import atomic
 from profl.storage.fingerprint import sha256
 
 FORMAT = 3
-_ARRAYS = ("rounds", *SERIES)
+_ARRAYS = ("rounds", "dropped", *SERIES)
 _TREES = ("theta", "optimum", "stable", "final", "live", "info")
 _SEQUENCES: dict[str, Any] = {"jacobians": Jacobians, "list": list, "tuple": tuple}  # the first that fits
 _PLAIN = ("case", "algorithm", "settings", "seeds", "first_refused", "optimum_risk", "stable_risk", "seconds")

@@ -30,6 +30,7 @@ class Trace(NamedTuple):
     outlook: Any  # what the method expected at the records, an ``Outlook``, or None
     stopped: np.ndarray  # per seed, the round in which it ended early, or -1
     why: np.ndarray  # per seed, which of ``REASONS`` it had; 0 where it was given up
+    dropped: np.ndarray | None  # mean share that the filter dropped, seeds x clients; None where there was none
 
 
 class Layout(NamedTuple):
@@ -101,6 +102,7 @@ def make_run(problem: Problem, method: Method, trace: Trace, layout: Layout, sec
         expected_error=None if trace.outlook is None else _after_start(trace.outlook.error),
         settled=settled,
         stop_reason=tuple(REASONS.get(int(why)) for why in trace.why),
+        dropped=None if trace.dropped is None else np.repeat(trace.dropped, layout.members, axis=1),
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
+from profl import checks
 from profl.algorithms.performative import Jacobians
 from profl.typing import Theta
 
@@ -40,6 +41,8 @@ class Run:
       accuracy: on the data theta itself brings in; None unless the problem is a classification.
       deployments, samples, bytes_up, bytes_down, refused: totals so far over all clients.
       kept: share of the samples' weight that passed the filter since the last record.
+      dropped: mean over the run of the share that the filter dropped at each client (seeds x clients); NaN where a
+        client never told it, None without a filter. Clients whose data are pooled have that of the pool.
       first_refused: per seed, (round, client) of the first report that was refused (NaN, Inf, absurdly far), or None.
       final: what the method keeps of every client at the end (seeds x clients x ...); None for nothing.
       info: the numbers that the method states, by name: those of its steps as means over participants, steps and rounds
@@ -52,7 +55,8 @@ class Run:
       settled, stop_reason: per seed, the round after which it was done (``profl.Settled``), and why; None where it went
         on to the last round. The records after it repeat the last model, and nothing more is counted.
       live: estimates that stand in for the exact figures, where the clients are no simulation; else None.
-      incidents: what clients did wrong, as (round, client, what), where they are no simulation.
+      incidents: what clients did wrong, and where the filter dropped much of what they sent, as (round, client, what),
+        where they are no simulation.
     """
 
     case: str
@@ -89,6 +93,7 @@ class Run:
     expected_error: np.ndarray | None = None
     settled: tuple[int | None, ...] = ()
     stop_reason: tuple[str | None, ...] = ()
+    dropped: np.ndarray | None = None
 
     @property
     def jacobians(self) -> Jacobians | None:
@@ -133,10 +138,12 @@ class Run:
 
         return figures(self)
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """One row per seed and record."""
+    def to_pandas(self, rows: str = "records") -> pandas.DataFrame:
+        """One row per seed and record; or, with ``rows="clients"``, per seed and client: what the filter dropped."""
         import pandas
 
+        if checks.one_of("rows", rows, ["records", "clients"]) == "clients":
+            return pandas.DataFrame({"case": self.case, "algorithm": self.algorithm, **self._of_clients()})
         seeds, records = self.excess.shape
         columns: dict[str, Any] = {
             "seed": np.repeat(self.seeds, records),
@@ -147,6 +154,15 @@ class Run:
             if values is not None:
                 columns[name] = values.ravel()
         return pandas.DataFrame({"case": self.case, "algorithm": self.algorithm, **columns})
+
+    def _of_clients(self) -> dict[str, np.ndarray]:
+        seeds, clients = len(self.seeds), self.settings["clients"]
+        dropped = np.full(seeds * clients, np.nan) if self.dropped is None else self.dropped.ravel()
+        return {
+            "seed": np.repeat(self.seeds, clients),
+            "client": np.tile(np.arange(clients), seeds),
+            "dropped": dropped,
+        }
 
     def plot(self, path: str | os.PathLike[str], jacobian: bool = False) -> None:
         """Risk against deployments, with lines at PO and PS and a band over seeds; PNG, SVG or PDF by suffix.

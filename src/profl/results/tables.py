@@ -7,10 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from profl.client.filtering import MUCH
 from profl.results.cells import count, number
 from profl.results.record import Run, mean_over_seeds
 
 _LAST = ("risk", "deployed_regret", "to_optimum", "to_stable", "accuracy", "expected_excess", "expected_error")
+SHOWN = 3  # clients that lost most
+NOTICED = 0.0005  # less is shown as 0.0%, and may be rounding
+ADVICE = (
+    "That may be a second kind of customer and not junk: look at the data (profl check), give the filter a vetted",
+    "sample, RobustFilter(reference=...), or a limit, at_most=..., or take filter='none' if the data are clean.",
+)
 _COSTS = ("deployments", "samples", "bytes_up", "bytes_down", "refused")
 
 
@@ -39,6 +46,7 @@ def figures(run: Run) -> dict[str, Any]:
         result[name] = float(getattr(run, name)[:, -1].mean())
     result |= {"seconds": run.seconds, "diverged": int(run.diverged.sum()), "failures": run.failures()}
     result |= {"settled": list(run.settled), "stop_reason": list(run.stop_reason)}
+    result["dropped"] = None if run.dropped is None else _over_clients(run.dropped[~run.diverged])
     return result
 
 
@@ -65,7 +73,7 @@ def summarise(run: Run) -> str:
         costs.append([name.replace("_", " "), count(found[name]), count(found[name] / clients)])
     lines = [head, f"risk at PO {number(run.optimum_risk)}, at PS {number(run.stable_risk)}", ""]
     lines += [align(rows), "", align(costs), "", f"seconds {run.seconds:.2f}"]
-    lines += [*_outlook(run, found), *run.failures(), *_live(run)]
+    lines += [*_outlook(run, found), *_dropped(found["dropped"]), *run.failures(), *_live(run)]
     return Text("\n".join(lines))
 
 
@@ -80,6 +88,20 @@ def _outlook(run: Run, found: dict[str, Any]) -> list[str]:
         steps = sorted({min(ends) * run.settings["local_steps"], max(ends) * run.settings["local_steps"]})
         seeds = f"{len(ends)} of {len(run.seeds)} seeds " if len(run.seeds) > 1 else ""
         lines.append(f"{seeds}stopped after {' to '.join(map(str, steps))} deployments per client because {reason}")
+    return lines
+
+
+def _dropped(found: dict[str, Any] | None) -> list[str]:
+    """What the filter dropped, and a warning where that is much."""
+    if found is None or not found["most"]:
+        return []
+    names = {f"client {client} ({share:.1%})": share for client, share in found["most"]}
+    lines = [f"the filter dropped {found['mean']:.1%} of the samples, most at {', '.join(names)}"]
+    if found["much"]:
+        shown = [name for name, share in names.items() if share > MUCH]
+        more = f" and {count(found['much'] - len(shown))} more" if found["much"] > len(shown) else ""
+        lines.append(f"WARNING: more than {MUCH:.0%} was dropped at {', '.join(shown)}{more}.")
+        lines += ADVICE
     return lines
 
 
@@ -161,6 +183,19 @@ def _over_seeds(run: Run, values: np.ndarray) -> dict[str, float | None]:
         "max": good.max(),
     }
     return {name: _finite(float(value)) for name, value in parts.items()}
+
+
+def _over_clients(dropped: np.ndarray) -> dict[str, Any]:
+    """What the filter dropped: mean over clients, (client, share) of those that lost most, and how many lost much."""
+    known = np.isfinite(dropped)
+    total, seeds = np.where(known, dropped, 0.0).sum(0), known.sum(0)
+    each = np.divide(total, seeds, out=np.zeros(total.shape), where=seeds > 0)
+    worst = [client for client in np.argsort(-each, kind="stable")[:SHOWN].tolist() if each[client] > NOTICED]
+    return {
+        "mean": float(each[seeds > 0].mean()) if known.any() else None,
+        "most": [(client, float(each[client])) for client in worst],
+        "much": int(np.sum(each > MUCH)),
+    }
 
 
 def _finite(value: float) -> float | None:

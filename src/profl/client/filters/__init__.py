@@ -10,8 +10,8 @@ group by itself, is ``profl.client.filtering``'s matter.
 >>> check(get("half"))
 >>> del FILTERS["half"]
 
-Here: ``paper`` (Algorithm 2 as written), ``robust`` (the default), ``humps`` and ``suspicion`` (its parts), ``points``
-(what both are made of).
+Here: ``paper`` (Algorithm 2 as written), ``robust`` (the default), ``shape``, ``lines`` and ``suspicion`` (its parts),
+``points`` (what both are made of).
 """
 
 from __future__ import annotations

@@ -1,155 +1,160 @@
-"""The robust filter: find the bulk of a batch, then drop what is not part of it.
+"""The robust filter: it needs a reason to cut.
 
-Figures beside the numbers here and in ``humps`` are errors of the filtered mean over those of the mean of the truly
-clean samples (root mean square of 60 trials, d = 5, n = 500), on junk that is hard to tell: 20 % in a box of 5 sigma
-(1.19 as it is), 10 % in a cloud at 4 sigma (3.0), 20 % in a cloud at 5 sigma (1.03); and on clean data that look like
-junk, exponential ones (2.06, 93 % kept: the filter's worst). Junk at 10 sigma is at 1.00 whatever the numbers, as are
-clean Gaussian, Laplace and Student (5) data unless said otherwise.
+A reason is a group apart from the bulk (``lines``), seen along one of a few lines or by its distance from the middle
+(``shape``), or samples farther out than any tail. Skew, heavy tails, zeros, lattices and counts are shapes, not
+reasons: in doubt, everything stays. What the batch alone cannot tell is a second kind of clean sample from junk: 30 %
+six deviations away are cut.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
-from profl import checks
-from profl.client.filters.humps import within_valleys
-from profl.client.filters.points import mean_of, square_distance, top_direction
-from profl.client.filters.suspicion import suspicious, where_needed
-from profl.quantiles import quick_quantiles
-from profl.typing import Array
+from profl import checks, trees
+from profl.client.filters.lines import EVEN, NEAR, RISE, RISE_ALONE, Known, groups
+from profl.client.filters.memory import NOT_YET, Cut, Memory, learned, nothing, recalled, usual
+from profl.client.filters.points import mean_of
+from profl.client.filters.shape import shape_of
+from profl.client.filters.suspicion import figures, gaussian, where_needed
+from profl.client.filters.vetted import Vetted
+from profl.typing import Array, Batch
 
-HALF = 0.5
-"""Of the weight: the part that is clean whatever the junk, so what the bulk is found in and the least that is kept."""
+_State = tuple[Array, Cut, Array, Array, Array]
 
-LOW, QUARTER, MEDIAN = 0.1, 0.25, 0.5
-"""Levels at which distances are read off. With 45 % junk far out 10 and 25 % are the 18 and 45 % points of the clean
-ones, still below their middle; lower levels would be noisier with few samples."""
+MOST = 0.5
+"""Of the samples that junk may ever be: the other half is what the filter knows clean data by."""
 
-LOW_TO_QUARTER, QUARTER_TO_MEAN = 0.607, 0.674
-"""Sigmas of a normal between its 10 % and 25 % points, and from its 25 % point to its mean."""
+AROUND = 1.5
+"""How much more the evidence of distances counts than that of lines: a cut all around moves the mean less."""
 
-APPROACH = 1.5
-"""Sigmas: the stretch before the limit that tells the tail of clean data from junk. With half of it Student tails are
-cut (99.2 % kept); with twice, exponential data are at 1.34 and the box at 1.23."""
-
-TAIL_RATIO, TAIL_ERRORS = 0.35, 1.5
-"""Beyond the limit a smooth tail holds about a third of what lies in the stretch before it; more than that, by 1.5
-standard errors, is junk. A ratio of 0.15: exponential 2.19, box 1.19. 3 standard errors: exponential 1.85, box 1.23."""
-
-FAR_TAIL = 3.0
-"""Times ``reach``: where the limit lies if the samples thin out steadily, as clean data do that are not Gaussian. With
-1.5 or 6 nothing changes by more than 0.01: what lies so far out and thins out is rare."""
-
-AGREE = 1e-20
-"""A median distance below this is none: more than half of the samples have the same value in that coordinate."""
+BEYOND = 50.0
+"""Times as far as all but ten samples: beyond any tail. Of a tail of index 2 one sample in 250 batches of 500 is."""
 
 
 @dataclass(frozen=True)
 class RobustFilter:
-    """Find the bulk, then drop what is not part of it. Needs no knowledge of the fraction or the kind of junk.
+    """Drop what lies apart. Needs no knowledge of the fraction or the kind of junk.
 
-    1. Centre: cut the samples in two at their mean, across the top direction, and start from the side that holds more;
-       then average the nearer half of all samples, again and again. That half is clean even when 45 % are junk.
-       Coordinates are measured in standard deviations of the half (at first, in median deviations).
-    2. Distances r from there. The lower quantiles of r^(2/3), which is close to Gaussian for clean data of any
-       effective dimension (Wilson and Hilferty), give its mean m and deviation s without looking at the half that may
-       be junk; drop r^(2/3) > m + ``reach`` s. Twice, because at first m and s are blurred by the junk itself. But if
-       the samples thin out steadily there (the stretch of 1.5 s before holds about three times as many as lie beyond),
-       it is the tail of clean data that are not Gaussian, and only what lies past 3 ``reach`` goes.
-    3. Before and after that: a group that lies nearer shows as a hump along the top direction: drop what is past the
-       valley before it (``profl.client.filters.humps``).
-
-    Never keeps less than half of the weight. All this reads the samples some thirty times; a batch in which nothing
-    calls for it (``suspicious``) is left as it is.
+    In every round, along the axes, the lines along which a group would show and the distance from the middle: find the
+    valley behind which there is a group, and cut the clearest of them off, on both sides of its line. Again, until
+    nothing is found.
 
     Args:
-      reach: how far the bulk goes, in deviations s. Lower finds more of the junk and takes skewed data for it (3.5: box
-        1.13, exponential 3.05), higher the other way round (5.5: 1.36 and 1.48).
-      passes: how often step 2 is done. Once: cloud at 4 sigma 3.16; three times: 2.97.
+      at_most: the largest share of the samples that may be junk.
+      rounds: how often at most.
       least: fewer samples than this are left alone: among so few, nothing tells the bulk from the rest.
+      reference: samples that someone has vetted, of the same form as a batch. A group that is as large among them is
+        no junk but a kind, wherever the model has moved it.
+
+    >>> import numpy as np
+    >>> kinds = np.random.default_rng(0).normal(size=(2, 500, 1)) + 8 * (np.arange(500) < 150)[:, None]
+    >>> weights = np.full(500, 1 / 500, np.float32)
+    >>> f"{RobustFilter()(jnp.asarray(kinds[0]), weights).sum():.2f}"
+    '0.70'
+    >>> known = RobustFilter(reference=kinds[1])
+    >>> points = jnp.asarray(kinds[0])
+    >>> f"{known.step(points, weights, known.start(1), Known(jnp.asarray(kinds[1].T), weights))[0].sum():.2f}"
+    '1.00'
     """
 
-    reach: float = 4.5
-    passes: int = 2
+    at_most: float = 0.45
+    rounds: int = 4
     least: int = 12
+    reference: Any = None
     first_order = True  # see ``profl.client.filtering``
 
     def __post_init__(self) -> None:
-        checks.positive("reach", self.reach)
-        checks.positive_int("passes", self.passes)
+        share = checks.real("at_most", self.at_most)
+        if not 0 <= share < MOST:
+            raise checks.InputError(f"at_most must be a share of the samples of 0 to less than {MOST}, got {share}")
+        checks.positive_int("rounds", self.rounds)
         checks.positive_int("least", self.least)
+        if self.reference is not None and not isinstance(self.reference, Vetted):
+            object.__setattr__(self, "reference", Vetted(self.reference))
 
     def __call__(self, gradients: Array, weights: Array) -> Array:
+        return self.step(gradients, weights, self.start(gradients.shape[1]))[0]
+
+    def vetted(self, batch: Batch) -> Batch | None:
+        """The reference as a batch like this one."""
+        return None if self.reference is None else self.reference.like(batch)
+
+    def start(self, size: int) -> Memory:
+        """What it remembers of gradients of so many numbers before it has seen any."""
+        return nothing(size)
+
+    def step(
+        self, gradients: Array, weights: Array, memory: Memory, vetted: Known | None = None
+    ) -> tuple[Array, Memory]:
+        """The weights of the samples that stay, and what to remember; ``vetted`` is what it sees of the reference."""
         if gradients.shape[0] < self.least:
-            return weights
-        return where_needed(self, suspicious)(gradients.T[None], weights[None])[0]
+            return weights, memory
+        points = jnp.where(weights > 0, gradients.T, 0.0)
+        kept, valid = recalled(memory.cut, points, weights)
+        told = figures(points, kept)
+        calm = valid & (gaussian(told) | usual(memory, told))
+        given = ((points, weights, memory, vetted), (kept, memory), ~calm)
+        found = where_needed(self)(*jax.tree.map(lambda leaf: leaf[None], given))
+        return jax.tree.map(lambda leaf: leaf[0], found)
 
-    def cut(self, points: Array, weights: Array) -> Array:
-        """The weights of the bulk of the (d, n) points, suspicious or not."""
-        points = _standardised(jnp.where(weights > 0, points, 0.0), weights)
-        inner = _nearer_half(points, weights, _larger_side(points, weights))
-        inner = _nearer_half(points, weights, mean_of(points, inner))
-        points = _rescaled(points, inner)
-        points = _rescaled(points, _nearer_half(points, weights, jnp.zeros(points.shape[0], points.dtype)))
-        kept, centre = _drop_humps(points, weights, weights), jnp.zeros(points.shape[0], points.dtype)
-        for turn in range(self.passes):
-            if turn:
-                centre = mean_of(points, _nearer_half(points, kept, centre))
-            kept = self._drop_far(square_distance(points, centre), kept, weights)
-        kept = _drop_humps(points - centre[:, None], kept, weights)
-        return jnp.where(jnp.sum(weights > 0) >= self.least, kept, weights)
+    def search(
+        self, points: Array, weights: Array, memory: Memory, vetted: Known | None = None
+    ) -> tuple[Array, Memory]:
+        """The weights of the bulk of the (d, n) points, from scratch, and what to remember."""
+        total = jnp.sum(weights > 0)
 
-    def _drop_far(self, distance: Array, kept: Array, weights: Array) -> Array:
-        low, quarter, half = jnp.cbrt(quick_quantiles(distance, kept, (LOW, QUARTER, MEDIAN)))  # of r^(2/3)
-        deviation = (quarter - low) / LOW_TO_QUARTER
+        def body(state: _State) -> _State:
+            kept, cut, told, _, turn = state
+            stay, new = self._inside(points, kept > 0, total, vetted)
+            fewer = jnp.where(stay, kept, 0.0)
+            told = figures(points, fewer)
+            again = jnp.any(fewer != kept) & ~gaussian(told)
+            return fewer, trees.where(turn == 0, new, cut), told, again, turn + 1
 
-        def limit(reach: float) -> Array:
-            return jnp.maximum(quarter + (QUARTER_TO_MEAN + reach) * deviation, half) ** 3
+        start = (weights, memory.cut, figures(points, weights), total >= self.least, jnp.zeros((), jnp.int32))
+        going = jax.lax.while_loop(lambda state: state[3] & (state[4] < self.rounds), body, start)
+        kept, cut, told, _, _ = going
+        alone = jnp.sum(recalled(cut, points, weights)[0] > 0) == jnp.sum(kept > 0)
+        return kept, trees.where(alone, learned(memory, cut, told), nothing(points.shape[0])._replace(cut=cut))
 
-        far = limit(self.reach)
-        outside = jnp.sum((distance > far) & (kept > 0))
-        before = jnp.sum((distance > limit(self.reach - APPROACH)) & (kept > 0)) - outside
-        junk = outside > TAIL_RATIO * before + TAIL_ERRORS * jnp.sqrt(before + 1.0)
-        keep = distance <= jnp.where(junk, far, limit(FAR_TAIL * self.reach))
-        return _at_least_half(jnp.where(keep, kept, 0.0), kept, weights)
+    def _inside(self, points: Array, present: Array, total: Array, vetted: Known | None) -> tuple[Array, Cut]:
+        """Which of the present samples stay, if ``total`` were there at first, and the cut that says so."""
+        n = present.size
+        everything = points if vetted is None else jnp.concatenate([points, vetted.points], axis=1)
+        counted = jnp.pad(present, (0, everything.shape[1] - n))
+        lines, bulk, directions, free = shape_of(everything, counted, n)
+        lines, known = lines[:, :n], None if vetted is None else Known(lines[:, n:], vetted.weights)
+        k, d = lines.shape[0], points.shape[0]
+        last = np.arange(k) == k - 1  # distances: they have one side
+        even = np.where(last | (d == 1), NEAR, EVEN)
+        left = jnp.sum(present)
+        most = left - (1 - self.at_most) * total + 0.5  # rounded to whole samples
+        up, down = groups(bulk, most, even, RISE if d > 1 else RISE_ALONE, known)
+        score = jnp.maximum(up.score, jnp.where(last, 0.0, down.score)) * jnp.where(last, AROUND * (free > 1), 1.0)
+        best = jnp.argmax(score)
+        valleys = jnp.stack(
+            [jnp.where(each.score[best] > 0, each.valley[best], each.beside[best]) for each in (down, up)]
+        )
+        valleys = jnp.where((best == k - 1) & (np.arange(2) == 0)[:, None], jnp.inf, valleys)
+        valleys = jnp.where(score[best] > 0, valleys, jnp.inf)  # (below and above, beginning and cut)
+        away = lines[best] - bulk.centre[best]
+        inside = present & (away > -valleys[0, 1]) & (away < valleys[1, 1])
+        near = inside & (lines[-1] <= BEYOND * bulk.last[-1])
+        stay = jnp.where(left - jnp.sum(near) <= most, near, present)
+        return stay, self._cut(points, directions[best], away, valleys, stay, present)
 
-
-def _drop_humps(points: Array, kept: Array, weights: Array) -> Array:
-    return _at_least_half(within_valleys(points, kept), kept, weights)
-
-
-def _at_least_half(new: Array, old: Array, weights: Array) -> Array:
-    """``new`` unless that would keep less than half of the weight there was at first."""
-    return jnp.where(jnp.sum(new) >= HALF * jnp.sum(weights), new, old)
-
-
-def _nearer_half(points: Array, weights: Array, centre: Array) -> Array:
-    """The weights of the half that lies nearer to the centre alone."""
-    distance = square_distance(points, centre)
-    return jnp.where(distance <= quick_quantiles(distance, weights, (HALF,))[0], weights, 0.0)
-
-
-def _rescaled(points: Array, inner: Array) -> Array:
-    """Coordinates around the mean of the inner samples, in their standard deviations."""
-    moved = points - mean_of(points, inner)[:, None]
-    sd = jnp.sqrt(mean_of(moved**2, inner))
-    return moved / jnp.where(sd > 0, sd, 1.0)[:, None]
-
-
-def _standardised(points: Array, weights: Array) -> Array:
-    """Coordinates in units of their median distance from their median; of their mean one where more than half agree."""
-    moved = points - quick_quantiles(points, weights, (MEDIAN,))
-    away = jnp.abs(moved)
-    scale = quick_quantiles(away, weights, (MEDIAN,))
-    mean = (away @ weights)[:, None]
-    return moved / jnp.where(scale > AGREE, scale, jnp.where(mean > 0, mean, 1.0))
-
-
-def _larger_side(points: Array, weights: Array) -> Array:
-    """The mean of the samples on that side of the mean, along the top direction, that holds more of them."""
-    centred = points - mean_of(points, weights)[:, None]
-    ahead = top_direction(centred, weights) @ centred > 0
-    side = ahead == (jnp.sum(jnp.where(ahead, weights, 0.0)) > HALF * jnp.sum(weights))
-    return mean_of(points, jnp.where(side, weights, 0.0))
+    def _cut(self, points: Array, direction: Array, away: Array, valleys: Array, stay: Array, present: Array) -> Cut:
+        """Limits around the mean of what stays; none where nothing goes."""
+        one = 1 / jnp.maximum(jnp.sum(present), 1)
+        along = direction @ points
+        centre = mean_of(along[None], stay)[0]
+        shift = mean_of(away[None], stay)[0]  # of that centre from the bulk's
+        inner, outer = (jnp.minimum(valleys[:, side] + shift * np.array([1, -1]), NOT_YET) for side in (0, 1))
+        crowd = jnp.sum(stay & ((away <= -valleys[0, 0]) | (away >= valleys[1, 0]))) * one
+        beyond = jnp.sum(present & ~stay) * one
+        return Cut(jnp.where(beyond > 0, direction, 0.0), centre, inner, outer, crowd, beyond)

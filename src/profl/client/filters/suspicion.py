@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
+from profl import trees
+from profl.client.filters.memory import Memory
 from profl.client.filters.points import SMALL
 from profl.typing import Array
 
@@ -39,36 +41,41 @@ PART_AT_ONCE = 256
 in 400, so that one turn mostly does, and cutting takes little memory beside the batches themselves."""
 
 
-def suspicious(points: Array, weights: Array) -> Array:
-    """Whether the (d, n) points are anything but independent Gaussian coordinates, as far as moments tell.
+def figures(points: Array, weights: Array) -> Array:
+    """Of the (d, n) points: their shape, correlations, thickness and farthest sample (over their bounds), and scale.
 
-    Clean data that are skewed, correlated or of heavy tails are suspicious too: this only decides whether to
-    filter. Points of more than ``SMALL`` coordinates always are.
+    Of independent Gaussian coordinates each of the four is below one; with more than ``SMALL`` of them correlations are
+    not looked at, and count as there. The scale is the logarithm of the total variance.
     """
     d = points.shape[0]
-    if d > SMALL:
-        return jnp.asarray(True)
     share = weights / jnp.maximum(jnp.sum(weights), jnp.finfo(points.dtype).tiny)
     count = 1 / jnp.sum(share**2)
     moved = points - (points @ share)[:, None]
     square = moved**2
     variance = square @ share
     scale = jax.lax.rsqrt(jnp.where(variance > 0, variance, 1.0))
-    # For a normal: kurtosis 3; variances 6 / n of the skewness and 24 / n of the kurtosis; E r^4 = d (d + 2), and a
-    # variance of 8 d (d + 2) / n of its mean around what the variances explain.
+    # For a normal: kurtosis 3, mean distance sqrt(2 / pi); variances 6 / n of the skewness, 24 / n of the kurtosis and
+    # (1 - 3 / pi) / n of the mean distance; E r^4 = d (d + 2), and a variance of 8 d (d + 2) / n of its mean around
+    # what the variances explain. Kurtosis alone takes three groups, 20 % and 24 % of them far out, for one.
     skewness, kurtosis = ((square * moved) @ share) * scale**3, ((square**2) @ share) * scale**4 - 3
-    shape = count * (jnp.sum(skewness**2) / 6 + jnp.sum(kurtosis**2) / 24)
-    together = count * _correlation(moved, share, scale)
-    distance = scale**2 @ square
-    thickness = count * ((distance**2) @ share - d * (d + 2)) ** 2 / (8 * d * (d + 2))
-    farthest = jnp.max(jnp.where(weights > 0, distance, 0.0))
-    calm = (
-        (shape < _chi_square(2 * d))
-        & (together < _chi_square(d * (d - 1) / 2))
-        & (thickness < _chi_square(1))
-        & (farthest < _chi_square(d))
+    flatness = (jnp.abs(moved) @ share) * scale - math.sqrt(2 / math.pi)
+    shape = jnp.sum(skewness**2) / 6 + jnp.sum(kurtosis**2) / 24 + jnp.sum(flatness**2) / (1 - 3 / math.pi)
+    shape = count * shape / _chi_square(3 * d)
+    together = (
+        count * _correlation(moved, share, scale) / _chi_square(d * (d - 1) / 2) if d <= SMALL else jnp.array(2.0)
     )
-    return ~calm
+    distance = scale**2 @ square
+    thickness = count * ((distance**2) @ share - d * (d + 2)) ** 2 / (8 * d * (d + 2)) / _chi_square(1)
+    farthest = jnp.max(jnp.where(weights > 0, distance, 0.0)) / _chi_square(d)
+    return jnp.stack([shape, together, thickness, farthest, jnp.log(jnp.sum(variance) + jnp.finfo(points.dtype).tiny)])
+
+
+def gaussian(told: Array) -> Array:
+    """Whether the points with these figures are independent Gaussian coordinates, as far as moments tell.
+
+    Clean data that are skewed, correlated or of heavy tails are not: this only decides whether to look closer.
+    """
+    return jnp.all(told[:-1] < 1)
 
 
 def _correlation(moved: Array, share: Array, scale: Array) -> Array:
@@ -92,42 +99,45 @@ def _chi_square(freedom: float) -> float:
     return freedom * (1 - part + CALM * math.sqrt(part)) ** 3
 
 
-class Cutter(Protocol):
-    """A filter that reads a whole batch, (d, n) points and (n,) weights, many times."""
+Found = tuple[Array, Memory]
 
-    def cut(self, points: Array, weights: Array) -> Array: ...
+
+class Searcher(Protocol):
+    """A filter that reads a whole batch, (d, n) points and (n,) weights, many times, and learns from it."""
+
+    def search(self, points: Array, weights: Array, memory: Memory, vetted: Array | None) -> Found: ...
 
 
 @lru_cache
-def where_needed(filter_: Cutter, needed: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
-    """``filter_.cut`` of those among (B, d, n) points and (B, n) weights that ``needed`` says yes to.
+def where_needed(filter_: Searcher) -> Callable[..., Found]:
+    """``filter_.search`` in those of B batches that are ``needed``; for the others, what is ``known``.
 
-    Under vmap all batches make one B, and those to cut are gathered a few at a time: left to itself, vmap would cut all
-    of them when one needs it.
+    Under vmap all batches make one B, and those to search are gathered some at a time: left to itself, vmap would
+    search all of them when one needs it.
     """
 
     @custom_vmap
-    def several(points: Array, weights: Array) -> Array:
-        batches = weights.shape[0]
-        few = min(batches, max(FEWEST_AT_ONCE, batches // PART_AT_ONCE))
+    def several(batches: Any, known: Found, needed: Array) -> Found:
+        few = min(needed.size, max(FEWEST_AT_ONCE, needed.size // PART_AT_ONCE))
 
-        def cut_few(state: tuple[Array, Array]) -> tuple[Array, Array]:
-            weights, left = state
+        def search_few(state: tuple[Found, Array]) -> tuple[Found, Array]:
+            found, left = state
             chosen = jnp.argsort(~left)[:few]
-            cut = jax.vmap(filter_.cut)(points[chosen], weights[chosen])
-            cut = jnp.where(left[chosen, None], cut, weights[chosen])
-            return weights.at[chosen].set(cut), left.at[chosen].set(False)
+            old, own = (jax.tree.map(lambda leaf: leaf[chosen], tree) for tree in (found, batches))
+            new = trees.where(left[chosen], jax.vmap(filter_.search)(*own), old)
+            return jax.tree.map(lambda leaf, rows: leaf.at[chosen].set(rows), found, new), left.at[chosen].set(False)
 
-        left = jax.vmap(needed)(points, weights)
-        return jax.lax.while_loop(lambda state: jnp.any(state[1]), cut_few, (weights, left))[0]
+        return jax.lax.while_loop(lambda state: jnp.any(state[1]), search_few, (known, needed))[0]
 
     @several.def_vmap
-    def _(size: int, batched: list[bool], points: Array, weights: Array) -> tuple[Array, bool]:
-        full = [
-            leaf if own else jnp.broadcast_to(leaf, (size, *leaf.shape))
-            for leaf, own in zip((points, weights), batched, strict=True)
-        ]
-        kept = several(*(leaf.reshape(-1, *leaf.shape[2:]) for leaf in full))
-        return kept.reshape(size, -1, kept.shape[-1]), True
+    def _(size: int, batched: Any, *given: Any) -> tuple[Found, Any]:
+        def flat(leaf: Array, own: bool) -> Array:
+            full = leaf if own else jnp.broadcast_to(leaf, (size, *leaf.shape))
+            return full.reshape(-1, *full.shape[2:])
+
+        found = several(*jax.tree.map(flat, given, tuple(batched)))
+        return jax.tree.map(lambda leaf: leaf.reshape(size, -1, *leaf.shape[1:]), found), jax.tree.map(
+            lambda _: True, found
+        )
 
     return several

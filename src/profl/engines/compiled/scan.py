@@ -20,6 +20,7 @@ from jax.sharding import PartitionSpec
 from profl import trees
 from profl.algorithms.method import Outlook
 from profl.engines.compiled.placement import Placement, place
+from profl.engines.dropped import mean_share
 from profl.engines.plan import Plan, Population, Settings, outlook
 from profl.engines.round import Carry, Work, ask, begin, close, final, reports, sound
 from profl.engines.step import Progress, client_view, local_steps, samples_wanted
@@ -83,7 +84,8 @@ def trace(plan: Plan, records: Records, carry: Carry) -> Trace:
     )
     last = jax.tree.map(np.asarray, jax.vmap(partial(final, plan.settings, plan.population))(carry))
     ends = np.asarray(carry.stopped), np.asarray(carry.why)
-    return Trace(models, records.tally._asdict(), records.figures, last, records.outlook, *ends)
+    dropped = None if carry.dropped is None else mean_share(carry.dropped)
+    return Trace(models, records.tally._asdict(), records.figures, last, records.outlook, *ends, dropped)
 
 
 def records_on_host(records: Records) -> Records:

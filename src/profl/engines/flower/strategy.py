@@ -26,8 +26,8 @@ from profl.engines.flower.federation import Federation
 from profl.engines.flower.nodes import Nodes
 from profl.engines.flower.rounds import Turn, begin_round, blank_report, final, next_turn, open_federation, settle_round
 from profl.engines.ledger import closed
-from profl.engines.live.guard import Guard
-from profl.engines.live.history import Incident, keep, restore
+from profl.engines.live.history import Incident, UnderWay, in_order, keep, restore, tell
+from profl.engines.live.spells import Spell, follow
 from profl.engines.live.train import live_figures
 from profl.engines.plan import describe
 from profl.engines.round import Work
@@ -72,13 +72,14 @@ class ProFLStrategy(Strategy):
         self.started = time.perf_counter()
         self.bytes_up = self.bytes_down = 0
         self.incidents: tuple[Incident, ...] = ()
+        self.spells: tuple[Spell, ...] = ()
         self.ledger = open_federation(federation)
         self.token = uuid.uuid4().hex
         self.saved = None
         if checkpoint is not None:
             self.saved = Checkpoints(checkpoint, federation.fingerprint, resume)
-            fresh = (self.ledger, Guard(), ())
-            self.ledger, _, self.incidents = restore(self.saved, federation.schedule.rounds, fresh)
+            fresh = UnderWay(self.ledger)
+            self.ledger, _, self.incidents, self.spells = restore(self.saved, federation.schedule.rounds, fresh)
             self.token = self._known_token(self.token)
         self._turn: Turn | None = None
         self._sent: list[tuple[Message, wire.Order]] = []
@@ -140,7 +141,9 @@ class ProFLStrategy(Strategy):
             return None, None
         self._turn = None
         where = f"seed {self.plan.seeds[0]}"
-        self.ledger = settle_round(self.federation, self.plan, self.ledger, turn, where)
+        before, self.ledger = self.ledger, settle_round(self.federation, self.plan, self.ledger, turn, where)
+        self.spells, begun = follow(self.spells, self.plan, before, self.ledger)
+        tell(self.report, tuple(spell.incident for spell in begun))
         if self.ledger.given_up:
             last = "; ".join(f"client {c} {what}" for r, c, what in self.incidents if r == self.ledger.round)
             raise checks.TooFewReports(
@@ -149,7 +152,7 @@ class ProFLStrategy(Strategy):
                 self.finish(),
             )
         if self.saved is not None:
-            keep(self.saved, self.ledger, Guard(), self.incidents)
+            keep(self.saved, UnderWay(self.ledger, incidents=self.incidents, spells=self.spells))
         if self.ledger.settled:
             raise Done
         risk = self.ledger.latest["loss"]
@@ -176,8 +179,8 @@ class ProFLStrategy(Strategy):
         seconds = time.perf_counter() - self.started
         run = make_run(self.federation.world, self.federation.method, trace, describe(self.plan), seconds)
         wired = {"wire_bytes_up": self.bytes_up, "wire_bytes_down": self.bytes_down}
-        figures = live_figures(ledger)
-        return replace(run, live=figures, incidents=self.incidents, settings={**run.settings, **wired})
+        told = in_order(self.incidents, self.spells)
+        return replace(run, live=live_figures(ledger), incidents=told, settings={**run.settings, **wired})
 
     def _read(self, replies: list[Message]) -> dict[int, Work]:
         """The reports that can be used, by client, in the order of the clients; the first reply of a client counts."""
@@ -218,8 +221,7 @@ class ProFLStrategy(Strategy):
     def _note(self, client: int, what: str) -> None:
         incident = (self.ledger.round + 1, client, what)
         self.incidents = (*self.incidents, incident)
-        if self.report is not None:
-            self.report(f"round {incident[0]}, client {client}: {what}")
+        tell(self.report, (incident,))
 
     def _known_token(self, fresh: str) -> str:
         """The run's token, the same after a restart: clients find their states by it."""

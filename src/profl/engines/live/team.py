@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -52,13 +52,10 @@ class Team:
                 self.incidents.append((client, _what_went_wrong(job_.error)))
         return {client: job_.result for client, job_ in begun.items() if job_.result is not None}
 
-    def take_incidents(self, round_: int, report: Callable[[str], None] | None) -> tuple[Incident, ...]:
+    def take_incidents(self, round_: int) -> tuple[Incident, ...]:
         """What happened since the last call."""
         found = tuple((round_, client, what) for client, what in self.incidents)
         self.incidents.clear()
-        if report is not None:
-            for _, client, what in found:
-                report(f"round {round_}, client {client}: {what}")
         return found
 
     def close(self) -> None:

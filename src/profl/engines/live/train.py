@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -23,8 +23,9 @@ from profl.algorithms.method import Method
 from profl.client.privacy import Privacy
 from profl.engines.fingerprint import fingerprint
 from profl.engines.ledger import Ledger, blank, closed, open_ledger, run_round
-from profl.engines.live.guard import Guard, watch
-from profl.engines.live.history import Incident, keep, restore
+from profl.engines.live.guard import watch
+from profl.engines.live.history import UnderWay, in_order, keep, restore, tell
+from profl.engines.live.spells import follow
 from profl.engines.live.team import Team
 from profl.engines.live.turn import check_privacy
 from profl.engines.plan import Plan, describe, make_plan
@@ -45,14 +46,6 @@ class Client(Protocol):
 
     def deploy(self, theta: Theta, samples: int) -> Batch:
         """Deploy ``theta``, wait, and return about ``samples`` samples of what came in."""
-
-
-class UnderWay(NamedTuple):
-    """A run under way."""
-
-    ledger: Ledger
-    guard: Guard
-    incidents: tuple[Incident, ...]
 
 
 @scheduled(seed=("seeds", 0), min_reports=1)
@@ -116,11 +109,11 @@ def train(
     checks.positive("guard", guard)
     check_privacy(plan, privacy)
     started, rounds = time.perf_counter(), schedule.rounds
-    live = UnderWay(open_ledger(plan, trees.take(plan.models, 0)), Guard(), ())
+    live = UnderWay(open_ledger(plan, trees.take(plan.models, 0)))
     saved = None
     if checkpoint is not None:
         saved = Checkpoints(checkpoint, fingerprint("train", world, plan) | {"privacy": repr(privacy)}, resume)
-        live = UnderWay(*restore(saved, rounds, live))
+        live = restore(saved, rounds, live)
     team = Team(clients, plan, timeout, privacy)
     finish, nobody = partial(_finish, world, plan, started), cache(partial(blank, plan))
     try:
@@ -128,15 +121,17 @@ def train(
             advance(live.ledger.round)
             while live.ledger.round < rounds and not live.ledger.settled:
                 ledger = run_round(plan, plan.roots[0], live.ledger, team.work, f"seed {plan.seeds[0]}", nobody)
-                new = team.take_incidents(ledger.round, report)
-                live = UnderWay(ledger, watch(live.guard, ledger, guard), (*live.incidents, *new))
+                spells, begun = follow(live.spells, plan, live.ledger, ledger)
+                new = team.take_incidents(ledger.round)
+                tell(report, (*new, *(spell.incident for spell in begun)))
+                live = UnderWay(ledger, watch(live.guard, ledger, guard), (*live.incidents, *new), spells)
                 advance(1)
                 if ledger.given_up:
                     raise checks.TooFewReports(_why_stopped(plan, live), finish(live))
                 if live.guard.high >= HIGH_ROUNDS:
                     raise checks.DivergedError(_why_diverged(live, guard))
                 if saved is not None:
-                    keep(saved, *live)
+                    keep(saved, live)
     finally:
         team.close()
     return finish(live)
@@ -170,7 +165,7 @@ def _finish(problem: Problem, plan: Plan, started: float, live: UnderWay) -> Run
     trace: Any = ledger.trace(plan, ledger.at_the_end(plan))
     trace = jax.tree.map(lambda leaf: np.asarray(leaf)[None], trace)
     run = make_run(problem, plan.settings.method, trace, describe(plan), time.perf_counter() - started)
-    return replace(run, live=live_figures(ledger), incidents=live.incidents)
+    return replace(run, live=live_figures(ledger), incidents=in_order(live.incidents, live.spells))
 
 
 def _why_stopped(plan: Plan, live: UnderWay) -> str:

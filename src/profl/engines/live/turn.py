@@ -87,7 +87,7 @@ def protected(privacy: Privacy, sent: Theta, work: Work, samples: int, client: i
     if "jacobian" in work.reports:
         unknown = jnp.full_like(work.reports["jacobian_error"], UNKNOWN)
         reports |= {"jacobian": privacy.jacobian(work.reports["jacobian"], number), "jacobian_error": unknown}
-    nothing = {name: jnp.asarray(1.0 if name == "kept" else 0.0) for name in work.info}
+    nothing = {name: jnp.asarray(jnp.nan if name == "kept" else 0.0) for name in work.info}
     unknown_figures = {name: jnp.full((), jnp.nan) for name in work.figures}
     return work._replace(
         reports=reports,
