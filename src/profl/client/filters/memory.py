@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from profl.client.filters.points import mean_of
+from profl.client.filters.points import mean_of, projected
 from profl.typing import Array
 
 FIGURES = 5
@@ -62,7 +62,7 @@ def recalled(cut: Cut, points: Array, weights: Array) -> tuple[Array, Array]:
     The centre is moved with the samples first: people react, and the valley goes with them.
     """
     known = jnp.any(cut.direction != 0)
-    along = cut.direction @ points - cut.centre
+    along = projected(cut.direction, points) - cut.centre
     weights = weights / jnp.sum(weights)
 
     def within(along: Array, limits: Array) -> Array:

@@ -94,7 +94,7 @@ class RobustFilter:
         """The weights of the samples that stay, and what to remember; ``vetted`` is what it sees of the reference."""
         if gradients.shape[0] < self.least:
             return weights, memory
-        points = jnp.where(weights > 0, gradients.T, 0.0)
+        points = gradients.T
         kept, valid = recalled(memory.cut, points, weights)
         told = figures(points, kept)
         calm = valid & (gaussian(told) | usual(memory, told))

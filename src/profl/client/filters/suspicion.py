@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Protocol
 
 import jax
@@ -19,7 +19,7 @@ from jax.custom_batching import custom_vmap
 
 from profl import trees
 from profl.client.filters.memory import Memory
-from profl.client.filters.points import SMALL
+from profl.client.filters.points import SMALL, projected, weighed
 from profl.typing import Array
 
 CALM = 5.0
@@ -33,12 +33,13 @@ batches of 500, shifted / as a matrix product, milliseconds on two cores: d = 3 
 d = 12 97 / 60. So on a CPU the product overtakes between 5 and 8."""
 
 FEWEST_AT_ONCE = 8
-"""Batches cut together at least: one takes 0.4 ms, eight 1.2, sixteen 2.7 (d = 5, n = 500, two cores); more would
-mostly be cut for nothing."""
+"""Batches searched together at least: more would mostly be searched for nothing."""
 
-PART_AT_ONCE = 256
-"""Where there are many batches, one in so many is cut at once: more than are suspicious of clean ones with n = 60, one
-in 400, so that one turn mostly does, and cutting takes little memory beside the batches themselves."""
+PART_AT_ONCE, PART_ON_ACCELERATOR = 256, 8
+"""Where there are many batches, one in so many is searched at once: more than are suspicious of clean ones with n = 60,
+one in 400, so that one turn mostly does, and searching takes little memory beside the batches themselves. Where most
+need it, as in a first step, an accelerator takes larger parts: it waits for the host at every turn. A search takes some
+fifteen times the memory of its batch, so these take twice that of all batches."""
 
 
 def figures(points: Array, weights: Array) -> Array:
@@ -50,22 +51,22 @@ def figures(points: Array, weights: Array) -> Array:
     d = points.shape[0]
     share = weights / jnp.maximum(jnp.sum(weights), jnp.finfo(points.dtype).tiny)
     count = 1 / jnp.sum(share**2)
-    moved = points - (points @ share)[:, None]
+    moved = points - weighed(points, share)[:, None]
     square = moved**2
-    variance = square @ share
+    variance = weighed(square, share)
     scale = jax.lax.rsqrt(jnp.where(variance > 0, variance, 1.0))
     # For a normal: kurtosis 3, mean distance sqrt(2 / pi); variances 6 / n of the skewness, 24 / n of the kurtosis and
     # (1 - 3 / pi) / n of the mean distance; E r^4 = d (d + 2), and a variance of 8 d (d + 2) / n of its mean around
     # what the variances explain. Kurtosis alone takes three groups, 20 % and 24 % of them far out, for one.
-    skewness, kurtosis = ((square * moved) @ share) * scale**3, ((square**2) @ share) * scale**4 - 3
-    flatness = (jnp.abs(moved) @ share) * scale - math.sqrt(2 / math.pi)
+    skewness, kurtosis = weighed(square * moved, share) * scale**3, weighed(square**2, share) * scale**4 - 3
+    flatness = weighed(jnp.abs(moved), share) * scale - math.sqrt(2 / math.pi)
     shape = jnp.sum(skewness**2) / 6 + jnp.sum(kurtosis**2) / 24 + jnp.sum(flatness**2) / (1 - 3 / math.pi)
     shape = count * shape / _chi_square(3 * d)
     together = (
         count * _correlation(moved, share, scale) / _chi_square(d * (d - 1) / 2) if d <= SMALL else jnp.array(2.0)
     )
-    distance = scale**2 @ square
-    thickness = count * ((distance**2) @ share - d * (d + 2)) ** 2 / (8 * d * (d + 2)) / _chi_square(1)
+    distance = projected(scale**2, square)
+    thickness = count * (weighed(distance**2, share) - d * (d + 2)) ** 2 / (8 * d * (d + 2)) / _chi_square(1)
     farthest = jnp.max(jnp.where(weights > 0, distance, 0.0)) / _chi_square(d)
     return jnp.stack([shape, together, thickness, farthest, jnp.log(jnp.sum(variance) + jnp.finfo(points.dtype).tiny)])
 
@@ -86,7 +87,7 @@ def _correlation(moved: Array, share: Array, scale: Array) -> Array:
     total = jnp.zeros((), moved.dtype)
     for shift in range(1, d // 2 + 1):  # each coordinate with the one so many further round: each pair comes up once
         partner = jnp.roll(moved, shift, axis=0)
-        found = jnp.sum((((moved * partner) @ share) * scale * jnp.roll(scale, shift)) ** 2)
+        found = jnp.sum((weighed(moved * partner, share) * scale * jnp.roll(scale, shift)) ** 2)
         total = total + (found / 2 if 2 * shift == d else found)  # half way round, each pair comes up twice
     return total
 
@@ -118,16 +119,18 @@ def where_needed(filter_: Searcher) -> Callable[..., Found]:
 
     @custom_vmap
     def several(batches: Any, known: Found, needed: Array) -> Found:
-        few = min(needed.size, max(FEWEST_AT_ONCE, needed.size // PART_AT_ONCE))
-
-        def search_few(state: tuple[Found, Array]) -> tuple[Found, Array]:
+        def search_some(most: int, state: tuple[Found, Array]) -> tuple[Found, Array]:
             found, left = state
-            chosen = jnp.argsort(~left)[:few]
+            chosen = jnp.argsort(~left)[:most]
             old, own = (jax.tree.map(lambda leaf: leaf[chosen], tree) for tree in (found, batches))
             new = trees.where(left[chosen], jax.vmap(filter_.search)(*own), old)
             return jax.tree.map(lambda leaf, rows: leaf.at[chosen].set(rows), found, new), left.at[chosen].set(False)
 
-        return jax.lax.while_loop(lambda state: jnp.any(state[1]), search_few, (known, needed))[0]
+        state, few = (known, needed), min(needed.size, max(FEWEST_AT_ONCE, needed.size // PART_AT_ONCE))
+        many = needed.size // PART_ON_ACCELERATOR
+        if jax.default_backend() != "cpu" and many > few:
+            state = jax.lax.while_loop(lambda state: jnp.sum(state[1]) > many // 2, partial(search_some, many), state)
+        return jax.lax.while_loop(lambda state: jnp.any(state[1]), partial(search_some, few), state)[0]
 
     @several.def_vmap
     def _(size: int, batched: Any, *given: Any) -> tuple[Found, Any]:
