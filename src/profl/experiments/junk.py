@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from profl.algorithms import profl
 from profl.cases import pricing, strategic
 from profl.engines.compiled.simulate import simulate
 from profl.experiments.claims import Part, at_most
+from profl.experiments.together import together
 from profl.problem.contamination import contaminate
-from profl.results.record import Run
+from profl.problem.problem import Problem
 
 SAMPLES = 500
 SHARES, DISTANCE = (0.1, 0.2, 0.4), 10
@@ -23,40 +25,45 @@ POINTS = 1.0
 """Of accuracy that may be lost, in percent."""
 
 
-def junk(settings: dict[str, Any], source: str) -> Part:
-    """Pricing with junk of one kind, filtered and not."""
-
-    def excess(case: Any, filter: str) -> float:
-        return simulate(case, profl(filter=filter), samples=SAMPLES, **settings).tail_excess().mean()
-
-    clean = excess(pricing(), "robust")
-    rows = [_row("pricing", source, 0.0, "robust", excess=clean)]
-    claims = []
-    for share in SHARES:
-        case = contaminate(pricing(), share, source, distance=DISTANCE)
-        found = {name: excess(case, name) for name in FILTERS}
-        rows += [_row("pricing", source, share, name, excess=value) for name, value in found.items()]
-        name = f"pricing, {share:.0%} {source}: tail excess with the filter"
-        claims.append(at_most(name, found["robust"], TIMES * clean + MORE))
+def junk(settings: dict[str, Any], sources: tuple[str, ...]) -> Part:
+    """Pricing with junk of each kind, filtered and not."""
+    pairs = [(source, name) for source in sources for name in FILTERS]
+    runs = [partial(_excess, settings, *pair) for pair in [(None, "robust"), *pairs]]
+    (clean,), *found = together(runs)
+    rows, claims = [_row("pricing", "none", 0.0, "robust", excess=clean)], []
+    for (source, name), values in zip(pairs, found, strict=True):
+        for share, excess in zip(SHARES, values, strict=True):
+            rows.append(_row("pricing", source, share, name, excess=excess))
+            if name == "robust":
+                claim = f"pricing, {share:.0%} {source}: tail excess with the filter"
+                claims.append(at_most(claim, excess, TIMES * clean + MORE))
     return Part(rows, claims)
+
+
+def _excess(settings: dict[str, Any], source: str | None, filter: str) -> list[float]:
+    """For every share of junk; of the clean case without a source."""
+    cases = [pricing()]
+    if source is not None:
+        cases = [contaminate(pricing(), share, source, distance=DISTANCE) for share in SHARES]
+    method = profl(filter=filter)
+    return [simulate(case, method, samples=SAMPLES, **settings).tail_excess().mean() for case in cases]
 
 
 def flipped(settings: dict[str, Any]) -> Part:
     """Strategic classification with a fifth of the labels flipped."""
-    honest = _accuracy(simulate(strategic(), profl(RATE), samples=SAMPLES, **settings))
     case = contaminate(strategic(), FLIPPED, "label_flip")
-    lost = {
-        name: 100 * (honest - _accuracy(simulate(case, profl(RATE, filter=name), samples=SAMPLES, **settings)))
-        for name in FILTERS
-    }
+    tried = [(strategic(), "robust"), *((case, name) for name in FILTERS)]
+    honest, *found = together([partial(_accuracy, settings, *each) for each in tried])
+    lost = {name: 100 * (honest - accuracy) for name, accuracy in zip(FILTERS, found, strict=True)}
     rows = [_row("strategic", "label_flip", FLIPPED, name, **{"points lost": points}) for name, points in lost.items()]
     claim = f"strategic, {FLIPPED:.0%} labels flipped: accuracy lost with the filter"
     return Part(rows, [at_most(claim, lost["robust"], POINTS, " points")])
 
 
+def _accuracy(settings: dict[str, Any], case: Problem, filter: str) -> float:
+    run = simulate(case, profl(RATE, filter=filter), samples=SAMPLES, **settings)
+    return float(run.tail("accuracy").mean())
+
+
 def _row(case: str, source: str, share: float, name: str, **figure: float) -> dict[str, Any]:
     return {"part": "junk", "case": case, "source": source, "share": share, "filter": name, **figure}
-
-
-def _accuracy(run: Run) -> float:
-    return float(run.tail("accuracy").mean())

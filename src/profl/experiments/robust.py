@@ -59,7 +59,7 @@ def bench(seeds: int = 10, quick: bool = False, progress: bool = False, advance:
     settings = {"rounds": QUICK_ROUNDS if quick else ROUNDS, "seeds": range(seeds), "progress": progress}
     parts: list[Callable[[], Part]] = [
         partial(filter_alone, QUICK_TRIALS if quick else TRIALS),
-        *(partial(junk, settings, source) for source in JUNK),
+        partial(junk, settings, JUNK),
         partial(flipped, settings),
         partial(sharing, settings),
         partial(adaptive, settings),
@@ -69,7 +69,7 @@ def bench(seeds: int = 10, quick: bool = False, progress: bool = False, advance:
     return item("robust", seeds, parts, advance)
 
 
-PARTS = len(JUNK) + 6
+PARTS = 7
 
 
 def filter_alone(trials: int) -> Part:
