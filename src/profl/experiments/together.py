@@ -8,15 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 Result = TypeVar("Result")
+_POOL = ThreadPoolExecutor(os.cpu_count())
 
 
 def together(calls: Iterable[Callable[[], Result]]) -> list[Result]:
     """What the calls return, in their order; as many at a time as there are cores. Not for what reads a clock.
 
-    Runs that share compiled code belong into one call: two that begin at once would compile it twice.
+    Of runs that share compiled code the first should be over before the others begin: two at once both compile it.
 
     >>> together([lambda: 1, lambda: 2])
     [1, 2]
     """
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(lambda call: call(), calls))
+    return list(_POOL.map(lambda call: call(), calls))
