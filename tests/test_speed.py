@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from functools import partial
@@ -19,6 +20,8 @@ from profl import random, trees
 from profl.client import filters
 from profl.client.filters.suspicion import suspicious
 from profl.engines import tally
+from profl.engines.plan import make_plan
+from profl.engines.step import sample_batch
 from profl.experiments import peers
 from profl.problem import oracle
 from tests.problems import unmeasured
@@ -56,6 +59,22 @@ def test_what_is_written_out_is_what_was_made():
 
     made = jax.jit(lambda yes: trees.written(make, yes))(jnp.asarray(True))
     jax.tree.map(np.testing.assert_array_equal, made, make())
+
+
+def test_a_batch_drawn_in_blocks_lies_in_memory_with_its_samples_innermost():
+    """Were a sample's five numbers innermost, 100 samples would cost more than 1000 in one piece."""
+    method = profl.profl(filter="none", samples=profl.AdaptiveSamples(0.05, 50, 1000))
+    plan = make_plan(profl.cases.pricing(clients=3), method, profl.Schedule(rounds=1, local_steps=1))
+
+    def means(keys, yes):
+        def one(key, client):
+            draw = partial(sample_batch, plan.settings, key, plan.models[0], client, 200)
+            return jnp.full(200, 1 / 200) @ trees.written(draw, yes) ** 2
+
+        return jax.vmap(one)(keys, plan.population.clients)
+
+    code = jax.jit(means).lower(jax.random.split(random.seed_key(0), 3), True).compile().as_text()
+    assert re.findall(r"f32\[3,5,200\]\{(.*?)\}\) conditional", code) == ["2,1,0"]
 
 
 def test_the_risk_of_many_clients_is_summed_in_chunks(monkeypatch):

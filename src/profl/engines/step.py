@@ -126,5 +126,4 @@ def sample_batch(settings: Settings, key: Key, theta: Theta, client: Client, n: 
         return reaction.sample(key, theta, client, n)
     block = sizes[0]
     keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(n // block))
-    blocks = jax.vmap(lambda k: reaction.sample(k, theta, client, block))(keys)
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), blocks)
+    return trees.joined(jax.vmap(lambda k: reaction.sample(k, theta, client, block))(keys))

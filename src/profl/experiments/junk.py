@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from profl.algorithms import profl
 from profl.cases import pricing, strategic
 from profl.engines.compiled.simulate import simulate
 from profl.experiments.claims import Part, at_most
+from profl.experiments.together import together
 from profl.problem.contamination import contaminate
-from profl.results.record import Run
 
 SAMPLES = 500
 SHARES, DISTANCE = (0.1, 0.2, 0.4), 10
@@ -23,40 +24,44 @@ POINTS = 1.0
 """Of accuracy that may be lost, in percent."""
 
 
-def junk(settings: dict[str, Any], source: str) -> Part:
-    """Pricing with junk of one kind, filtered and not."""
-
-    def excess(case: Any, filter: str) -> float:
-        return simulate(case, profl(filter=filter), samples=SAMPLES, **settings).tail_excess().mean()
-
-    clean = excess(pricing(), "robust")
-    rows = [_row("pricing", source, 0.0, "robust", excess=clean)]
-    claims = []
-    for share in SHARES:
-        case = contaminate(pricing(), share, source, distance=DISTANCE)
-        found = {name: excess(case, name) for name in FILTERS}
-        rows += [_row("pricing", source, share, name, excess=value) for name, value in found.items()]
-        name = f"pricing, {share:.0%} {source}: tail excess with the filter"
-        claims.append(at_most(name, found["robust"], TIMES * clean + MORE))
+def junk(settings: dict[str, Any], sources: tuple[str, ...]) -> Part:
+    """Pricing with junk of each kind, filtered and not."""
+    tried = [(share, source, name) for share in SHARES for source in sources for name in FILTERS]
+    runs = [partial(_excess, settings, *each) for each in [*tried, (0.0, sources[0], "robust")]]
+    programs = len(sources) * len(FILTERS)
+    *found, clean = together(runs[:programs]) + together(
+        runs[programs:]
+    )  # those after the first share find them compiled
+    rows, claims = [_row("pricing", "none", 0.0, "robust", excess=clean)], []
+    for (share, source, name), excess in zip(tried, found, strict=True):
+        rows.append(_row("pricing", source, share, name, excess=excess))
+        if name == "robust":
+            claim = f"pricing, {share:.0%} {source}: tail excess with the filter"
+            claims.append(at_most(claim, excess, TIMES * clean + MORE))
     return Part(rows, claims)
+
+
+def _excess(settings: dict[str, Any], share: float, source: str, filter: str) -> float:
+    case = contaminate(pricing(), share, source, distance=DISTANCE)
+    return simulate(case, profl(filter=filter), samples=SAMPLES, **settings).tail_excess().mean()
 
 
 def flipped(settings: dict[str, Any]) -> Part:
     """Strategic classification with a fifth of the labels flipped."""
-    honest = _accuracy(simulate(strategic(), profl(RATE), samples=SAMPLES, **settings))
-    case = contaminate(strategic(), FLIPPED, "label_flip")
-    lost = {
-        name: 100 * (honest - _accuracy(simulate(case, profl(RATE, filter=name), samples=SAMPLES, **settings)))
-        for name in FILTERS
-    }
+    found = together(partial(_accuracies, settings, name) for name in FILTERS)
+    honest = found[0][0]
+    lost = {name: 100 * (honest - accuracy) for name, (_, accuracy) in zip(FILTERS, found, strict=True)}
     rows = [_row("strategic", "label_flip", FLIPPED, name, **{"points lost": points}) for name, points in lost.items()]
     claim = f"strategic, {FLIPPED:.0%} labels flipped: accuracy lost with the filter"
     return Part(rows, [at_most(claim, lost["robust"], POINTS, " points")])
 
 
+def _accuracies(settings: dict[str, Any], filter: str) -> list[float]:
+    """With no labels flipped, and with a fifth of them."""
+    cases = [contaminate(strategic(), share, "label_flip") for share in (0.0, FLIPPED)]
+    runs = [simulate(case, profl(RATE, filter=filter), samples=SAMPLES, **settings) for case in cases]
+    return [float(run.tail("accuracy").mean()) for run in runs]
+
+
 def _row(case: str, source: str, share: float, name: str, **figure: float) -> dict[str, Any]:
     return {"part": "junk", "case": case, "source": source, "share": share, "filter": name, **figure}
-
-
-def _accuracy(run: Run) -> float:
-    return float(run.tail("accuracy").mean())

@@ -8,6 +8,7 @@ clients (``hostile``).
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -57,19 +58,20 @@ MEMORY_DIMENSIONS, MEGABYTES = 2000, 50
 def bench(seeds: int = 10, quick: bool = False, progress: bool = False, advance: Advance = nothing) -> dict[str, Any]:
     """All parts; ``quick`` makes short runs that show the form of the result but prove nothing."""
     settings = {"rounds": QUICK_ROUNDS if quick else ROUNDS, "seeds": range(seeds), "progress": progress}
-    parts: list[Callable[[], Part]] = [
+    side_by_side: list[Callable[[], Part]] = [
         partial(filter_alone, QUICK_TRIALS if quick else TRIALS),
-        *(partial(junk, settings, source) for source in JUNK),
+        partial(junk, settings, JUNK),
         partial(flipped, settings),
-        partial(sharing, settings),
-        partial(adaptive, settings),
         partial(hostile, settings, RULE),
         memory,
     ]
-    return item("robust", seeds, parts, advance)
+    alone = [partial(sharing, settings), partial(adaptive, settings)]  # has what hostile has, see together; has a clock
+    with ThreadPoolExecutor(len(side_by_side)) as pool:
+        begun = [pool.submit(part).result for part in side_by_side]
+        return item("robust", seeds, [*begun, *alone], advance)
 
 
-PARTS = len(JUNK) + 6
+PARTS = 7
 
 
 def filter_alone(trials: int) -> Part:

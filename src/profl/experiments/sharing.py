@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from profl.algorithms import profl
 from profl.engines.compiled.simulate import simulate
 from profl.experiments.claims import Part, at_least
 from profl.experiments.groups import three_groups
+from profl.experiments.together import together
 
 SAMPLES = 60
 """Few, as in the paper: with many a client's own estimate is good enough."""
@@ -23,8 +25,8 @@ def sharing(settings: dict[str, Any]) -> Part:
     """100 clients with 60 samples each, three groups."""
     case = three_groups()
     gamma = np.asarray(case.clients["gamma"])
-    local = simulate(case, profl(filter="none"), samples=SAMPLES, **settings)
-    shared = simulate(case, profl(filter="none", share="auto"), samples=SAMPLES, **settings)
+    methods = [profl(filter="none", share=share) for share in (None, "auto")]
+    local, shared = together(partial(simulate, case, method, samples=SAMPLES, **settings) for method in methods)
     assert shared.jacobians is not None
     exact = -gamma[:, None, None] * np.eye(case.optimum.size)
     own_error, shared_error = (

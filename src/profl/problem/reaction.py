@@ -63,7 +63,7 @@ class PooledReaction(Reaction):
         count = trees.rows(client["members"])
         keys = jax.vmap(lambda m: random.data_key(key, m, 0))(jnp.arange(count))
         pooled = jax.vmap(lambda k, c: self.member.sample(k, theta, c, n))(keys, client["members"])
-        return jax.tree.map(_one_batch, pooled)
+        return trees.joined(pooled)
 
     def weights(self, client: Client, n: int, count: Array) -> Array:
         each = jax.vmap(lambda c, k: self.member.weights(c, n, k))(client["members"], count)
@@ -86,9 +86,3 @@ class PooledReaction(Reaction):
             return client["weights"] @ jax.vmap(lambda c: function(deployed, theta, c))(client["members"])
 
         return average
-
-
-def _one_batch(leaf: Array) -> Array:
-    """(members, n, ...) to (members * n, ...), samples innermost in memory, as ``random.normal`` draws them."""
-    inner = jnp.moveaxis(leaf, (0, 1), (-2, -1))
-    return jnp.moveaxis(inner.reshape(*inner.shape[:-2], -1), -1, 0)

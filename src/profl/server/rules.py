@@ -17,7 +17,11 @@ the previous global value. Where a rule assumes a share ``hostile`` of the rows,
   radius None takes the weighted median of |x_i - v|: 1/2 of the weight, and a hostile share e leaves (2e)^iterations
   of the distance from ``centre`` to honest rows that agree. A given radius walks at most iterations * radius.
 * nnm+RULE: x_i <- the weighted mean of the n - f rows nearest to x_i, then RULE. For honest clients that differ much;
-  the lesser of ``hostile`` and RULE's own. Not before the mean: hostile rows stay far from the others.
+  the lesser of ``hostile`` and RULE's own. Not before the mean: hostile rows stay far from the others. Not as
+  published: where nobody pulls to one side, the mean of the rows stands in for v, what RULE found. With u the median
+  distance of a row from v, that is the mean of the rows within 3 u, taken if it lies within ``hostile`` u of v, which
+  is what so many rows at a usual distance could do. On pricing with honest clients (heterogeneity 0, 0.25, 0.5) the
+  tail excess of nnm+trimmed_mean is 1.1, 1.0 and 1.0 times the mean's, without this 1.2, 2.6 and 2.8 times.
 """
 
 from __future__ import annotations
@@ -39,6 +43,7 @@ MIX = "nnm+"
 
 MOST_TRIMMED = 0.499  # at each end: beyond that, what is left is lost in rounding
 WHOLE = 1e-9  # 0.14 * 50 is above 7 by less than this: a share of the rows is rounded up only where it passes it
+REACH = 3.0  # median distances, beyond which a row is left out: evenly spread rows lie within 2.3 of them
 SMOOTH = 1e-3  # of the median distance, where |.| becomes round: Weiszfeld's step divides by it at a row
 
 
@@ -199,7 +204,7 @@ class CentredClipping(MaskedRule):
 
 @dataclass(frozen=True)
 class NearestNeighbourMixing(MaskedRule):
-    """Each row becomes the weighted mean of the n - f rows nearest to it, itself among them; then ``rule``."""
+    """Each row becomes the weighted mean of the n - f rows nearest to it; then ``rule``, or the mean if both agree."""
 
     rule: Rule
     hostile: float = 0.2
@@ -212,7 +217,16 @@ class NearestNeighbourMixing(MaskedRule):
         near = _smallest(_square_distances(rows, share, usable), _trusted(self.hostile, usable))
         mix = jnp.where(near, share, 0.0)
         mix = mix / jnp.sum(mix, axis=1, keepdims=True)
-        return self.rule(jnp.matmul(mix, rows, precision="highest"), share, usable, centre)
+        found = self.rule(jnp.matmul(mix, rows, precision="highest"), share, usable, centre)
+        return self._or_mean(found, rows, share)
+
+    def _or_mean(self, found: Array, rows: Array, share: Array) -> Array:
+        """The mean of the rows around ``found`` where it is near, else ``found``."""
+        length = jnp.linalg.norm(rows - found, axis=1)
+        usual = exact_quantile(length[:, None], share)[0]
+        near = jnp.where(length <= REACH * usual, share, 0.0)
+        mean = _mean(jnp.where(near[:, None] > 0, rows, 0.0), near / jnp.sum(near))
+        return jnp.where(jnp.linalg.norm(mean - found) <= self.hostile * usual, mean, found)
 
 
 RULES: dict[str, Rule] = {
