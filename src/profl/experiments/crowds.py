@@ -86,16 +86,18 @@ def crowd(shape: str) -> Problem:
 
 
 SHAPES = ("exponential", "Poisson", "rare Poisson", "two kinds")
-RATES = {"rare Poisson": 0.1}
-"""Learning rates, where 0.01 would not arrive: rare sales have a tenth of the slope."""
+SHORTER, RATE, RATES = 2, 0.02, {"rare Poisson": 0.2}
+"""Half as many rounds as other runs, at twice their learning rate, and more where sales are rare, with a tenth of the
+slope."""
 
 
 def crowds(settings: dict[str, Any]) -> Part:
     """Every shape, clean and with junk, with the filter and without."""
+    settings = {**settings, "rounds": settings["rounds"] // SHORTER}
     rows, claims = [], []
     for shape in SHAPES:
         case = crowd(shape)
-        rate, rule = RATES.get(shape, 0.01), _filter(case, shape)
+        rate, rule = RATES.get(shape, RATE), _filter(case, shape)
 
         def excess(case: Problem, method: Any) -> float:
             return float(simulate(case, method, samples=SAMPLES, **settings).tail_excess().mean())

@@ -1,8 +1,8 @@
 """``profl bench robust``: what junk samples, small samples and hostile clients cost, and what the robust parts save.
 
-Parts, each a table and the claims it must meet: the filter alone and its memory (here), junk in a run (``junk``,
-Figure 2a), shared Jacobians (``sharing``, Figure 2b), adaptive sample size (``adaptive``, Figure 2c) and hostile
-clients (``hostile``).
+Parts, each a table and the claims it must meet: the filter alone and its memory (here), on data of many shapes
+(``filter_bars``) and in a run with them (``crowds``), junk in a run (``junk``, Figure 2a), shared Jacobians
+(``sharing``, Figure 2b), adaptive sample size (``adaptive``, Figure 2c) and hostile clients (``hostile``).
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import numpy as np
 from profl.client.filters import FILTERS, PaperFilter
 from profl.experiments.adaptive import adaptive
 from profl.experiments.claims import Advance, Part, at_least, at_most, item, nothing
+from profl.experiments.crowds import crowds
+from profl.experiments.filter_bars import filter_bars
 from profl.experiments.hostile import hostile
 from profl.experiments.junk import SAMPLES, flipped, junk
 from profl.experiments.sharing import sharing
@@ -26,7 +28,7 @@ from profl.problem.sources import SOURCES
 from profl.typing import Array, Key
 
 ROUNDS, QUICK_ROUNDS = 200, 20
-TRIALS, QUICK_TRIALS = 200, 20
+TRIALS, QUICK_TRIALS, QUICK_ROWS = 200, 20, 40
 """Batches per row of the filter's table: with 200 of them the error of a mean is known to about 2 %."""
 JUNK = ("blob", "heavy_tail", "adaptive")
 """Of all sources, for runs: a cloud beside the data, values without a mean, and one that follows the model."""
@@ -60,6 +62,8 @@ def bench(seeds: int = 10, quick: bool = False, progress: bool = False, advance:
     settings = {"rounds": QUICK_ROUNDS if quick else ROUNDS, "seeds": range(seeds), "progress": progress}
     side_by_side: list[Callable[[], Part]] = [
         partial(filter_alone, QUICK_TRIALS if quick else TRIALS),
+        partial(filter_bars, QUICK_TRIALS if quick else TRIALS // 2, every=QUICK_ROWS if quick else 1),
+        partial(crowds, settings),
         partial(junk, settings, JUNK),
         partial(flipped, settings),
         partial(hostile, settings, RULE),
@@ -71,7 +75,7 @@ def bench(seeds: int = 10, quick: bool = False, progress: bool = False, advance:
         return item("robust", seeds, [*begun, *alone], advance)
 
 
-PARTS = 7
+PARTS = 9
 
 
 def filter_alone(trials: int) -> Part:
