@@ -18,7 +18,7 @@ import pytest
 import profl
 from profl import random, trees
 from profl.client import filters
-from profl.client.filters.suspicion import suspicious
+from profl.client.filters.suspicion import figures, gaussian
 from profl.engines import tally
 from profl.engines.plan import make_plan
 from profl.engines.step import sample_batch
@@ -37,7 +37,7 @@ def batches(count, share=0.0, distance=0.0):
 
 
 def test_few_clean_batches_are_suspicious_and_all_with_junk_are():
-    look = jax.jit(jax.vmap(lambda points: suspicious(points, EQUAL)))
+    look = jax.jit(jax.vmap(lambda points: ~gaussian(figures(points, EQUAL))))
     assert float(look(batches(2000)).mean()) < 0.003
     for share, distance in [(0.05, 5), (0.2, 5), (0.45, 5), (0.1, 10), (0.45, 300)]:
         assert bool(look(batches(100, share, distance)).all()), (share, distance)
@@ -49,8 +49,8 @@ def test_scale_place_and_samples_of_weight_zero_do_not_matter_to_the_look():
     points = batches(1)[0]
     for seen in (points, 1e3 * points + 7, points.at[:, 400:].set(jnp.float32(1e6))):
         weights = jnp.where(jnp.arange(N) < 400, 1 / 400, 0.0)
-        assert not bool(suspicious(seen, weights))
-    assert bool(suspicious(points.at[0, 3].set(jnp.nan), EQUAL))  # what cannot be told is looked at
+        assert bool(gaussian(figures(seen, weights)))
+    assert not bool(gaussian(figures(points.at[0, 3].set(jnp.nan), EQUAL)))  # what cannot be told is looked at
 
 
 def test_what_is_written_out_is_what_was_made():

@@ -10,8 +10,11 @@ group by itself, is ``profl.client.filtering``'s matter.
 >>> check(get("half"))
 >>> del FILTERS["half"]
 
-Here: ``paper`` (Algorithm 2 as written), ``robust`` (the default), ``shape``, ``lines`` and ``suspicion`` (its parts),
-``points`` (what both are made of).
+A filter may have a memory: ``start(d)`` is what it remembers at first, and ``step(gradients, weights, memory, vetted)``
+returns what to remember beside the weights. It is part of the client's state.
+
+Here: ``paper`` (Algorithm 2 as written), ``robust`` (the default), ``shape``, ``lines``, ``table``, ``memory``,
+``suspicion`` and ``vetted`` (its parts), ``points`` (what both are made of).
 """
 
 from __future__ import annotations

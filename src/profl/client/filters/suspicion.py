@@ -1,9 +1,9 @@
-"""Does anything in a batch call for a filter? This reads the samples once, where the filter reads them some
-thirty times, and most batches of most runs are clean.
+"""Does anything in a batch call for a search? This reads the samples once, where a search reads them some thirty times,
+and most batches of most runs are clean or known.
 
-Four moments, each as a chi-square against a bound: skewness and kurtosis of the coordinates, their correlations, the
-kurtosis of the distance from the mean, and the farthest sample. A group on one side shows as correlation (or, in one
-coordinate, as skewness or too little kurtosis), a wider cloud as kurtosis.
+Four figures, each a chi-square against a bound: skewness, kurtosis and flatness of the coordinates, their correlations,
+the kurtosis of the distance from the mean, and the farthest sample. A group on one side shows as correlation (or, in
+one coordinate, as skewness or too little kurtosis), a wider cloud as kurtosis.
 """
 
 from __future__ import annotations
