@@ -40,6 +40,9 @@ COARSE = 1.0
 """Distances say nothing where one of the coordinates has a grain of more than so many of their sigmas: those of a
 lattice lie apart. Of Gaussian coordinates it is half of that, of Poisson(1) counts one and a half."""
 
+AHEAD = 1.0
+"""Deviations along t from which on samples may be of a group: with 20 % of them that far out, they lie at two."""
+
 AXES = 8
 """So many axes are looked along at most: those with the largest mean distance in sigmas."""
 
@@ -103,6 +106,8 @@ def _directions(spread: Spread) -> Array:
     heavy = weight * square / (1 + square / (CLIP * free))
     towards = moved @ heavy
     rows = [towards if inverted is None else inverted @ towards]
+    if covariance is not None and inverted is not None:
+        rows.append(_refined(spread, rows[0]))
     if covariance is not None:
         fourth = (moved * heavy) @ moved.T
         fourth = fourth if inverted is None else inverted @ fourth
@@ -111,6 +116,29 @@ def _directions(spread: Spread) -> Array:
         rows += [top, bottom, _power(covariance)]
     found = jnp.stack(rows)
     return found / jnp.maximum(jnp.linalg.norm(found, axis=1, keepdims=True), jnp.finfo(found.dtype).tiny)
+
+
+def _refined(spread: Spread, direction: Array) -> Array:
+    """Fisher's line between the samples that lie ahead along a direction and the others, from the others' covariance.
+
+    C holds the group itself: along it clean data look narrow, and t is blurred by all that is as wide.
+    """
+    moved, weight, _, covariance, _, free = spread
+    assert covariance is not None
+    along = direction @ moved
+    ahead = along > AHEAD * jnp.sqrt(direction @ covariance @ direction)
+
+    def mean(chosen: Array) -> tuple[Array, Array]:
+        own = jnp.where(chosen, weight, 0.0)
+        own = own / jnp.maximum(jnp.sum(own), jnp.finfo(own.dtype).tiny)
+        return moved @ own, own
+
+    there, _ = mean(ahead)
+    here, own = mean(~ahead)
+    rest = moved - here[:, None]
+    inner = (rest * own) @ rest.T
+    ridge = RIDGE * jnp.trace(inner) / free + jnp.where(jnp.diag(covariance) > 0, 0.0, 1.0)
+    return inverse(inner + jnp.diag(ridge)) @ (there - here)
 
 
 def _around(z: Array, present: Array, usable: Array, full: bool) -> Spread:
