@@ -1,4 +1,4 @@
-"""What filters are made of: the mean, distances and the top direction of weighted points.
+"""What filters are made of: sums, means and the top direction of weighted points.
 
 Samples lie innermost in memory: points are (d, n). Nothing makes an n x n matrix, nor a d x d one where d is large.
 """
@@ -39,11 +39,6 @@ def projected(direction: Array, points: Array) -> Array:
 def mean_of(points: Array, weights: Array) -> Array:
     """The weighted mean of (d, n) points: (d,)."""
     return weighed(points, weights) / jnp.maximum(jnp.sum(weights), jnp.finfo(points.dtype).tiny)
-
-
-def square_distance(points: Array, centre: Array) -> Array:
-    """Of every point from the centre: (n,)."""
-    return jnp.sum((points - centre[:, None]) ** 2, axis=0)
 
 
 def top_direction(centred: Array, weights: Array) -> Array:
