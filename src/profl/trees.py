@@ -60,6 +60,20 @@ def joined(batches: Any) -> Any:
     return jax.tree.map(join, batches)
 
 
+def merged(size: int, batched: Any, given: Any) -> Any:
+    """For a rule of ``custom_vmap`` of functions of stacks: the stacks of all ``size`` batches as one stack.
+
+    >>> [leaf.shape for leaf in merged(2, (True, False), (jnp.zeros((2, 3, 4)), jnp.zeros((3, 5))))]
+    [(6, 4), (6, 5)]
+    """
+
+    def flat(leaf: Array, own: bool) -> Array:
+        full = leaf if own else jnp.broadcast_to(leaf, (size, *leaf.shape))
+        return full.reshape(-1, *full.shape[2:])
+
+    return jax.tree.map(flat, given, batched)
+
+
 def where(condition: Array, new: Any, old: Any) -> Any:
     """``new`` where ``condition`` holds, else ``old``; a condition of shape (k,) chooses rows."""
 

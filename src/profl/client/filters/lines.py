@@ -112,9 +112,8 @@ class Group(NamedTuple):
     """The same if there is a group on the other side."""
 
 
-def bulk_of(lines: Array, present: Array, origin: Array, unit: Array) -> Bulk:
-    """Of (k, n) lines, where ``present`` (n,) says which samples count, first looked at from these origins."""
-
+def bulk_of(lines: Array, present: Array, mean: Array, variance: Array) -> Bulk:
+    """Of (k, n) lines, where ``present`` (n,) says which samples count, first looked at from their means."""
     tiny = jnp.finfo(jnp.float32).tiny ** 0.5
 
     def look(origin: Array, unit: Array) -> tuple[Bulk, Array]:
@@ -126,7 +125,8 @@ def bulk_of(lines: Array, present: Array, origin: Array, unit: Array) -> Bulk:
         origin, unit = (jnp.where(resolved, *pair) for pair in ((bulk.table.origin, origin), (bulk.table.unit, unit)))
         return turn + 1, *look(origin, unit)
 
-    start = (jnp.zeros((), jnp.int32), *look(origin, unit))
+    deviation = jnp.sqrt(jnp.where(variance > 0, variance, 1.0))
+    start = (jnp.zeros((), jnp.int32), *look(mean, deviation / tables.FINE))
     _, bulk, resolved = jax.lax.while_loop(lambda state: (state[0] < ZOOMS) & ~jnp.all(state[2]), closer, start)
     return bulk._replace(sigma=jnp.where(resolved, bulk.sigma, 0.0))
 
@@ -216,9 +216,9 @@ def _standing(vetted: Known) -> Array:
     lines, there = vetted.points, vetted.weights > 0
     share = there / jnp.maximum(jnp.sum(there), 1)
     mean = lines @ share
-    deviation = jnp.sqrt((lines - mean[:, None]) ** 2 @ share)
-    bulk = bulk_of(lines, there, mean, jnp.where(deviation > 0, deviation, 1.0) / tables.FINE)
-    sigma = jnp.where(bulk.sigma > 0, bulk.sigma, jnp.where(deviation > 0, deviation, 1.0))
+    variance = (lines - mean[:, None]) ** 2 @ share
+    bulk = bulk_of(lines, there, mean, variance)
+    sigma = jnp.where(bulk.sigma > 0, bulk.sigma, jnp.sqrt(jnp.where(variance > 0, variance, 1.0)))
     return (lines - bulk.centre[:, None]) / sigma[:, None]
 
 

@@ -7,9 +7,10 @@ with the distance r,
     t = C^-1 sum_j u_j r_j^2 z_j        M = sum_j u_j r_j^2 z_j z_j^T
 
 Between a bulk and a group of the same covariance, the line that tells them apart best is C^-1 times their difference
-(Fisher); t points along it unless both are as large, and then it is an end of the spectrum of C^-1 M. These see junk in
-a thin direction of correlated data. Beside them the top of C, which is less noisy, and the axes. Coordinates without a
-width (zeros, rare events) are left out of all of them.
+(Fisher); t points along it unless both are as large, and then it is an end of the spectrum of C^-1 M. Another line is
+Fisher's own, between what lies ahead along t and the rest. These see junk in a thin direction of correlated data.
+Beside them the top of C, which is less noisy, and the axes where C cannot be inverted. Coordinates without a width
+(zeros, rare events) are left out of all of them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ import numpy as np
 
 from profl.client.filters.lines import Bulk, bulk_of
 from profl.client.filters.points import POWER_STEPS, SMALL, TILT
-from profl.client.filters.table import FINE
 from profl.linear import inverse
 from profl.loops import short_loop
 from profl.typing import Array
@@ -75,14 +75,14 @@ def shape_of(points: Array, present: Array, rows: int) -> Shape:
     d = points.shape[0]
     share = present / jnp.maximum(jnp.sum(present), 1)
     mean = points @ share
-    axes = _bulk(points, present, mean, (points - mean[:, None]) ** 2 @ share)
+    axes = bulk_of(points, present, mean, (points - mean[:, None]) ** 2 @ share)
     usable = axes.sigma > 0
     sigma = jnp.where(usable, axes.sigma, 1.0)
     z = jnp.where(usable[:, None], (points - axes.centre[:, None]) / sigma[:, None], 0.0)
     spread = _around(z, present, usable, d <= SMALL and rows >= PER_DIMENSION * d)
     found = _directions(spread) if d > 1 else jnp.zeros((0, d))
     lines = jnp.concatenate([found @ spread.moved, jnp.sqrt(jnp.maximum(spread.square, 0.0))[None]])
-    bulk = _bulk(lines, present, jnp.zeros(len(lines)), lines**2 @ spread.weight)
+    bulk = bulk_of(lines, present, jnp.zeros(len(lines)), lines**2 @ spread.weight)
     deviation = jnp.ones(d) if spread.covariance is None else jnp.sqrt(jnp.diag(spread.covariance))
     coarsest = jnp.max(jnp.where(usable, axes.grain / jnp.where(usable, sigma * deviation, 1.0), 0.0))
     smooth = (np.arange(len(lines)) < len(lines) - 1) | (coarsest < COARSE * bulk.sigma)
@@ -94,10 +94,6 @@ def shape_of(points: Array, present: Array, rows: int) -> Shape:
         bulk = jax.tree.map(lambda first, last: jnp.concatenate([first[chosen], last]), axes, bulk)
         directions = jnp.concatenate([jax.nn.one_hot(chosen, d), directions])
     return Shape(lines, bulk, directions, jnp.sum(usable))
-
-
-def _bulk(lines: Array, present: Array, mean: Array, variance: Array) -> Bulk:
-    return bulk_of(lines, present, mean, jnp.sqrt(jnp.where(variance > 0, variance, 1.0)) / FINE)
 
 
 def _directions(spread: Spread) -> Array:

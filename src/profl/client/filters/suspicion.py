@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
 from profl import trees
+from profl.client.filters.lines import Known
 from profl.client.filters.memory import Memory
 from profl.client.filters.points import SMALL, projected, weighed
 from profl.typing import Array
@@ -106,7 +107,7 @@ Found = tuple[Array, Memory]
 class Searcher(Protocol):
     """A filter that reads a whole batch, (d, n) points and (n,) weights, many times, and learns from it."""
 
-    def search(self, points: Array, weights: Array, memory: Memory, vetted: Array | None) -> Found: ...
+    def search(self, points: Array, weights: Array, memory: Memory, vetted: Known | None) -> Found: ...
 
 
 @lru_cache
@@ -134,13 +135,8 @@ def where_needed(filter_: Searcher) -> Callable[..., Found]:
 
     @several.def_vmap
     def _(size: int, batched: Any, *given: Any) -> tuple[Found, Any]:
-        def flat(leaf: Array, own: bool) -> Array:
-            full = leaf if own else jnp.broadcast_to(leaf, (size, *leaf.shape))
-            return full.reshape(-1, *full.shape[2:])
-
-        found = several(*jax.tree.map(flat, given, tuple(batched)))
-        return jax.tree.map(lambda leaf: leaf.reshape(size, -1, *leaf.shape[1:]), found), jax.tree.map(
-            lambda _: True, found
-        )
+        found = several(*trees.merged(size, tuple(batched), given))
+        apart = jax.tree.map(lambda leaf: leaf.reshape(size, -1, *leaf.shape[1:]), found)
+        return apart, jax.tree.map(lambda _: True, found)
 
     return several

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
 
+from profl import trees
 from profl.typing import Array
 
 FRACTION, DOUBLINGS = 5, 8
@@ -121,9 +122,5 @@ def _counts(bins: Array, present: Array) -> Array:
 @_counts.def_vmap
 def _(size: int, batched: list[bool], bins: Array, present: Array) -> tuple[Array, bool]:
     """All batches are more lines: XLA takes half the time for one scatter that it takes for a batch of them."""
-    full = (
-        leaf if own else jnp.broadcast_to(leaf, (size, *leaf.shape))
-        for leaf, own in zip((bins, present), batched, strict=True)
-    )
-    bins, present = (leaf.reshape(-1, leaf.shape[-1]) for leaf in full)
-    return _counts(bins, present).reshape(size, -1, BINS), True
+    counts = _counts(*trees.merged(size, tuple(batched), (bins, present)))
+    return counts.reshape(size, -1, BINS), True
