@@ -9,7 +9,8 @@ import pytest
 
 import profl
 from profl.client.filters import RobustFilter, table
-from profl.client.filters.memory import recalled
+from profl.client.filters.look import in_one_reading, look
+from profl.client.filters.memory import along_a_line, recalled
 from profl.client.filters.suspicion import figures, gaussian
 from profl.experiments import crowds, filter_bars, shapes
 from profl.experiments.filter_bars import clean_rows, junk_rows, measured, surrounding_rows
@@ -113,6 +114,41 @@ def test_a_remembered_cut_does_without_a_search():
     assert bool(gaussian(figures(again.T, kept)))
     for changed in (batch(2, share=0.0)[0], batch(3, share=0.4)[0], -batch(4)[0]):
         assert not bool(recalled(memory.cut, changed.T, WEIGHTS)[1])
+
+
+def test_the_kernel_of_accelerators_says_what_the_plain_look_says():
+    """Interpreted here: known cuts and none, weights of zero, lengths that are no power of two, in a vmap of vmaps."""
+    rule = RobustFilter()
+    points = jnp.stack([batch(seed, share)[0] for seed, share in enumerate((0.2, 0.0, 0.2, 0.3))])
+    weights = WEIGHTS.at[-30:].set(0.0)
+    cuts = jax.jit(jax.vmap(lambda own: rule.step(own, WEIGHTS, rule.start(5))[1].cut))(points)
+    pairs = jax.tree.map(lambda leaf: leaf.reshape(2, 2, *leaf.shape[1:]), (cuts, points.transpose(0, 2, 1)))
+
+    def kernel(cut, points):
+        stack = jax.tree.map(lambda leaf: leaf[None], (cut, points, weights))
+        return jax.tree.map(lambda leaf: leaf[0], in_one_reading(*stack))
+
+    found, plain = (
+        jax.jit(jax.vmap(jax.vmap(one)))(*pairs) for one in (kernel, lambda cut, points: look(cut, points, weights))
+    )
+    assert np.asarray(plain[1]).sum() >= 2  # some cuts hold with fewer samples, and the weights are then of either kind
+    np.testing.assert_array_equal(found[1], plain[1])
+    np.testing.assert_allclose(found[0], plain[0], atol=1e-9)
+    np.testing.assert_allclose(found[2], plain[2], rtol=1e-4, atol=1e-5)
+
+
+def test_what_a_search_by_distance_cut_is_recalled_along_a_line():
+    """A group apart along one line, and a few clean samples that went with it: the cut leaves them."""
+    points, junk = batch(0)
+    kept = jnp.where(junk | (np.arange(N) % 50 == 7), 0.0, WEIGHTS)
+    cut, apart = along_a_line(points.T, WEIGHTS, kept)
+    again, _ = batch(1)
+    stays, valid = recalled(cut, again.T, WEIGHTS)
+    assert bool(apart)
+    assert bool(valid)
+    assert np.sum((np.asarray(stays) > 0) == ~junk) >= N - 3
+    around = jnp.where(junk[:, None], points * jnp.where(np.arange(N) % 2 == 0, 1.0, -1.0)[:, None], points)
+    assert not bool(along_a_line(around.T, WEIGHTS, jnp.where(junk, 0.0, WEIGHTS))[1])  # groups on two sides
 
 
 def test_what_it_remembers_changes_no_result_much():

@@ -14,7 +14,6 @@ import pytest
 import profl
 from profl.client.filters import FILTERS, PaperFilter, RobustFilter, check, get
 from profl.client.filters.points import top_direction
-from profl.quantiles import quick_quantiles
 
 N, D, CHUNK = 500, 5, 20
 EQUAL = jnp.full(N, 1 / N)
@@ -142,14 +141,6 @@ def test_top_direction_with_and_without_a_gram_matrix():
     for part in (points[:20], points):
         exact = np.linalg.svd(np.asarray(part), full_matrices=False)[0][:, 0]
         assert abs(float(exact @ jax.jit(top_direction)(part, jnp.ones(300)))) > 0.999
-
-
-def test_quantiles_by_bisection():
-    values = jax.random.normal(jax.random.key(0), (501,))
-    levels = (0.1, 0.25, 0.5, 0.9)
-    exact = np.quantile(np.asarray(values), levels, method="inverted_cdf")
-    found = jax.jit(quick_quantiles, static_argnums=2)(values, jnp.full(501, 1 / 501), levels)
-    np.testing.assert_allclose(found, exact, rtol=0.01)
 
 
 @pytest.mark.parametrize(

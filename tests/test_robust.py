@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import profl
 from profl import cli, trees
 from profl.cli.bench import BENCHMARKS
-from profl.client.filtering import begin, filter_weights, first_order, gradients
+from profl.client.filtering import begin, filter_weights, gradients, samples
 from profl.client.filters import RobustFilter, keep_all
 from profl.client.sample_size import Evidence, paper_size, variance_size
 from profl.experiments import robust
@@ -73,20 +73,28 @@ def test_no_filter_changes_nothing():
     assert kept == pytest.approx(1)
 
 
-def test_first_order_evidence_is_the_linear_part_of_the_gradient():
-    """Pricing: grad l = -z, which is linear, so both agree up to the median; housing: (theta x - y) x is not."""
-    problem = profl.cases.pricing()
-    theta = jnp.full(5, 2.0)
-    batch = drawn(problem, theta)
-    weights = jnp.full(500, 1 / 500)
-    seen, full = (np.asarray(view(problem.functions, theta, batch, weights)) for view in (first_order, gradients))
-    np.testing.assert_allclose(seen - seen.mean(0), full - full.mean(0), atol=1e-4)
+def test_the_robust_rule_sees_samples_and_not_gradients():
+    """Housing: the gradient (theta x - y) x is skewed where x and y are not."""
     housing = profl.cases.housing()
-    batch = drawn(housing, jnp.ones(1))
-    seen, full = (np.asarray(view(housing.functions, jnp.ones(1), batch, weights)) for view in (first_order, gradients))
-    assert seen.shape == (500, 3)  # beside it x and y, of which the gradient's one number cannot tell
-    skew = [np.mean(((v - v.mean()) / v.std()) ** 3) for v in (seen[:, 0], full[:, 0])]
-    assert abs(skew[0]) < 0.5 < abs(skew[1])
+    batch, weights = drawn(housing, jnp.ones(1)), jnp.full(500, 1 / 500)
+    seen, full = (np.asarray(view(housing.functions, jnp.ones(1), batch, weights)) for view in (samples, gradients))
+    assert seen.shape == (500, 2)
+    skew = [np.max(np.abs(np.mean(((v - v.mean(0)) / v.std(0)) ** 3, axis=0))) for v in (seen, full)]
+    assert skew[0] < 0.5 < skew[1]
+    strategic = profl.cases.strategic()  # labels are no numbers to look at
+    assert samples(strategic.functions, None, drawn(strategic, jnp.ones(2)), weights).shape == (500, 2)
+
+
+def test_the_share_that_is_kept_is_of_the_whole_batch_with_kinds_and_memory():
+    """Two classes, each searched at first and recalled after."""
+    problem = profl.contaminate(profl.cases.strategic(), 0.2, "blob", distance=10)
+    theta, weights, rule = jnp.ones(2), jnp.full(500, 1 / 500), RobustFilter()
+    memory = begin(problem.functions, rule, theta, drawn(problem, theta))
+    step = jax.jit(lambda batch, memory: filter_weights(problem.functions, rule, theta, batch, weights, memory))
+    for seed in range(5):
+        believed, kept, memory = step(drawn(problem, theta, seed=seed), memory)
+        assert kept == pytest.approx(0.8, abs=0.06)  # three standard errors of a binomial
+        assert np.sum(believed) == pytest.approx(1, abs=1e-5)
 
 
 @pytest.mark.parametrize(("clients", "settings"), [(2, SHORT), pytest.param(10, FULL, marks=pytest.mark.slow)])

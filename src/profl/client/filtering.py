@@ -2,14 +2,9 @@
 
 A filter that judges gradients, as the paper's does, sees g_j = grad l(theta; z_j). These are skewed even where the data
 are not (a squared loss: g = (theta x - y) x), and cutting a long tail moves the mean: on clean housing the robust rule
-ended 0.17 above the optimum that way, on retail 1.4. So that rule sees what the gradient is to first order in the data,
-
-    e_j = dg/dz (z~) z_j,        z~ the coordinate-wise median sample,
-
-which is Gaussian where the data are, and beside it z_j itself where z has more numbers than theta, because directions
-of z are lost then: on clean data it now ends where no filter ends. (Where e is zero does not matter to the rule. Left
-like this, the median is not even computed where dg/dz is the same everywhere. Where a sample holds labels, on which
-dg/dz may depend, it is e_j = dg/dz (z~) (z_j - z~), lest samples of two labels lie apart.)
+ended 0.17 above the optimum that way, on retail 1.4. So that rule sees the samples z_j themselves, their floating
+numbers. What the gradient is to first order in them is a linear image of that, and the rule looks along lines. And what
+it learned of one batch holds for the next, because the model is not in it.
 """
 
 from __future__ import annotations
@@ -25,10 +20,8 @@ from profl import trees
 from profl.client.filters import Filter
 from profl.client.filters.lines import Known
 from profl.problem.families import Family
-from profl.quantiles import quick_quantiles
 from profl.typing import Array, Batch, Loss, Theta
 
-MEDIAN = 0.5  # the level of z~
 MUCH = 0.25  # of a batch: where more is dropped, somebody should look whether it is junk
 
 
@@ -88,7 +81,7 @@ def filter_weights(
 
 def _view(filter_: Filter) -> Callable[..., Array]:
     """What the filter gets to see of a batch."""
-    return first_order if getattr(filter_, "first_order", False) else gradients
+    return samples if getattr(filter_, "of_samples", False) else gradients
 
 
 def gradients(problem: HasLoss, theta: Theta, batch: Batch, weights: Array) -> Array:
@@ -96,35 +89,7 @@ def gradients(problem: HasLoss, theta: Theta, batch: Batch, weights: Array) -> A
     return jax.vmap(lambda z: trees.ravel(jax.grad(problem.loss)(theta, z)))(batch)
 
 
-def first_order(problem: HasLoss, theta: Theta, batch: Batch, weights: Array) -> Array:
-    """e_j of every sample, with z_j beside it where that says more: (n, d) or (n, d + numbers in z)."""
-    floats, rebuild = _floats(batch)
-    middle = [quick_quantiles(jnp.moveaxis(leaf, 0, -1), weights, (MEDIAN,))[..., 0] for leaf in floats]
-    if len(floats) == len(jax.tree.leaves(batch)):
-        moves = floats
-    else:
-        moves = [leaf - centre for leaf, centre in zip(floats, middle, strict=True)]
-
-    def slope(z: Batch, move: list[Array]) -> Array:
-        def gradient(values: list[Array]) -> Array:
-            return trees.ravel(jax.grad(problem.loss)(theta, rebuild(z, values)))
-
-        return jax.jvp(gradient, (middle,), (move,))[1]
-
-    seen = jax.vmap(slope)(batch, moves)
-    own = jnp.concatenate([move.reshape(move.shape[0], -1) for move in moves], axis=1)
-    return jnp.concatenate([seen, own], axis=1) if own.shape[1] > seen.shape[1] else seen
-
-
-def _floats(batch: Batch) -> tuple[list[Array], Callable[[Batch, list[Array]], Batch]]:
-    """The floating leaves of a batch, and a function that puts other values in their place."""
-    leaves, tree = jax.tree.flatten(batch)
-    places = [i for i, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-
-    def rebuild(z: Batch, values: list[Array]) -> Batch:
-        own = jax.tree.leaves(z)
-        for place, value in zip(places, values, strict=True):
-            own[place] = value
-        return jax.tree.unflatten(tree, own)
-
-    return [leaves[i] for i in places], rebuild
+def samples(problem: HasLoss, theta: Theta, batch: Batch, weights: Array) -> Array:
+    """The floating numbers of every sample: (n, numbers)."""
+    leaves = [leaf for leaf in jax.tree.leaves(batch) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    return jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=1)

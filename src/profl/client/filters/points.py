@@ -36,6 +36,11 @@ def projected(direction: Array, points: Array) -> Array:
     return direction @ points if jax.default_backend() == "cpu" else jnp.sum(direction[:, None] * points, axis=0)
 
 
+def shares(weights: Array) -> Array:
+    """Weights that sum to one."""
+    return weights / jnp.maximum(jnp.sum(weights), jnp.finfo(weights.dtype).tiny)
+
+
 def mean_of(points: Array, weights: Array) -> Array:
     """The weighted mean of (d, n) points: (d,)."""
     return weighed(points, weights) / jnp.maximum(jnp.sum(weights), jnp.finfo(points.dtype).tiny)

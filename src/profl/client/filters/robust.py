@@ -17,7 +17,8 @@ import numpy as np
 
 from profl import checks, trees
 from profl.client.filters.lines import EVEN, NEAR, RISE, RISE_ALONE, Known, groups
-from profl.client.filters.memory import NOT_YET, Cut, Memory, learned, nothing, recalled, usual
+from profl.client.filters.look import look
+from profl.client.filters.memory import NOT_YET, Cut, Memory, along_a_line, learned, nothing, recalled, usual
 from profl.client.filters.points import mean_of
 from profl.client.filters.shape import shape_of
 from profl.client.filters.suspicion import figures, gaussian, where_needed
@@ -66,7 +67,7 @@ class RobustFilter:
     rounds: int = 4
     least: int = 12
     reference: Any = None
-    first_order = True  # see ``profl.client.filtering``
+    of_samples = True  # see ``profl.client.filtering``
 
     def __post_init__(self) -> None:
         share = checks.real("at_most", self.at_most)
@@ -95,9 +96,8 @@ class RobustFilter:
         if gradients.shape[0] < self.least:
             return weights, memory
         points = gradients.T
-        kept, valid = recalled(memory.cut, points, weights)
-        told = figures(points, kept)
-        calm = valid & (gaussian(told) | usual(memory, told))
+        kept, valid, told = look(memory.cut, points, weights)
+        calm = valid & (gaussian(told) | usual(memory, told, kept))
         given = ((points, weights, memory, vetted), (kept, memory), ~calm)
         found = where_needed(self)(*jax.tree.map(lambda leaf: leaf[None], given))
         return jax.tree.map(lambda leaf: leaf[0], found)
@@ -120,7 +120,9 @@ class RobustFilter:
         going = jax.lax.while_loop(lambda state: state[3] & (state[4] < self.rounds), body, start)
         kept, cut, told, _, _ = going
         alone = jnp.sum(recalled(cut, points, weights)[0] > 0) == jnp.sum(kept > 0)
-        return kept, trees.where(alone, learned(memory, cut, told), nothing(points.shape[0])._replace(cut=cut))
+        other, apart = along_a_line(points, weights, kept)
+        cut = trees.where(alone | ~apart, cut, other)
+        return kept, trees.where(alone | apart, learned(memory, cut, told), nothing(points.shape[0])._replace(cut=cut))
 
     def _inside(self, points: Array, present: Array, total: Array, vetted: Known | None) -> tuple[Array, Cut]:
         """Which of the present samples stay, if ``total`` were there at first, and the cut that says so."""

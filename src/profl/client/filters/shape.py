@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl.client.filters.lines import Bulk, bulk_of
-from profl.client.filters.points import POWER_STEPS, SMALL, TILT
+from profl.client.filters.points import POWER_STEPS, SMALL, TILT, shares
 from profl.linear import inverse
 from profl.loops import short_loop
 from profl.typing import Array
@@ -119,22 +119,29 @@ def _refined(spread: Spread, direction: Array) -> Array:
 
     C holds the group itself: along it clean data look narrow, and t is blurred by all that is as wide.
     """
-    moved, weight, _, covariance, _, free = spread
+    moved, weight, _, covariance, _, _ = spread
     assert covariance is not None
     along = direction @ moved
     ahead = along > AHEAD * jnp.sqrt(direction @ covariance @ direction)
 
-    def mean(chosen: Array) -> tuple[Array, Array]:
-        own = jnp.where(chosen, weight, 0.0)
-        own = own / jnp.maximum(jnp.sum(own), jnp.finfo(own.dtype).tiny)
-        return moved @ own, own
+    return between(moved, jnp.where(ahead, 0.0, weight), jnp.where(ahead, weight, 0.0))
 
-    there, _ = mean(ahead)
-    here, own = mean(~ahead)
-    rest = moved - here[:, None]
-    inner = (rest * own) @ rest.T
-    ridge = RIDGE * jnp.trace(inner) / free + jnp.where(jnp.diag(covariance) > 0, 0.0, 1.0)
-    return inverse(inner + jnp.diag(ridge)) @ (there - here)
+
+def between(points: Array, here: Array, there: Array) -> Array:
+    """Fisher's line from samples with the weights ``here`` to those ``there``, by the covariance of the first.
+
+    Beyond ``SMALL`` coordinates by their variances alone.
+    """
+    here, there = shares(here), shares(there)
+    centre = points @ here
+    rest, apart = points - centre[:, None], points @ there - centre
+    variance = rest**2 @ here
+    usable = variance > 0
+    scale = jnp.where(usable, jax.lax.rsqrt(jnp.where(usable, variance, 1.0)), 0.0)
+    if points.shape[0] > SMALL:
+        return apart * scale**2
+    rest = rest * scale[:, None]
+    return scale * (inverse((rest * here) @ rest.T + jnp.diag(jnp.where(usable, RIDGE, 1.0))) @ (scale * apart))
 
 
 def _around(z: Array, present: Array, usable: Array, full: bool) -> Spread:
