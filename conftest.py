@@ -16,7 +16,7 @@ from pathlib import Path
 
 FLAGS = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
 KNOWN = ("0.10.",)  # jaxlib that knows these flags: one that does not ends the process
-if version("jaxlib").startswith(KNOWN):
+if version("jaxlib").startswith(KNOWN) and FLAGS not in os.environ.get("XLA_FLAGS", ""):  # a worker has inherited them
     os.environ["XLA_FLAGS"] = f"{FLAGS} {os.environ.get('XLA_FLAGS', '')}".strip()
 CACHE = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent / ".cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
@@ -31,8 +31,9 @@ collect_ignore_glob = (
 
 
 LONG = (
-    *("test_methods", "test_docs", "test_engines", "test_convergence", "test_prm", "test_problem", "test_speed"),
-    *("test_flower", "test_reproduce", "test_settled", "test_robust", "test_examples", "test_checkpoints"),
+    *("test_methods", "test_docs", "test_robust", "test_engines", "test_filter_shapes", "test_speed", "test_settled"),
+    *("test_convergence", "test_flower", "test_prm", "test_bench_deployments", "test_problem", "test_rules"),
+    *("test_loop", "test_clusters", "test_checkpoints", "test_dropped", "test_gradient", "test_cli"),
 )
 
 

@@ -13,6 +13,7 @@ import pytest
 import profl
 from profl import random
 from profl.server import rate
+from tests.problems import unmeasured
 from tests.test_units import CASE, SETTINGS, UNITS, Elsewhere, moved
 
 
@@ -62,7 +63,8 @@ def test_the_same_run_in_other_units():
     runs = []
     with jax.enable_x64(True):
         for where in (Elsewhere(), Elsewhere(256.0, UNITS)):
-            run = profl.simulate(moved(CASE, where), profl.pofl("auto", correction="scaffold"), **SETTINGS)
+            case = unmeasured(moved(CASE, where))
+            run = profl.simulate(case, profl.pofl("auto", correction="scaffold"), **SETTINGS)
             runs.append(where.inside(run.theta))
     np.testing.assert_allclose(runs[1], runs[0], atol=1e-5)
     assert np.all(np.ptp(runs[0], axis=1) > 0.1)  # it went somewhere

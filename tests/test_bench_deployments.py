@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -46,7 +49,34 @@ def test_without_a_model_space_the_bandit_looks_where_runs_start():
     assert np.all((lower > -5) & (lower < -2) & (upper > 2) & (upper < 5))
 
 
-def test_one_row_to_the_file_and_the_picture(tmp_path, monkeypatch):
+@dataclass(frozen=True)
+class Quick(profl.Method):
+    """Stands in for the method of the claims and is quick to compile: retraining that states what it expects."""
+
+    name = methods.SUBJECT
+
+    def step(self, problem, state, theta, arrival, key):
+        def mean_loss(model):
+            return arrival.weights @ jax.vmap(problem.loss, (None, 0))(model, arrival.batch)
+
+        loss, slope = jax.value_and_grad(mean_loss)(theta)
+        return problem.project(theta - 0.01 * slope), state, {"loss": loss}
+
+    def open(self, problem, theta):
+        return jnp.zeros(())
+
+    def combine(self, problem, server, theta, reports, weights, accepted, key):
+        model, _, mail = super().combine(problem, server, theta, reports, weights, accepted, key)
+        return model, server + 1, mail
+
+    def outlook(self, problem, server):
+        return profl.Outlook(1 / server, 0.1 / server, 1 / server, 0.0)
+
+
+@pytest.mark.parametrize("subject", [Quick, pytest.param(profl.prm, marks=pytest.mark.slow)])
+def test_one_row_to_the_file_and_the_picture(subject, tmp_path, monkeypatch):
+    monkeypatch.setitem(profl.ALGORITHMS, methods.SUBJECT, subject)
+    monkeypatch.setattr(jax, "clear_caches", lambda: None)  # the tests after this one need what was compiled
     monkeypatch.setattr(deployments, "QUICK_ROWS", ("housing",))
     monkeypatch.setattr(deployments.trials, "HARMED", ())
     monkeypatch.setattr(deployments.trials, "LATEST", 12)

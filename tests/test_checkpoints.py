@@ -21,10 +21,10 @@ from tests import killed
 ROOT = Path(__file__).parent.parent
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("shared", "adaptive")]
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("simulate", "shared", "adaptive")]
 
 
-@pytest.mark.parametrize("engine", ["loop", "simulate", *SLOW])
+@pytest.mark.parametrize("engine", ["loop", *SLOW])  # test_methods: a simulation in parts
 def test_a_run_in_parts_has_the_same_bits(engine, tmp_path):
     whole = killed.run(engine, tmp_path / "whole")
     for rounds in (1, 5, 12):

@@ -62,8 +62,17 @@ def test_unbiased(name):
     assert np.all(errors < 0.02 * (1 + np.abs(exact)))  # or the line above could not fail
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
-@pytest.mark.parametrize("sizes", [(64, 1024), pytest.param((64, 256, 1024, 4096), marks=pytest.mark.slow)], ids=len)
+RATES = ("pricing", "group_pricing", "strategic", "housing, score")  # of every kind of family, and of both second terms
+EVERY = (64, 256, 1024, 4096)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        *((name, (64, 1024)) for name in RATES),
+        *(pytest.param(name, EVERY, marks=pytest.mark.slow) for name in PROBLEMS),
+    ],
+)
 def test_error_falls_like_the_root_of_n(name, sizes):
     rms = []
     for n in sizes:

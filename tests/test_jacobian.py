@@ -196,7 +196,7 @@ def test_at_an_edge_only_the_ignorant_move_inwards():
         assert max(deltas) <= 0
 
 
-@pytest.mark.parametrize("window", [1, 200])
+@pytest.mark.parametrize("window", [1, pytest.param(200, marks=pytest.mark.slow)])
 def test_the_default_needs_no_window(window):
     """Housing with the paper's own H = 1: differences explode, the default does not."""
     settings = {"rounds": 100, "samples": 500, "seeds": range(4), "progress": False}

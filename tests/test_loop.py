@@ -23,8 +23,8 @@ SMALL = {"rounds": 4, "local_steps": 2, "progress": False}
     "method",
     [
         pytest.param(profl.pfl(), marks=pytest.mark.slow),
-        profl.pofl(),
-        profl.profl(filter="none", share=2),
+        pytest.param(profl.pofl(), marks=pytest.mark.slow),
+        profl.profl(filter="none", share=2),  # the same step, and what is shared
         pytest.param(profl.profl(filter="none", samples=profl.AdaptiveSamples(0.2, 20, 80)), marks=pytest.mark.slow),
     ],
     ids=["pfl", "pofl", "shared", "adaptive"],

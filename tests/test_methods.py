@@ -125,7 +125,7 @@ def test_one_trajectory_in_every_engine(name, attack):
     assert np.max(np.abs(fast.theta[:, -1] - fast.theta[:, 0])) > 1e-4  # it moved
 
 
-CHECKPOINTED = [*(pytest.param(n, marks=pytest.mark.slow) for n in ("two_stage", "dfo")), "postal", "profl, corrected"]
+CHECKPOINTED = ["postal", *(pytest.param(n, marks=pytest.mark.slow) for n in ("two_stage", "dfo", "profl, corrected"))]
 
 
 @pytest.mark.parametrize("name", CHECKPOINTED)
@@ -164,9 +164,12 @@ def test_an_exchange_deploys_nothing():
     assert messages == 4 * 3 * (1 + method.exchanges)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_run_states_what_its_method_was_made_with_and_can_be_written_down(name, tmp_path):
-    method = ALGORITHMS[name]()
+STATED = [(name, {}) for name in ALGORITHMS if name != "profl"] + [("profl", {"filter": "none"})]
+
+
+@pytest.mark.parametrize(("name", "parts"), [*STATED, pytest.param("profl", {}, marks=pytest.mark.slow)])
+def test_a_run_states_what_its_method_was_made_with_and_can_be_written_down(name, parts, tmp_path):
+    method = ALGORITHMS[name](**parts)
     run = profl.simulate(CASE, method, seeds=[0], **SMALL)
     stated = {field.name for field in fields(method)} - {"name", "pooled"}
     assert stated <= set(run.settings)

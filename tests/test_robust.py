@@ -20,6 +20,7 @@ from profl.client.sample_size import Evidence, paper_size, variance_size
 from profl.experiments import robust
 from profl.server.attacks import apply, get, hostile_clients
 from profl.server.clusters import Clusters
+from tests.problems import unmeasured
 
 SHORT = {"rounds": 60, "samples": 500, "seeds": range(1), "progress": False}
 FULL = {**SHORT, "seeds": range(2)}
@@ -133,12 +134,15 @@ def test_the_published_bound_is_guarded():
     assert int(paper_size(size, 0.01, 1e-6 * losses, gradient, slope, one)) == pytest.approx(369, abs=1)
 
 
-@pytest.mark.parametrize("settings", [SHORT, pytest.param({**FULL, "rounds": 100}, marks=pytest.mark.slow)])
-def test_adaptive_runs_draw_fewer_samples_within_the_tolerance(settings):
-    method = profl.profl(filter="none", samples=profl.AdaptiveSamples(0.1, 50, 1000))
-    run = profl.simulate(profl.cases.pricing(), method, **{**settings, "samples": 1000})
+@pytest.mark.parametrize(
+    ("most", "settings"), [(200, SHORT), pytest.param(1000, {**FULL, "rounds": 100}, marks=pytest.mark.slow)]
+)
+def test_adaptive_runs_draw_fewer_samples_within_the_tolerance(most, settings):
+    """At most half of what they may."""
+    method = profl.profl(filter="none", samples=profl.AdaptiveSamples(0.1, 50, most))
+    run = profl.simulate(profl.cases.pricing(), method, **{**settings, "samples": most})
     mean = run.samples[:, -1] / run.deployments[:, -1]
-    assert np.all((mean >= 50) & (mean <= 500))
+    assert np.all((mean >= 50) & (mean <= most / 2))
     assert run.tail_excess().mean() <= 0.1
 
 
@@ -199,7 +203,7 @@ def test_the_fitting_rule_withstands_and_the_mean_does_not(attack, settings):
 
 
 def test_refused_reports_are_counted_and_the_run_goes_on():
-    run = profl.simulate(profl.cases.pricing(), profl.pofl(), attack="nan", hostile=[3, 5], **FULL)
+    run = profl.simulate(unmeasured(profl.cases.pricing()), profl.pofl(), attack="nan", hostile=[3, 5], **FULL)
     assert run.refused[:, -1].tolist() == [120, 120]
     assert run.first_refused == ((1, 3), (1, 3))
     assert not run.diverged.any()
@@ -209,10 +213,11 @@ def test_refused_reports_are_counted_and_the_run_goes_on():
 @pytest.mark.parametrize("engine", ["fast", pytest.param("debug", marks=pytest.mark.slow)])
 def test_too_few_reports_stop_the_run_and_keep_what_was_done(engine):
     settings = {"rounds": 4, "samples": 20, "seeds": [0], "progress": False, "engine": engine}
+    case = unmeasured(profl.cases.pricing())
     with pytest.raises(profl.TooFewReports, match=r"round 1: fewer than min_reports=9 of the 10") as found:
-        profl.simulate(profl.cases.pricing(), profl.pofl(), attack="nan", min_reports=9, **settings)
+        profl.simulate(case, profl.pofl(), attack="nan", min_reports=9, **settings)
     assert found.value.run.theta.shape[0] == 1
-    run = profl.simulate(profl.cases.pricing(), profl.pofl(), attack="nan", min_reports=8, **settings)
+    run = profl.simulate(case, profl.pofl(), attack="nan", min_reports=8, **settings)
     assert run.rounds[-1] == 4
 
 

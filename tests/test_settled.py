@@ -106,12 +106,27 @@ STOPS = {
 
 
 EVERYWHERE = ("good, with exchanges", "spent")  # how it is judged is the same code in every engine
+ONCE = (*EVERYWHERE, "no cost")  # in a run; of the others by default the judgement alone
+
+
+@pytest.mark.parametrize("name", STOPS)
+def test_it_is_judged_after_every_round(name):
+    method, stop, end, reason = STOPS[name]
+    why = []
+    for round_ in range(1, 10):
+        turns = jnp.asarray((1.0 + method.exchanges) * round_)
+        why.append(int(stop.why(method.outlook(None, {"turns": turns, "pace": method.pace}), 2 * round_)))
+    done = next((round_ for round_, found in enumerate(why, 1) if found), None)
+    assert done == end
+    assert end is None or REASONS[why[end - 1]] == reason
 
 
 @pytest.mark.parametrize(
     ("name", "engine"),
     [
-        pytest.param(name, engine, marks=needs_flower if engine == "flower" else ())
+        pytest.param(
+            name, engine, marks=needs_flower if engine == "flower" else () if name in ONCE else pytest.mark.slow
+        )
         for name in STOPS
         for engine in (ENGINES if name in EVERYWHERE else ["fast"])
     ],

@@ -173,7 +173,13 @@ def test_only_what_needs_it_is_cut_however_batches_are_mapped(clean, junk, rows)
     assert not untouched[clean:].any()
 
 
-@pytest.mark.parametrize("case", [profl.cases.pricing, profl.cases.housing, profl.cases.strategic, profl.cases.retail])
+CASES = [
+    *(profl.cases.pricing, profl.cases.strategic),
+    *(pytest.param(case, marks=pytest.mark.slow) for case in (profl.cases.housing, profl.cases.retail)),
+]
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_single_precision_steps_like_double(case):
     """Ten steps of PoFL on the same batches in both precisions."""
     problem = case(clients=2)

@@ -94,6 +94,7 @@ def _bits(key: Key, shape: tuple[int, ...]) -> Array:
     return a ^ b
 
 
+@jax.jit  # traced once for all keys, in programs and outside
 def threefry(key: Array, a: Array, b: Array) -> tuple[Array, Array]:
     """Threefry-2x32 with 20 rounds (Salmon et al. 2011) of the counters (a, b), under a key of two words."""
     words = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(_PARITY))

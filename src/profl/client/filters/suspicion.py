@@ -143,13 +143,15 @@ def where_needed(filter_: Searcher) -> Callable[..., Found]:
     search all of them when one needs it.
     """
 
+    search = jax.jit(filter_.search)  # traced once, though vmap has ``several`` traced again at every level
+
     @custom_vmap
     def several(batches: Any, known: Found, needed: Array) -> Found:
         def search_some(most: int, state: tuple[Found, Array]) -> tuple[Found, Array]:
             found, left = state
             chosen = jnp.argsort(~left)[:most]
             old, own = (jax.tree.map(lambda leaf: leaf[chosen], tree) for tree in (found, batches))
-            new = trees.where(left[chosen], jax.vmap(filter_.search)(*own), old)
+            new = trees.where(left[chosen], jax.vmap(search)(*own), old)
             return jax.tree.map(lambda leaf, rows: leaf.at[chosen].set(rows), found, new), left.at[chosen].set(False)
 
         state, few = (known, needed), min(needed.size, max(FEWEST_AT_ONCE, needed.size // PART_AT_ONCE))
