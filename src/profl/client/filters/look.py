@@ -57,22 +57,24 @@ def in_one_reading(cuts: Cut, points: Array, weights: Array) -> Look:
     def program(numbers: Any, points: Any, weights: Any, kept_at: Any, valid_at: Any, told_at: Any) -> None:
         batch, place = pallas.program_id(0), jnp.arange(length)
         here = place < n
-        told = iter([numbers[batch, i] for i in range(sum(sizes))])
-        direction, *rest = ([next(told) for _ in range(size)] for size in sizes)
-        centre, inner, outer, crowd, beyond = rest
+        each_number = iter([numbers[batch, i] for i in range(sum(sizes))])
+        parts: Any = [[next(each_number) for _ in range(size)] for size in sizes]
+        direction, centre, inner, outer, crowd, beyond = parts
         cut = Cut(direction, centre[0], inner, outer, crowd[0], beyond[0])
         rows = [triton.load(points.at[batch, i, place], mask=here, other=0.0) for i in range(d)]
         weights = triton.load(weights.at[batch, place], mask=here, other=0.0)
-        line = sum(part * row for part, row in zip(direction, rows, strict=True))
+        line: Any = sum(part * row for part, row in zip(direction, rows, strict=True))
         kept, valid = within(cut, line, weights, sum(part**2 for part in direction) > 0)
         share = shares(kept)
         each = [coordinate(row, share) for row in rows]
-        together = sum((weighed(a.moved * b.moved, share) * a.scale * b.scale) ** 2 for a, b in combinations(each, 2))
-        distance = sum((one.scale * one.moved) ** 2 for one in each)
-        sums = sum(one.oddness for one in each), sum(one.variance for one in each)
+        pairs = combinations(each, 2)
+        together: Any = sum((weighed(a.moved * b.moved, share) * a.scale * b.scale) ** 2 for a, b in pairs)
+        distance: Any = sum((one.scale * one.moved) ** 2 for one in each)
+        oddness: Any = sum(one.oddness for one in each)
+        variance: Any = sum(one.variance for one in each)
         triton.store(kept_at.at[batch, place], kept, mask=here)
         valid_at[batch] = valid
-        for i, figure in enumerate(compared(d, *sums, jnp.asarray(together), distance, share)):
+        for i, figure in enumerate(compared(d, oddness, variance, jnp.asarray(together), distance, share)):
             told_at[batch, i] = figure
 
     like = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((batches, n), (batches, FIGURES))]

@@ -106,9 +106,9 @@ def along_a_line(points: Array, weights: Array, kept: Array) -> tuple[Cut, Array
     ahead = (gone > 0) & (line > last)
     first = jnp.min(jnp.where(ahead, line, NOT_YET))
     beyond = jnp.sum(jnp.where(ahead, gone, 0.0))
-    limits = [jnp.stack([jnp.asarray(NOT_YET), above]) for above in (last, (last + first) / 2)]
+    inner, outer = (jnp.stack([jnp.asarray(NOT_YET), above]) for above in (last, (last + first) / 2))
     apart = (beyond > MOST * jnp.sum(gone)) & (first - last > GAP * last)
-    return Cut(direction, centre, *limits, jnp.zeros(()), beyond / jnp.sum(weights)), apart
+    return Cut(direction, centre, inner, outer, jnp.zeros(()), beyond / jnp.sum(weights)), apart
 
 
 def usual(memory: Memory, told: Array, kept: Array) -> Array:
