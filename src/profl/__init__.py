@@ -30,6 +30,7 @@ from profl.engines.schedule import Schedule
 from profl.problem.contamination import contaminate
 from profl.problem.families import ClassMeans, Family, GaussianMean, GroupShares, LinearGaussian
 from profl.problem.live import LiveProblem
+from profl.problem.memory import drifting, slow, staggered
 from profl.problem.problem import Box, Problem
 from profl.problem.reaction import Reaction, SampledReaction
 from profl.results.files import load
@@ -83,6 +84,7 @@ __all__ = [
     "contaminate",
     "data",
     "dfo",
+    "drifting",
     "load",
     "pfl",
     "pg",
@@ -93,6 +95,8 @@ __all__ = [
     "rrm",
     "simulate",
     "simulated_clients",
+    "slow",
+    "staggered",
     "train",
     "two_stage",
 ]

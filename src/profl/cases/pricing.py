@@ -40,6 +40,8 @@ class Demand(Reaction):
     curve: str = "linear"
     sd: float = 1.0
 
+    level = "mu0"  # what moves where demand drifts
+
     def parameters(self, theta: Array, client: Client) -> Array:
         if self.curve == "linear":
             return client["mu0"] - client["gamma"] * theta

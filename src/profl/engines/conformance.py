@@ -27,7 +27,7 @@ from profl import checks, random, trees
 from profl.client.filtering import MUCH, begin, filter_weights
 from profl.client.filters import RobustFilter
 from profl.engines.live import batches
-from profl.engines.live.workers import call, takes_step
+from profl.engines.live.workers import call, taken
 from profl.problem.families import Family
 from profl.problem.live import LiveProblem
 from profl.problem.problem import Functions, Problem
@@ -180,7 +180,7 @@ def _deployer(world: Problem, client: Any, samples: int, like: Batch, timeout: f
         return world.reaction.sample(random.data_key(random.seed_key(0), 0, step), theta, row, samples)
 
     def theirs(theta: Theta, step: int) -> Batch:
-        named = {"step": step} if takes_step(client.deploy) else {}
+        named = taken(client.deploy, step=step)
         answer = call(client.deploy, jax.tree.map(np.array, theta), samples, timeout=timeout, **named)
         return answer.batch if isinstance(answer, batches.Delayed) else answer
 

@@ -85,7 +85,7 @@ def figure_names(plan: Plan) -> tuple[str, ...]:
 
     def figures(population: Population, theta: Theta) -> dict[str, Array]:
         view = client_view(settings, trees.take(population, 0))
-        return settings.method.figures(view, first_state(settings, population, theta), theta)
+        return settings.method.figures(view, first_state(settings, population, theta).own, theta)
 
     return tuple(jax.eval_shape(figures, plan.population, trees.take(plan.models, 0)))
 
@@ -172,10 +172,10 @@ def blank(plan: Plan) -> Work:
 def _row(settings: Settings, figures: tuple[str, ...], row: Population, now: Progress) -> Work:
     view, method = client_view(settings, row), settings.method
     info = {name: total / settings.local_steps for name, total in now.info.items()}
-    stated = method.figures(view, now.state, now.theta)
+    stated = method.figures(view, now.state.own, now.theta)
     return Work(
         states=now.state,
-        reports=method.report(view, now.state, now.theta),
+        reports=method.report(view, now.state.own, now.theta),
         regret=now.regret,
         info=info,
         figures={name: stated[name] for name in figures},

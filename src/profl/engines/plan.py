@@ -142,16 +142,24 @@ def make_plan(problem: Problem, method: Method, schedule: Schedule, prng: str = 
     return Plan(settings, population, seeds, roots, models, problem.count if method.pooled else 1)
 
 
-def first_states(settings: Settings, population: Population, theta: Theta) -> Any:
+class Kept(NamedTuple):
+    """What goes from step to step at a client."""
+
+    own: Any  # the method's state
+    world: Any  # that of its people, where they are simulated: ``Reaction.start``
+
+
+def first_states(settings: Settings, population: Population, theta: Theta) -> Kept:
     """The state of every client before its first step, stacked."""
     batch = batch_shape(settings, population, theta, settings.samples)
-    state = settings.method.init(settings.server, theta, batch)
-    return trees.copies(state, trees.rows(population.clients))
+    own = settings.method.init(settings.server, theta, batch)
+    world = jax.vmap(lambda client: settings.functions.reaction.start(theta, client))(population.clients)
+    return Kept(trees.copies(own, trees.rows(population.clients)), world)
 
 
-def first_state(settings: Settings, population: Population, theta: Theta) -> Any:
+def first_state(settings: Settings, population: Population, theta: Theta, client: int = 0) -> Kept:
     """The state of one client before its first step."""
-    return trees.take(first_states(settings, trees.take(population, slice(0, 1)), theta), 0)
+    return trees.take(first_states(settings, trees.take(population, slice(client, client + 1)), theta), 0)
 
 
 def batch_shape(settings: Settings, population: Population, theta: Theta, n: int) -> Batch:
@@ -170,7 +178,7 @@ def describe(plan: Plan) -> Layout:
     batch = batch_shape(settings, population, theta, 1)
 
     def crossing(theta: Theta) -> tuple[Any, Any]:
-        state = first_state(settings, population, theta)
+        state = first_state(settings, population, theta).own
         view = settings.functions.view(trees.take(population.clients, 0))
         return method.report(view, state, theta), method.mail_like(view, state)
 

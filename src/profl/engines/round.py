@@ -95,7 +95,7 @@ def reports(settings: Settings, rows: Population, states: Any, thetas: Theta, ch
     """What the clients send, one row each."""
 
     def one(row: Population, state: Any, theta: Theta) -> Report:
-        return settings.method.report(client_view(settings, row), state, theta)
+        return settings.method.report(client_view(settings, row), state.own, theta)
 
     return _each(one, chunk, rows, states, thetas)
 
@@ -127,7 +127,8 @@ def deliver(
     """The models that the clients go on with, and their states, once the mail is there."""
 
     def one(row: Population, state: Any, mail: Any) -> tuple[Theta, Any]:
-        return settings.method.receive(client_view(settings, row), state, found.theta, mail)
+        theta, own = settings.method.receive(client_view(settings, row), state.own, found.theta, mail)
+        return theta, state._replace(own=own)
 
     return _each(one, chunk, rows, states, found.mail)
 
@@ -226,7 +227,7 @@ def final(settings: Settings, population: Population, carry: Carry) -> Any:
 def _final(settings: Settings, population: Population, carry: Carry) -> Any:
     def one(row: Population, state: Any) -> Any:
         view = client_view(settings, row)
-        return settings.method.final(view, state, settings.method.report(view, state, carry.theta))
+        return settings.method.final(view, state.own, settings.method.report(view, state.own, carry.theta))
 
     return jax.vmap(one)(population, carry.states)
 

@@ -13,18 +13,20 @@ import jax.numpy as jnp
 
 from profl import random, trees
 from profl.algorithms.method import Arrival
-from profl.engines.plan import Population, Settings
+from profl.engines.plan import Kept, Population, Settings
 from profl.problem.problem import View
 from profl.server.attacks import Attack, Poisoned
 from profl.stages import stage
 from profl.typing import Array, Batch, Client, Key, Theta
+
+WORLD = 0x776F726C  # "worl"; folded into a step's key it gives that of the people's own moves
 
 
 class Progress(NamedTuple):
     """A client in the middle of a round."""
 
     theta: Theta
-    state: Any
+    state: Kept
     regret: Array  # risk of what it deployed above L_i(PO), summed over its steps
     info: dict[str, Array]  # the numbers that its steps state, summed
 
@@ -39,7 +41,7 @@ def client_view(settings: Settings, row: Population) -> View:
 
 def samples_wanted(settings: Settings, row: Population, state: Any) -> Array:
     """How many samples a client draws in each step of the next round; one number per member where it is pooled."""
-    return row.counts if settings.method.sizes is None else settings.method.samples_wanted(state)
+    return row.counts if settings.method.sizes is None else settings.method.samples_wanted(state.own)
 
 
 def start(settings: Settings, theta: Theta, state: Any) -> Progress:
@@ -53,22 +55,24 @@ def step_key(settings: Settings, root: Key, client: Array | int, round_: Array |
 
 
 def deploy(settings: Settings, row: Population, key: Key, now: Progress) -> tuple[Theta, Progress]:
-    """What goes out in place of theta, and its risk on the account of what was deployed."""
-    deployed, state = settings.method.deploy(client_view(settings, row), now.state, key, now.theta)
+    """What goes out in place of theta; people begin to react, and its risk goes on the account of what was deployed."""
+    reaction = settings.functions.reaction
+    deployed, own = settings.method.deploy(client_view(settings, row), now.state.own, key, now.theta)
+    with stage("reaction") as seen:
+        world = seen(reaction.move(now.state.world, jax.random.fold_in(key, WORLD), deployed, row.clients))
     regret = now.regret
     if settings.measured:
         with stage("risk") as seen:
-            decoupled = settings.functions.reaction.decoupled
-            assert decoupled is not None
-            regret = seen(regret + decoupled(deployed, deployed, row.clients) - row.floor)
-    return deployed, now._replace(state=state, regret=regret)
+            regret = seen(regret + reaction.risk_in(world, deployed, deployed, row.clients) - row.floor)
+    return deployed, now._replace(state=Kept(own, world), regret=regret)
 
 
 def use(settings: Settings, row: Population, key: Key, now: Progress, arrival: Arrival) -> Progress:
     """The client after it has made use of what a deployment brought in."""
     view = client_view(settings, row)
-    theta, state, info = settings.method.step(view, now.state, now.theta, arrival, key)
-    return now._replace(theta=theta, state=state, info={name: now.info[name] + info[name] for name in now.info})
+    theta, own, info = settings.method.step(view, now.state.own, now.theta, arrival, key)
+    info = {name: now.info[name] + info[name] for name in now.info}
+    return now._replace(theta=theta, state=now.state._replace(own=own), info=info)
 
 
 def simulated_step(
@@ -85,7 +89,8 @@ def simulated_step(
     key = step_key(settings, root, client, round_, r)
     deployed, now = deploy(settings, row, key, now)
     with stage("sample") as seen:  # line 5: the environment changes, n_i samples come in
-        batch = seen(_drawn(settings, key, deployed, row, weights.shape[0] // row.counts.size, round_))
+        n = weights.shape[0] // row.counts.size
+        batch = seen(_drawn(settings, key, now.state.world, deployed, row, n, round_))
     last = r == settings.local_steps - 1
     return use(settings, row, key, now, Arrival(batch, weights, deployed, last))
 
@@ -95,9 +100,9 @@ def batch_weights(settings: Settings, n: int, row: Population, state: Any) -> Ar
     return settings.functions.reaction.weights(row.clients, n, samples_wanted(settings, row, state))
 
 
-def _drawn(settings: Settings, key: Key, deployed: Theta, row: Population, n: int, round_: Array) -> Batch:
+def _drawn(settings: Settings, key: Key, world: Any, deployed: Theta, row: Population, n: int, round_: Array) -> Batch:
     def make() -> Batch:
-        return sample_batch(settings, key, deployed, row.clients, n)
+        return sample_batch(settings, key, world, deployed, row.clients, n)
 
     return trees.written(make, round_ >= 0) if settings.method.rereads else make()
 
@@ -115,15 +120,15 @@ def local_steps(
     return jax.lax.scan(body, start(settings, theta, state), jnp.arange(settings.local_steps))[0]
 
 
-def sample_batch(settings: Settings, key: Key, theta: Theta, client: Client, n: int) -> Batch:
-    """n samples of what comes in when theta is deployed at a client.
+def sample_batch(settings: Settings, key: Key, world: Any, theta: Theta, client: Client, n: int) -> Batch:
+    """n samples of what comes in when theta is deployed at a client whose people are in the state ``world``.
 
     Where n varies, they are drawn in blocks with a key each, so that a smaller batch is the beginning of a larger one
     and the samples do not depend on how many more an engine draws for its own convenience.
     """
     reaction, sizes = settings.functions.reaction, settings.method.sizes
     if sizes is None:
-        return reaction.sample(key, theta, client, n)
+        return reaction.sample_in(world, key, theta, client, n)
     block = sizes[0]
     keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(n // block))
-    return trees.joined(jax.vmap(lambda k: reaction.sample(k, theta, client, block))(keys))
+    return trees.joined(jax.vmap(lambda k: reaction.sample_in(world, k, theta, client, block))(keys))

@@ -48,7 +48,9 @@ class ContaminatedReaction(Reaction):
         The samples that are not junk are exactly those that ``clean`` draws from the same key. (Compiled, a few may
         differ in their last bits: what is fused with the junk may be rounded once where ``clean`` alone rounds twice.)
         """
-        batch = self.clean.sample(key, theta, client["clean"], n)
+        return self._mixed(self.clean.sample(key, theta, client["clean"], n), key, theta, client)
+
+    def _mixed(self, batch: Batch, key: Key, theta: Theta, client: Client) -> tuple[Batch, Array]:
         which, what = jax.random.split(jax.random.fold_in(key, JUNK + self._layer))
         is_junk = jax.random.bernoulli(which, client["fraction"], (trees.rows(batch),))
         branches = [partial(_junk, source) for source in self.sources]
@@ -57,6 +59,26 @@ class ContaminatedReaction(Reaction):
         else:
             junk = jax.lax.switch(client["source"], branches, what, batch, theta, client["distance"])
         return _choose(is_junk, junk, batch), is_junk
+
+    def start(self, theta: Theta, client: Client) -> Any:
+        return self.clean.start(theta, client["clean"])
+
+    def move(self, state: Any, key: Key, theta: Theta, client: Client) -> Any:
+        return self.clean.move(state, key, theta, client["clean"])
+
+    def sample_in(self, state: Any, key: Key, theta: Theta, client: Client, n: int) -> Batch:
+        return self._mixed(self.clean.sample_in(state, key, theta, client["clean"], n), key, theta, client)[0]
+
+    def risk_in(self, state: Any, deployed: Theta, theta: Theta, client: Client) -> Array:
+        return self.clean.risk_in(state, deployed, theta, client["clean"])
+
+    @property
+    def drifts(self) -> bool:  # type: ignore[override]
+        return self.clean.drifts
+
+    def at(self, clients: Client, time: float) -> tuple[Reaction, Client]:
+        clean, inside = self.clean.at(clients["clean"], time)
+        return replace(self, clean=clean), {**clients, "clean": inside}
 
     def weights(self, client: Client, n: int, count: Array) -> Array:
         return self.clean.weights(client["clean"], n, count)

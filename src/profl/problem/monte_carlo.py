@@ -10,7 +10,6 @@ can be found by the same solvers as those of a built-in case. It is differentiab
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
@@ -18,15 +17,14 @@ import jax.numpy as jnp
 
 from profl import checks, random
 from profl.problem.families import Family
-from profl.problem.reaction import Reaction
-from profl.typing import Array, Batch, Client, Key, Loss, Theta
+from profl.problem.reaction import Unmeasured
+from profl.typing import Array, Client, Loss, Theta
 
 
 @dataclass(frozen=True)
-class MonteCarloReaction(Reaction):
+class MonteCarloReaction(Unmeasured):
     """``reaction`` with a risk estimated from ``samples`` draws per client that never change."""
 
-    reaction: Reaction
     family: Family
     loss: Loss
     samples: int
@@ -37,13 +35,6 @@ class MonteCarloReaction(Reaction):
                 f"{type(self.family).__name__} is not a location shift, so a numerical optimum needs f(theta): "
                 "pass reaction=profl.SampledReaction(sample, parameters)"
             )
-
-    @property
-    def parameters(self) -> Callable[..., Array] | None:  # type: ignore[override]
-        return self.reaction.parameters
-
-    def sample(self, key: Key, theta: Theta, client: Client, n: int) -> Batch:
-        return self.reaction.sample(key, theta, client, n)
 
     def decoupled(self, deployed: Theta, theta: Theta, client: Client) -> Array:
         batch = self.reaction.sample(random.seed_key(0), deployed, client, self.samples)

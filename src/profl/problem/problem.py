@@ -149,6 +149,14 @@ class Problem:
         checks.positive_int("samples", samples)
         return replace(self, reaction=MonteCarloReaction(self.reaction, self.family, self.loss, samples))
 
+    def at(self, time: float) -> Problem:
+        """The problem of a world that stands still after ``time`` deployments; this one, unless its world drifts."""
+        if not self.reaction.drifts:
+            return self
+        with jax.enable_x64(True):
+            reaction, clients = self.reaction.at(trees.cast(self.clients, jnp.float64), time)
+        return replace(self, reaction=reaction, clients=jax.tree.map(np.asarray, clients))
+
     # -- exact answers, in double precision ----------------------------------------------------------------------------
 
     def risk(self, theta: Theta) -> float:

@@ -9,13 +9,17 @@ A reaction states ``sample``. One that is known exactly also states
   argument alone, and the performative gradient is the total derivative;
 * ``accuracy(deployed, theta, client)``, for classification: the share of right decisions.
 
-A reaction holds no state. (People who adapt slowly would need one: it would enter and leave ``sample``.)
+People who adapt slowly, and a world that moves by itself, have a state, one per client: it has a fixed shape, begins
+with ``start``, moves once with every deployment of its client (``move``), and data come from it (``sample_in``). What
+is stated above is then the long run: what comes in once theta has been deployed for good. ``risk_in`` is the risk under
+way. Ready-made ones are in ``profl.problem.memory``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +42,32 @@ class Reaction:
         """Sample weights that sum to one when only the first ``count`` of ``n`` samples exist."""
         return jnp.where(jnp.arange(n) < count, 1.0 / count, 0.0)
 
+    # -- memory: nothing to state where people answer at once ----------------------------------------------------------
+
+    def start(self, theta: Theta, client: Client) -> Any:
+        """The state of a client's people before the first deployment, in a run that begins with ``theta``."""
+        return ()
+
+    def move(self, state: Any, key: Key, theta: Theta, client: Client) -> Any:
+        """The state once ``theta`` is deployed."""
+        return state
+
+    def sample_in(self, state: Any, key: Key, theta: Theta, client: Client, n: int) -> Batch:
+        """n samples of what comes in from that state, with ``theta`` deployed."""
+        return self.sample(key, theta, client, n)
+
+    def risk_in(self, state: Any, deployed: Theta, theta: Theta, client: Client) -> Array:
+        """The risk of ``theta`` on the data that come from that state, with ``deployed`` deployed."""
+        assert self.decoupled is not None
+        return self.decoupled(deployed, theta, client)
+
+    drifts: bool = False
+    """Whether the world moves by itself, so that the answers are those of a time."""
+
+    def at(self, clients: Client, time: float) -> tuple[Reaction, Client]:
+        """The long run of a world that stands still after so many deployments, and the (stacked) clients in it."""
+        return self, clients
+
 
 @dataclass(frozen=True)
 class SampledReaction(Reaction):
@@ -51,6 +81,29 @@ class SampledReaction(Reaction):
 
 
 @dataclass(frozen=True)
+class Unmeasured(Reaction):
+    """A reaction without its exact risk."""
+
+    reaction: Reaction
+
+    @property
+    def parameters(self) -> Callable[..., Array] | None:  # type: ignore[override]
+        return self.reaction.parameters
+
+    def sample(self, key: Key, theta: Theta, client: Client, n: int) -> Batch:
+        return self.reaction.sample(key, theta, client, n)
+
+    def start(self, theta: Theta, client: Client) -> Any:
+        return self.reaction.start(theta, client)
+
+    def move(self, state: Any, key: Key, theta: Theta, client: Client) -> Any:
+        return self.reaction.move(state, key, theta, client)
+
+    def sample_in(self, state: Any, key: Key, theta: Theta, client: Client, n: int) -> Batch:
+        return self.reaction.sample_in(state, key, theta, client, n)
+
+
+@dataclass(frozen=True)
 class PooledReaction(Reaction):
     """All clients as one: theta is deployed everywhere and the data are put together, member m with weight alpha_m.
 
@@ -60,10 +113,35 @@ class PooledReaction(Reaction):
     member: Reaction
 
     def sample(self, key: Key, theta: Theta, client: Client, n: int) -> Batch:
-        count = trees.rows(client["members"])
-        keys = jax.vmap(lambda m: random.data_key(key, m, 0))(jnp.arange(count))
-        pooled = jax.vmap(lambda k, c: self.member.sample(k, theta, c, n))(keys, client["members"])
+        pooled = jax.vmap(lambda k, c: self.member.sample(k, theta, c, n))(self._keys(key, client), client["members"])
         return trees.joined(pooled)
+
+    def start(self, theta: Theta, client: Client) -> Any:
+        return jax.vmap(lambda c: self.member.start(theta, c))(client["members"])
+
+    def move(self, state: Any, key: Key, theta: Theta, client: Client) -> Any:
+        moved = jax.vmap(lambda s, k, c: self.member.move(s, k, theta, c))
+        return moved(state, self._keys(key, client), client["members"])
+
+    def sample_in(self, state: Any, key: Key, theta: Theta, client: Client, n: int) -> Batch:
+        pooled = jax.vmap(lambda s, k, c: self.member.sample_in(s, k, theta, c, n))
+        return trees.joined(pooled(state, self._keys(key, client), client["members"]))
+
+    def risk_in(self, state: Any, deployed: Theta, theta: Theta, client: Client) -> Array:
+        each = jax.vmap(lambda s, c: self.member.risk_in(s, deployed, theta, c))
+        return client["weights"] @ each(state, client["members"])
+
+    @property
+    def drifts(self) -> bool:  # type: ignore[override]
+        return self.member.drifts
+
+    def at(self, clients: Client, time: float) -> tuple[Reaction, Client]:
+        member, members = self.member.at(clients["members"], time)
+        return replace(self, member=member), {**clients, "members": members}
+
+    @staticmethod
+    def _keys(key: Key, client: Client) -> Key:
+        return jax.vmap(lambda m: random.data_key(key, m, 0))(jnp.arange(trees.rows(client["members"])))
 
     def weights(self, client: Client, n: int, count: Array) -> Array:
         each = jax.vmap(lambda c, k: self.member.weights(c, n, k))(client["members"], count)

@@ -168,7 +168,7 @@ def _at_size(settings: Settings, states: Any, work: Callable[[int], Any]) -> Any
     sizes = settings.sizes
     if len(sizes) == 1:
         return work(sizes[0])
-    most = jnp.max(settings.method.samples_wanted(states))
+    most = jnp.max(settings.method.samples_wanted(states.own))
     return jax.lax.switch(jnp.searchsorted(jnp.asarray(sizes), most), [partial(work, size) for size in sizes])
 
 
@@ -176,7 +176,7 @@ def _figures(settings: Settings, chunk: int, population: Population, carry: Carr
     """The method's figures at the global model, means over the clients of one seed."""
 
     def of_one(row: Population, state: Any) -> dict[str, Array]:
-        return settings.method.figures(client_view(settings, row), state, carry.theta)
+        return settings.method.figures(client_view(settings, row), state.own, carry.theta)
 
     return jax.tree.map(jnp.mean, trees.map_chunks(of_one, chunk, population, carry.states))
 

@@ -19,8 +19,8 @@ from profl.engines.flower.nodes import PREFIX
 from profl.engines.ledger import one_row
 from profl.engines.live.simulated import SimulatedClient
 from profl.engines.live.turn import local_round
-from profl.engines.live.workers import call, takes_step
-from profl.engines.plan import Population, Settings, compiled
+from profl.engines.live.workers import call, taken
+from profl.engines.plan import Population, Settings, compiled, first_state
 from profl.engines.round import Work
 from profl.engines.step import client_view, start
 from profl.objects import named
@@ -78,13 +78,14 @@ def work(
     folder: Folder,
 ) -> RecordDict:
     """One message: R local steps and a report, or a report alone, from the state that the server names."""
-    empty = federation.empty_state
     mailed = (federation.start, federation.mail) if federation.delivers else ()
     order = wire.read_order(content, federation.start, mailed)
     if order.digest != federation.digest:
         raise InputError("the server runs another problem or other settings than this node")
     if order.client != _number(context, federation):
         raise InputError(f"was asked as client {order.client}, is client {_number(context, federation)}")
+    settings, population = federation.plan.settings, federation.plan.population
+    empty = first_state(settings, population, federation.start, order.client)
     memory = Memory(context.state, folder, order.client, {"token": order.token, "digest": order.digest})
     state = empty if order.since == 0 else memory.recall(order.since, empty)
     lost = state is None
@@ -92,8 +93,8 @@ def work(
         raise InputError("has lost its state in the middle of a round")
     state, theta = empty if lost else state, order.theta
     if federation.delivers and order.since > 0:
-        row = trees.take(federation.plan.population, order.client)
-        received, state = RECEIVE(federation.plan.settings, row, state, *order.mailed)
+        row = trees.take(population, order.client)
+        received, state = RECEIVE(settings, row, state, *order.mailed)
         theta = received if order.turn > 0 else theta
     if order.turn == 0:
         done = _deployed(federation, clients, order, theta, state)
@@ -104,7 +105,8 @@ def work(
 
 
 def _receive(settings: Settings, row: Population, state: Any, theta: Theta, mail: Any) -> tuple[Theta, Any]:
-    return settings.method.receive(client_view(settings, row), state, theta, mail)
+    theta, own = settings.method.receive(client_view(settings, row), state.own, theta, mail)
+    return theta, state._replace(own=own)
 
 
 RECEIVE = compiled(_receive)
@@ -113,11 +115,9 @@ RECEIVE = compiled(_receive)
 def _deployed(federation: Federation, clients: Clients, order: wire.Order, theta: Theta, state: Any) -> Work:
     """R local steps."""
     deploy = _client(federation, clients, order.client).deploy
-    with_step = takes_step(deploy)
 
-    def ask(theta: Theta, samples: int, step: int) -> Any:
-        extra = {"step": step} if with_step else {}
-        return call(deploy, theta, samples, timeout=federation.timeout, **extra)
+    def ask(theta: Theta, samples: int, step: int, world: Any) -> Any:
+        return call(deploy, theta, samples, timeout=federation.timeout, **taken(deploy, step=step, world=world))
 
     plan = federation.plan
     place = (plan.roots[0], order.round - 1, order.client)

@@ -22,7 +22,7 @@ from profl.engines.schedule import Schedule, scheduled
 from profl.objects import named
 from profl.problem.live import LiveProblem
 from profl.problem.problem import Problem
-from profl.problem.reaction import SampledReaction
+from profl.problem.reaction import Unmeasured
 from profl.typing import Batch, Theta
 
 
@@ -72,8 +72,7 @@ class Federation:
     @cached_property
     def plan(self) -> Plan:
         """Laid out without the exact answers: every message starts a new process, which need not compile them."""
-        reaction = self.world.reaction
-        bare = replace(self.world, reaction=SampledReaction(reaction.sample, reaction.parameters))
+        bare = replace(self.world, reaction=Unmeasured(self.world.reaction))
         plan = make_plan(bare, self.method, self.schedule)
         check_privacy(plan, self.privacy)
         return plan
@@ -105,7 +104,7 @@ class Federation:
     @cached_property
     def mail(self) -> Any:
         """A client's mail as it is before there is any."""
-        return self.method.mail_like(self.plan.settings.server, self.empty_state)
+        return self.method.mail_like(self.plan.settings.server, self.empty_state.own)
 
     @property
     def delivers(self) -> bool:

@@ -117,7 +117,7 @@ def final(federation: Federation, ledger: Ledger) -> Any:
     method, settings = federation.method, federation.plan.settings
 
     def one(row: Any, remote: Remote) -> Any:
-        view, state = client_view(settings, row), federation.empty_state
+        view, state = client_view(settings, row), federation.empty_state.own
         if federation.delivers:
             _, state = method.receive(view, state, *remote.mailed)
         return method.final(view, state, remote.report)

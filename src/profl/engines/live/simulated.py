@@ -23,11 +23,11 @@ class SimulatedClient:
     def __init__(self, plan: Plan, client: int) -> None:
         self.plan, self.client = plan, client
 
-    def deploy(self, theta: Theta, samples: int, step: int) -> Batch:
+    def deploy(self, theta: Theta, samples: int, step: int, world: Any = ()) -> Batch:
         settings = self.plan.settings
         key = _key(self.plan.roots[0], self.client, step)
         row = trees.take(self.plan.population.clients, self.client)
-        batch = _draw(settings, key, trees.cast(theta), row, settings.size(samples))
+        batch = _draw(settings, key, world, trees.cast(theta), row, settings.size(samples))
         return jax.tree.map(lambda leaf: np.asarray(leaf)[:samples], batch)
 
 
@@ -41,4 +41,4 @@ def simulated_clients(problem: Problem, method: Method, *, samples: Any = 500, s
 
 
 _key = jax.jit(random.data_key)
-_draw = partial(jax.jit, static_argnums=(0, 4))(sample_batch)
+_draw = partial(jax.jit, static_argnums=(0, 5))(sample_batch)

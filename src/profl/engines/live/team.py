@@ -14,7 +14,7 @@ from profl.client.privacy import Privacy
 from profl.engines.ledger import figure_names
 from profl.engines.live.history import Incident
 from profl.engines.live.turn import Silent, local_round
-from profl.engines.live.workers import EventLoop, Job, takes_step, wait_for_all
+from profl.engines.live.workers import EventLoop, Job, taken, wait_for_all
 from profl.engines.plan import Plan, batch_shape
 from profl.engines.round import Asked, Work
 from profl.typing import Theta
@@ -63,10 +63,9 @@ class Team:
 
     def _round(self, round_: int, client: int, theta: Theta, state: Any, job: Job) -> Work:
         deploy = self.clients[client].deploy
-        wants_step = takes_step(deploy)
 
-        def ask(deployed: Theta, samples: int, step: int) -> Any:
-            return job.ask(deploy, deployed, samples, **({"step": step} if wants_step else {}))
+        def ask(deployed: Theta, samples: int, step: int, world: Any) -> Any:
+            return job.ask(deploy, deployed, samples, **taken(deploy, step=step, world=world))
 
         root = self.plan.roots[0]
         return local_round(self.plan, self.like, self.figures, root, round_, client, theta, state, ask, self.privacy)

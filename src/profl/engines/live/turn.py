@@ -24,8 +24,9 @@ from profl.engines.step import samples_wanted
 from profl.problem.reaction import Reaction
 from profl.typing import Batch, Key, Theta
 
-Ask = Callable[[Theta, int, int], Any]
-"""``ask(deployed, samples, step)``: what came in, as the client gave it."""
+Ask = Callable[[Theta, int, int, Any], Any]
+"""``ask(deployed, samples, step, world)``: what came in, as the client gave it; ``world`` is the state of simulated
+people, which others do not need."""
 
 
 def local_round(
@@ -52,7 +53,8 @@ def local_round(
     for r in range(settings.local_steps):
         key = _key(settings, root, client, round_, r)
         deployed, now = _deploy(settings, row, key, now)
-        answer = ask(jax.tree.map(np.array, deployed), wanted, round_ * settings.local_steps + r)
+        number = round_ * settings.local_steps + r
+        answer = ask(jax.tree.map(np.array, deployed), wanted, number, now.state.world)
         batch, deployed = _read(answer, like, deployed)
         count = batches.rows(batch)
         batch = batches.pad(batch, settings.size(wanted))

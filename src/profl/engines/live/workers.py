@@ -122,6 +122,12 @@ def call(function: Callable[..., Any], *arguments: Any, timeout: float, **named:
     return job.result
 
 
-def takes_step(deploy: Callable[..., Any]) -> bool:
-    """Whether a client's ``deploy`` wants to know the number of the deployment."""
-    return "step" in inspect.signature(deploy).parameters
+def taken(deploy: Callable[..., Any], **offered: Any) -> dict[str, Any]:
+    """What a client's ``deploy`` wants to know of what is offered: the number of the deployment, ``step``, or the state
+    of its simulated people, ``world``.
+
+    >>> taken(lambda theta, samples, step: None, step=3, world=())
+    {'step': 3}
+    """
+    wanted = inspect.signature(deploy).parameters
+    return {name: value for name, value in offered.items() if name in wanted}

@@ -1,0 +1,309 @@
+"""Worlds with a memory: people who react slowly or in turn, and a world that moves by itself.
+
+Each wraps a problem. What people answer to in the end is the problem's own reaction, so its optimum, its stable point
+and its risk are those of the long run, exact as before; what was earned on the way is in ``run.deployed_regret``. Wraps
+can be put around each other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from profl import checks, random
+from profl.problem.problem import Problem
+from profl.problem.reaction import Reaction
+from profl.typing import Array, Batch, Client, Key, Theta
+
+
+@dataclass(frozen=True)
+class Wrapped(Reaction):
+    """Another reaction, whose client is ``client["inside"]``; its long run is this one's."""
+
+    inner: Reaction
+
+    def sample(self, key: Key, theta: Theta, client: Client, n: int) -> Batch:
+        return self.inner.sample(key, theta, client["inside"], n)
+
+    def weights(self, client: Client, n: int, count: Array) -> Array:
+        return self.inner.weights(client["inside"], n, count)
+
+    @property
+    def parameters(self) -> Callable[..., Array] | None:  # type: ignore[override]
+        return _of_inside(self.inner.parameters)
+
+    @property
+    def decoupled(self) -> Callable[..., Array] | None:  # type: ignore[override]
+        return _of_inside(self.inner.decoupled)
+
+    @property
+    def accuracy(self) -> Callable[..., Array] | None:  # type: ignore[override]
+        return _of_inside(self.inner.accuracy)
+
+    @property
+    def drifts(self) -> bool:  # type: ignore[override]
+        return self.inner.drifts
+
+    def at(self, clients: Client, time: float) -> tuple[Reaction, Client]:
+        inner, inside = self.inner.at(clients["inside"], time)
+        return replace(self, inner=inner), {**clients, "inside": inside}
+
+
+def _of_inside(function: Callable[..., Array] | None) -> Callable[..., Array] | None:
+    """A function whose last argument is a client, for one that has it inside; None stays None."""
+    if function is None:
+        return None
+    return lambda *arguments: function(*arguments[:-1], arguments[-1]["inside"])
+
+
+# -- slow --------------------------------------------------------------------------------------------------------------
+
+
+class Slow(Wrapped):
+    """People answer to what they are used to: seen <- seen + rate (theta - seen), with every deployment."""
+
+    def start(self, theta: Theta, client: Client) -> Any:
+        return {"seen": theta, "inner": self.inner.start(theta, client["inside"])}
+
+    def move(self, state: Any, key: Key, theta: Theta, client: Client) -> Any:
+        seen = jax.tree.map(lambda old, new: old + client["rate"] * (new - old), state["seen"], theta)
+        return {"seen": seen, "inner": self.inner.move(state["inner"], key, seen, client["inside"])}
+
+    def sample_in(self, state: Any, key: Key, theta: Theta, client: Client, n: int) -> Batch:
+        return self.inner.sample_in(state["inner"], key, state["seen"], client["inside"], n)
+
+    def risk_in(self, state: Any, deployed: Theta, theta: Theta, client: Client) -> Array:
+        return self.inner.risk_in(state["inner"], state["seen"], theta, client["inside"])
+
+
+def slow(problem: Problem, rate: Any) -> Problem:
+    """``problem`` with people who change their habits by a share of the way with every deployment.
+
+    Where f is linear in the model this is f <- (1 - rate) f + rate f(theta). In the beginning they are used to the
+    model that the run begins with.
+
+    Args:
+      rate: of the way to what they would do in the end, above 0 and at most 1: one number, or one per client.
+
+    >>> import profl
+    >>> case = slow(profl.cases.pricing(clients=2), rate=0.2)
+    >>> case.name, bool(np.allclose(case.optimum, profl.cases.pricing(clients=2).optimum))
+    ('pricing, slow (rate 0.2)', True)
+    """
+    _check(problem)
+    rates = _one_per_client("rate", rate, problem.count)
+    if not np.all((rates > 0) & (rates <= 1)):
+        raise checks.InputError(f"rate must be above 0 and at most 1, got {rate!r}: 1 is at once")
+    shown = f"{rates[0]:g}" if np.all(rates == rates[0]) else f"{rates.min():g} to {rates.max():g}"
+    return replace(
+        problem,
+        name=f"{problem.name}, slow (rate {shown})",
+        clients={"inside": problem.clients, "rate": rates},
+        reaction=Slow(problem.reaction),
+    )
+
+
+# -- in turn -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Staggered(Wrapped):
+    """People in groups of one size: with every deployment the group that did so longest ago answers to it."""
+
+    groups: int
+
+    def start(self, theta: Theta, client: Client) -> Any:
+        state = {"seen": theta, "inner": self.inner.start(theta, client["inside"])}
+        copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self.groups, *jnp.shape(leaf))), state)
+        return {"groups": copies, "next": jnp.int32(0)}
+
+    def move(self, state: Any, key: Key, theta: Theta, client: Client) -> Any:
+        now = state["next"]
+        old = jax.tree.map(lambda leaf: leaf[now], state["groups"])
+        new = {"seen": theta, "inner": self.inner.move(old["inner"], key, theta, client["inside"])}
+        groups = jax.tree.map(lambda leaf, row: leaf.at[now].set(row), state["groups"], new)
+        return {"groups": groups, "next": (now + 1) % self.groups}
+
+    def sample_in(self, state: Any, key: Key, theta: Theta, client: Client, n: int) -> Batch:
+        keys = jax.vmap(lambda group: jax.random.fold_in(key, group))(jnp.arange(self.groups))
+        rows = math.ceil(n / self.groups)
+        drawn = jax.vmap(lambda k, s: self.inner.sample_in(s["inner"], k, s["seen"], client["inside"], rows))
+        batch = drawn(keys, state["groups"])  # groups take turns among the rows: any beginning of them is mixed
+        return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1).reshape(-1, *leaf.shape[2:])[:n], batch)
+
+    def risk_in(self, state: Any, deployed: Theta, theta: Theta, client: Client) -> Array:
+        each = jax.vmap(lambda s: self.inner.risk_in(s["inner"], s["seen"], theta, client["inside"]))
+        return jnp.mean(each(state["groups"]))
+
+
+def staggered(problem: Problem, groups: int) -> Problem:
+    """``problem`` with people in ``groups`` of one size that answer in turn, one with every deployment.
+
+    >>> import profl
+    >>> staggered(profl.cases.pricing(clients=2), groups=3).name
+    'pricing, 3 groups in turn'
+    """
+    _check(problem)
+    if checks.positive_int("groups", groups) < 2:
+        raise checks.InputError("groups must be 2 or more: one group answers at once")
+    return replace(
+        problem,
+        name=f"{problem.name}, {groups} groups in turn",
+        clients={"inside": problem.clients},
+        reaction=Staggered(problem.reaction, groups),
+    )
+
+
+# -- by itself ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Drifting(Wrapped):
+    """A number of every client moves by itself, with every deployment: by a trend, a season and a walk.
+
+    A client is ``{"inside": ..., "trend", "amplitude", "period", "walk", "seed"}``.
+    """
+
+    of: str
+
+    drifts = True
+
+    def start(self, theta: Theta, client: Client) -> Any:
+        # the first deployment is at time 0
+        return {
+            "time": jnp.int32(-1),
+            "walked": jnp.zeros_like(client["walk"]),
+            "inner": self.inner.start(theta, self._moved(client, jnp.zeros_like(client["walk"]))),
+        }
+
+    def move(self, state: Any, key: Key, theta: Theta, client: Client) -> Any:
+        time = state["time"] + 1
+        walked = state["walked"] + jnp.where(time > 0, self._walk(client, time), 0.0)
+        moved = {"time": time, "walked": walked}
+        inside = self._at(moved, client)
+        return {**moved, "inner": self.inner.move(state["inner"], key, theta, inside)}
+
+    def sample_in(self, state: Any, key: Key, theta: Theta, client: Client, n: int) -> Batch:
+        return self.inner.sample_in(state["inner"], key, theta, self._at(state, client), n)
+
+    def risk_in(self, state: Any, deployed: Theta, theta: Theta, client: Client) -> Array:
+        return self.inner.risk_in(state["inner"], deployed, theta, self._at(state, client))
+
+    def at(self, clients: Client, time: float) -> tuple[Reaction, Client]:
+        """The walk is drawn from a seed of its own, so that where it leads is known."""
+        steps = jnp.arange(1, int(time) + 1)
+        walked = jax.vmap(lambda client: jnp.sum(jax.vmap(lambda t: self._walk(client, t))(steps)))(clients)
+        state = {"time": jnp.full(walked.shape, time), "walked": walked}
+        inner, inside = self.inner.at(jax.vmap(self._at)(state, clients), time)
+        return inner, inside
+
+    def _at(self, state: Any, client: Client) -> Client:
+        time = state["time"]
+        season = client["amplitude"] * jnp.sin(2 * jnp.pi * time / client["period"])
+        return self._moved(client, client["trend"] * time + season + state["walked"])
+
+    def _moved(self, client: Client, by: Array) -> Client:
+        def add(path: Any, leaf: Array) -> Array:
+            return leaf + by if path and getattr(path[-1], "key", None) == self.of else leaf
+
+        return jax.tree_util.tree_map_with_path(add, client["inside"])
+
+    def _walk(self, client: Client, time: Array) -> Array:
+        key = jax.random.fold_in(random.seed_key(0), client["seed"])
+        return client["walk"] * jax.random.normal(jax.random.fold_in(key, time), dtype=client["walk"].dtype)
+
+
+def drifting(
+    problem: Problem,
+    *,
+    trend: Any = 0.0,
+    season: tuple[float, float] = (0.0, 1.0),
+    walk: float = 0.0,
+    of: str | None = None,
+    seed: int = 0,
+) -> Problem:
+    """``problem`` in a world that moves by itself: a number of every client changes with every deployment.
+
+    Time is the client's own number of deployments. The answers move too: ``drifted.at(time)`` is the problem of a world
+    that stands still after so many, and a run is measured against the optimum of the time.
+
+    Args:
+      trend: what is added with every deployment: one number, or one per client.
+      season: (amplitude, period in deployments) of a sine that is added.
+      walk: standard deviation of a step of a random walk, the same for all clients.
+      of: the name of the number among the clients' that moves; by default the one that the reaction says is its level
+        (``mu0``, the demand at price zero, for ``pricing``).
+      seed: of the walk.
+
+    >>> import profl
+    >>> falling = drifting(profl.cases.pricing(clients=2), trend=-0.003)
+    >>> falling.name
+    'pricing, drifting (trend -0.003)'
+    >>> float(np.round(falling.at(100).optimum[0] - falling.at(0).optimum[0], 3))
+    -0.1
+    """
+    _check(problem)
+    amplitude, period = season
+    field = getattr(_innermost(problem.reaction), "level", None) if of is None else of
+    fields = _fields(problem.clients)
+    if field not in fields:
+        raise checks.InputError(
+            f"of must name the number of a client that moves, one of {', '.join(sorted(fields))}; got {of!r}"
+        )
+    count = problem.count
+    numbers = {
+        "trend": _one_per_client("trend", trend, count),
+        "amplitude": np.full(count, checks.real("season's amplitude", amplitude)),
+        "period": np.full(count, checks.positive("season's period", period)),
+        "walk": np.full(count, checks.real("walk", walk)),
+    }
+    parts = [
+        *([f"trend {trend:g}" if np.ndim(trend) == 0 else "trends"] if np.any(numbers["trend"]) else []),
+        *([f"season {amplitude:g} of {period:g}"] if amplitude else []),
+        *([f"walk {walk:g}"] if walk else []),
+    ]
+    return replace(
+        problem,
+        name=f"{problem.name}, drifting ({', '.join(parts) or 'not'})",
+        clients={"inside": problem.clients, **numbers, "seed": np.full(count, seed, np.int32)},
+        reaction=Drifting(problem.reaction, field),
+    )
+
+
+# -- inside ------------------------------------------------------------------------------------------------------------
+
+
+def _check(problem: Any) -> None:
+    if not isinstance(problem, Problem):
+        raise checks.InputError(f"problem must be a profl.Problem such as profl.cases.pricing(), got {problem!r}")
+
+
+def _one_per_client(name: str, value: Any, count: int) -> np.ndarray:
+    values = np.asarray(value, float)
+    if values.shape not in ((), (count,)) or not np.all(np.isfinite(values)):
+        raise checks.InputError(f"{name} must be a finite number, or one for each of {count} clients, got {value!r}")
+    return np.broadcast_to(values, (count,)).copy()
+
+
+def _innermost(reaction: Any) -> Any:
+    """The reaction that all wraps are around."""
+    for name in ("inner", "clean", "reaction", "member"):
+        if isinstance(getattr(reaction, name, None), Reaction):
+            return _innermost(getattr(reaction, name))
+    return reaction
+
+
+def _fields(clients: Any) -> set[str]:
+    """The names of the clients' floating numbers."""
+    found = jax.tree_util.tree_leaves_with_path(clients)
+    return {
+        path[-1].key
+        for path, leaf in found
+        if path and hasattr(path[-1], "key") and np.issubdtype(np.asarray(leaf).dtype, np.floating)
+    }
