@@ -144,6 +144,8 @@ class PerformativeDescent(Descent):
             known: tuple[Any, ...] = self._known(state)
             if getattr(self.explore, "measured", False):
                 known = *known, state.measures
+            if hasattr(self.jacobian, "hold"):
+                known = *known, self.jacobian.hold(state.jacobian)
             deployed, explored = seen(self.explore.explore(problem, key, state.explored, theta, *known))
         return deployed, state._replace(explored=explored)
 

@@ -39,7 +39,8 @@ class Explored(NamedTuple):
 
     delta: Theta
     due: Array  # () bool
-    made: Array  # () deployments so far
+    left: Array  # () int32: deployments for which it is still held
+    made: Array  # () deployments so far, each a part of one where perturbations are held
 
 
 @dataclass(frozen=True)
@@ -79,16 +80,32 @@ class Exploration:
 
     def init(self, theta: Theta) -> Explored:
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), theta)
-        return Explored(zeros, jnp.zeros((), bool), jnp.zeros(()))
+        return Explored(zeros, jnp.zeros((), bool), jnp.int32(0), jnp.zeros(()))
 
     def explore(
-        self, problem: View, key: Key, state: Explored, theta: Theta, jacobian: Array, error: Array, measures: Measures
+        self,
+        problem: View,
+        key: Key,
+        state: Explored,
+        theta: Theta,
+        jacobian: Array,
+        error: Array,
+        measures: Measures,
+        hold: Array | int = 1,
     ) -> tuple[Theta, Explored]:
-        """What to deploy in place of ``theta``; ``jacobian`` and its squared ``error`` are (p, size of signal)."""
+        """What to deploy in place of ``theta``; ``jacobian`` and its squared ``error`` are (p, size of signal), and what
+        is added is held for ``hold`` deployments."""
         fresh = self._fresh(problem, key, state.made, theta, *measures.inside(jacobian, error), measures)
-        delta = jax.tree.map(lambda new, old: jnp.where(state.due, -old, new), fresh, state.delta)
+        held = state.left > 0
+
+        def choose(new: Array, old: Array) -> Array:
+            return jnp.where(held, old, jnp.where(state.due, -old, new))
+
+        delta = jax.tree.map(choose, fresh, state.delta)
         deployed = problem.project(jax.tree.map(jnp.add, theta, delta))
-        return deployed, Explored(delta, measures.known & ~state.due, state.made + 1)
+        due = jnp.where(held, state.due, measures.known & ~state.due)
+        left = jnp.where(held, state.left, jnp.where(measures.known, hold, 1)) - 1
+        return deployed, Explored(delta, due, left, state.made + 1 / hold)
 
     def _fresh(
         self, problem: View, key: Key, count: Array, theta: Theta, jacobian: Array, error: Array, measures: Measures

@@ -27,6 +27,7 @@ from jax.scipy.linalg import cho_factor, cho_solve
 
 from profl.checks import InputError, one_of
 from profl.client.kalman import Kalman
+from profl.client.tracking import Tracking
 from profl.typing import Array
 
 CONTRACT = ("init", "update", "estimate", "error")
@@ -205,6 +206,7 @@ class Exact:
 
 ESTIMATORS: dict[str, Callable[..., Any]] = {
     "kalman": Kalman,
+    "tracking": Tracking,
     "least_squares": LeastSquares,
     "paper": Differences,
     "exact": Exact,

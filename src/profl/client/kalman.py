@@ -82,16 +82,24 @@ class Kalman:
         return Line(belief, place, place, number, number, jnp.zeros((), jnp.int32))
 
     def update(self, state: Line, signal: Array, f: Array, variance: Array, at: Array) -> Line:
+        return self.foretold(state, signal, f, variance, at, jnp.zeros((), f.dtype))[0]
+
+    def foretold(
+        self, state: Line, signal: Array, f: Array, variance: Array, at: Array, walk: Array
+    ) -> tuple[Line, Array]:
+        """``update`` where the level walks by steps of that variance, and the log of how likely f was before it came."""
         state = trees.where(state.seen == 0, begin(state, at, f, variance), state)
         noise = state.noise + NOISE_RATE * (jnp.mean(variance) - state.noise)
         step = self.anchor_rate * (at - state.anchor)
         anchor = state.anchor + step
         further = jnp.maximum(jnp.sum((anchor - state.reference) ** 2) - state.charged, 0.0)
         kappa2 = self.curvature**2 * jnp.mean(jnp.maximum(state.belief.slope**2 - self.error(state), 0.0))
-        belief = observe(move(state.belief, step, kappa2 * further), signal - anchor, f, noise, kappa2)
+        before = move(state.belief, step, kappa2 * further)
+        before = before._replace(level_cov=before.level_cov + walk)
+        belief, likely = observe(before, signal - anchor, f, noise, kappa2)
         reference = state.reference + self.reference_rate * (anchor - state.reference)
         charged = (1 - self.reference_rate) ** 2 * (state.charged + further)
-        return Line(belief, anchor, reference, charged, noise, state.seen + 1)
+        return Line(belief, anchor, reference, charged, noise, state.seen + 1), likely
 
     def estimate(self, state: Line) -> Array:
         return state.belief.slope
@@ -126,8 +134,8 @@ def move(belief: Belief, step: Array, doubt: Array) -> Belief:
     )
 
 
-def observe(belief: Belief, offset: Array, f: Array, noise: Array, kappa2: Array) -> Belief:
-    """One deployment weighed in: a rank-one update with the regressor (1, offset)."""
+def observe(belief: Belief, offset: Array, f: Array, noise: Array, kappa2: Array) -> tuple[Belief, Array]:
+    """One deployment weighed in: a rank-one update with the regressor (1, offset); and how likely it was, as a log."""
     level_cov = belief.level_cov + jnp.sum(belief.cross_cov * offset)  # the covariance times the regressor
     slope_cov = belief.cross_cov + jnp.sum(belief.slope_cov * offset, -1)
     known = jnp.maximum(level_cov + jnp.sum(slope_cov * offset), 0.0)
@@ -135,10 +143,12 @@ def observe(belief: Belief, offset: Array, f: Array, noise: Array, kappa2: Array
     total = known + jnp.maximum(noise, floor) + kappa2 * jnp.sum(offset**2) ** 2 / 4
     miss = f - belief.level - jnp.sum(belief.slope * offset, -1)
     level_gain, slope_gain = level_cov / total, slope_cov / total
-    return Belief(
+    likely = -(jnp.sum(miss**2) / total + miss.shape[0] * jnp.log(total)) / 2
+    new = Belief(
         level=belief.level + level_gain * miss,
         slope=belief.slope + miss[:, None] * slope_gain,
         level_cov=belief.level_cov - level_gain * level_cov,
         cross_cov=belief.cross_cov - level_gain * slope_cov,
         slope_cov=belief.slope_cov - slope_gain[:, None] * slope_cov,
     )
+    return new, likely

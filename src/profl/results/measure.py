@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import jax
@@ -54,8 +53,7 @@ def make_run(problem: Problem, method: Method, trace: Trace, layout: Layout, sec
     records = np.minimum(np.arange(tally["deployments"].shape[1] + 1) * layout.record_every, layout.rounds)
     shape = (len(layout.seeds), records.size)
     exact = problem.exact
-    risk = _measure(problem.risks, trace.theta, shape) if exact else np.full(shape, np.nan)
-    low, high = (problem.risk(problem.optimum), problem.risk(problem.stable)) if exact else (math.nan, math.nan)
+    answers = _answers(problem, trace.theta, records * layout.local_steps, shape)
     rounds_made = _total(tally["deployments"]) // layout.local_steps
     samples = _total(tally["samples"])
     # A centralised learner gets the raw data; a client of a federation sends what its method reports.
@@ -68,6 +66,8 @@ def make_run(problem: Problem, method: Method, trace: Trace, layout: Layout, sec
     info |= {name: _after_start(value) for name, value in trace.figures.items() if name not in JACOBIAN}
     with np.errstate(invalid="ignore", divide="ignore"):
         regret = _total(tally["regret"]) / (made * layout.local_steps)
+    if exact and problem.reaction.drifts:  # it was counted against the optimum of the beginning
+        regret = regret + answers.optimum_risk[0] - _mean_so_far(answers.optimum_risk, records)
     classifies = exact and problem.reaction.accuracy is not None
     return Run(
         case=problem.name,
@@ -76,11 +76,11 @@ def make_run(problem: Problem, method: Method, trace: Trace, layout: Layout, sec
         seeds=layout.seeds,
         rounds=records,
         theta=trace.theta,
-        risk=risk,
-        excess=risk - low,
+        risk=answers.risk,
+        excess=answers.risk - answers.optimum_risk,
         deployed_regret=regret if exact else np.full(shape, np.nan),
-        to_optimum=_distance(trace.theta, problem.optimum) if exact else np.full(shape, np.nan),
-        to_stable=_distance(trace.theta, problem.stable) if exact else np.full(shape, np.nan),
+        to_optimum=answers.to_optimum,
+        to_stable=answers.to_stable,
         accuracy=_measure(problem.accuracies, trace.theta, shape) if classifies else None,
         deployments=_total(tally["deployments"]) * layout.members,
         samples=samples,
@@ -89,10 +89,10 @@ def make_run(problem: Problem, method: Method, trace: Trace, layout: Layout, sec
         refused=_total(tally["refused"]),
         kept=np.where(np.arange(records.size) == 0, 1.0, info["kept"]) if "kept" in info else np.ones(shape),
         first_refused=_first_refused(tally["bad_round"], tally["bad_client"]),
-        optimum=problem.optimum if exact else None,
-        stable=problem.stable if exact else None,
-        optimum_risk=low,
-        stable_risk=high,
+        optimum=answers.optimum,
+        stable=answers.stable,
+        optimum_risk=float(answers.optimum_risk[-1]),
+        stable_risk=float(answers.stable_risk[-1]),
         seconds=seconds,
         final=trace.final,
         jacobian_error=_root(trace.figures.get("jacobian_error")),
@@ -104,6 +104,42 @@ def make_run(problem: Problem, method: Method, trace: Trace, layout: Layout, sec
         stop_reason=tuple(REASONS.get(int(why)) for why in trace.why),
         dropped=None if trace.dropped is None else np.repeat(trace.dropped, layout.members, axis=1),
     )
+
+
+class Answers(NamedTuple):
+    """The exact figures at the records; where the world drifts, those of the time."""
+
+    risk: np.ndarray  # seeds x records, as are the distances
+    to_optimum: np.ndarray
+    to_stable: np.ndarray
+    optimum_risk: np.ndarray  # records
+    stable_risk: np.ndarray
+    optimum: Theta | None  # at the last record
+    stable: Theta | None
+
+
+def _answers(problem: Problem, theta: Theta, times: np.ndarray, shape: tuple[int, int]) -> Answers:
+    unknown = np.full(shape, np.nan)
+    if not problem.exact:
+        return Answers(unknown, unknown, unknown, unknown[0], unknown[0], None, None)
+    if not problem.reaction.drifts:
+        risk = _measure(problem.risks, theta, shape)
+        low, high = (np.full(shape[1], problem.risk(point)) for point in (problem.optimum, problem.stable))
+        far = (_distance(theta, point) for point in (problem.optimum, problem.stable))
+        return Answers(risk, *far, low, high, problem.optimum, problem.stable)
+    columns = []
+    for i, time in enumerate(times.tolist()):
+        at = jax.tree.map(lambda leaf, i=i: leaf[:, i : i + 1], theta)
+        columns.append(_answers(problem.at(time), at, times[:1], (shape[0], 1)))
+    each = [np.concatenate(parts, axis=-1) for parts in zip(*(column[:5] for column in columns), strict=True)]
+    return Answers(*each, columns[-1].optimum, columns[-1].stable)
+
+
+def _mean_so_far(values: np.ndarray, records: np.ndarray) -> np.ndarray:
+    """The mean from the start to each record of what is known at the records, on lines between them."""
+    areas = np.diff(records) * (values[1:] + values[:-1]) / 2
+    with np.errstate(invalid="ignore"):
+        return np.concatenate([[0.0], np.cumsum(areas)]) / np.maximum(records, 1)
 
 
 def _root(squares: np.ndarray | None) -> np.ndarray | None:
