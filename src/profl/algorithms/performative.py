@@ -24,15 +24,20 @@ from profl.algorithms.method import Arrival, Report
 from profl.client import jacobian as jacobians
 from profl.client import scales
 from profl.client.gradient import pull_back, terms
-from profl.client.kalman import Kalman
 from profl.client.sample_size import Evidence
+from profl.client.tracking import Tracking
 from profl.problem.problem import Problem, View
 from profl.server import rules
 from profl.stages import stage
 from profl.typing import Array, Batch, Key, Theta
 
+
+def _nothing(state: Any) -> dict[str, Array]:
+    return {}
+
+
 SECOND_TERMS = ("auto", "pathwise", "score")
-KALMAN = Kalman()
+TRACKING = Tracking()
 
 
 class Shared(NamedTuple):
@@ -68,7 +73,7 @@ class PerformativeDescent(Descent):
     """
 
     second_term: str = "auto"
-    jacobian: Any = KALMAN
+    jacobian: Any = TRACKING
     explore: Any = None
     share: Any = None
     samples: Any = None
@@ -117,7 +122,7 @@ class PerformativeDescent(Descent):
         if self.exact and problem.reaction.parameters is None:
             raise checks.InputError(
                 f"jacobian='exact' needs a problem that states f(theta) of one client; {problem.name!r}"
-                f"{' pooled over clients' if self.pooled else ''} does not: use 'kalman'"
+                f"{' pooled over clients' if self.pooled else ''} does not: use 'tracking'"
             )
         if self.share is not None:
             self.share.check(problem.count)
@@ -192,16 +197,19 @@ class PerformativeDescent(Descent):
         return mail if self.share is None else {**dict(mail), "shared": state.shared}
 
     def figures(self, problem: View, state: State, theta: Theta) -> dict[str, Array]:
-        """Mean squared error of an entry of J: as the client states it, and as it is, where that is known."""
+        """Mean squared error of an entry of J: as the client states it, and as it is, where that is known; and what the
+        estimator has found of the world, where it looks."""
         if self.exact:
             return {}
         own, error = self._known(state)
-        stated = jnp.mean(error)
+        found = {"jacobian_error": jnp.mean(error), **getattr(self.jacobian, "figures", _nothing)(state.jacobian)}
+        if "trend" in found:  # in units of f
+            found["trend"] = jnp.mean(found["trend"] * state.measures.f.unit)
         if problem.jacobian is None:
-            return {"jacobian_error": stated}
+            return found
         to_theta = jax.vmap(lambda row: trees.ravel(jax.vjp(problem.signal, theta)[1](row)[0]))
         off = to_theta(self._used(state, own)) - problem.jacobian(theta)
-        return {"jacobian_error": stated, "jacobian_off": jnp.mean(off**2)}
+        return {**found, "jacobian_off": jnp.mean(off**2)}
 
     def final(self, problem: View, state: State, report: Report) -> Any:
         return None if self.share is None else Jacobians(report["jacobian"], state.shared.jacobian, state.shared.group)

@@ -93,8 +93,10 @@ class Exploration:
         measures: Measures,
         hold: Array | int = 1,
     ) -> tuple[Theta, Explored]:
-        """What to deploy in place of ``theta``; ``jacobian`` and its squared ``error`` are (p, size of signal), and what
-        is added is held for ``hold`` deployments."""
+        """What to deploy in place of ``theta``; ``jacobian`` and its squared ``error`` are (p, size of signal).
+
+        What is added is held for ``hold`` deployments.
+        """
         fresh = self._fresh(problem, key, state.made, theta, *measures.inside(jacobian, error), measures)
         held = state.left > 0
 

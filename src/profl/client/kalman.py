@@ -87,7 +87,7 @@ class Kalman:
     def foretold(
         self, state: Line, signal: Array, f: Array, variance: Array, at: Array, walk: Array
     ) -> tuple[Line, Array]:
-        """``update`` where the level walks by steps of that variance, and the log of how likely f was before it came."""
+        """``update`` where the level walks by steps of that variance, and the log of how likely f was beforehand."""
         state = trees.where(state.seen == 0, begin(state, at, f, variance), state)
         noise = state.noise + NOISE_RATE * (jnp.mean(variance) - state.noise)
         step = self.anchor_rate * (at - state.anchor)

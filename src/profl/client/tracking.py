@@ -1,12 +1,12 @@
 """A Jacobian in a world with a memory: Kalman filters side by side, each with its own idea of that world.
 
-Where people react slowly, what comes in answers to an average of what was deployed, and where the world moves by itself,
-the level of f walks:
+Where people react slowly, what comes in answers to an average of what was deployed, and where the world moves by
+itself, the level of f walks:
 
     f_hat = a + J (s~ - c) + noise,    s~ <- memory s~ + (1 - memory) s,    a <- a + (a step of variance walk)
 
-For every pair of (memory, walk) in a small grid this is the line of ``profl.client.kalman`` with another regressor, known
-without noise. Its slope J is that of the long run, as it should be: where f <- A f + B s it is (I - A)^-1 B with
+For every pair of (memory, walk) in a small grid this is the line of ``profl.client.kalman`` with another regressor,
+known without noise. Its slope J is that of the long run, as it should be: where f <- A f + B s it is (I - A)^-1 B with
 A = memory I, which is stable by construction. How well each filter foretold what came in is a smooth function of the
 logarithm of the settling time 1 / (1 - memory), and so is its J: both are read between the grid's points, on a parabola
 through the best and its neighbours. The plain world, no memory and no walk, is believed until another has foretold
@@ -30,13 +30,24 @@ DOUBLINGS = 6
 
 WALKS = (0.0, 1e-4, 2.5e-3)
 """Variances of a step of the level, in natural units: for a trend of a hundredth of a deviation a deployment and less,
-and for one of a twentieth."""
+and for one of a twentieth. With 1e-5 for 1e-4, memory and drift together end twice as far from the optimum."""
 
 DOUBT = 6.0
 """Nats by which another world must have foretold better than the plain one to be believed as much."""
 
 FADES = 0.995
 """Of the evidence is left after every deployment: what was long ago does not hold for ever."""
+
+HELD = 0.7
+"""Of a settling time is what is explored held: half of the way is gone by then, and a walk of the level not yet far."""
+
+TREND_RATE = 0.02
+"""Weight of the newest deployment in the trend: the last fifty or so."""
+
+FLATTEST = 0.05
+"""The least curvature of the evidence: where nothing is known of a memory, its settling time is so to 4 doublings."""
+
+KALMAN = Kalman()
 
 
 class Worlds(NamedTuple):
@@ -46,16 +57,20 @@ class Worlds(NamedTuple):
     seen: Array  # s~, (memories, s)
     around: Array  # the same average of the models that deployments were made around, (memories, s)
     evidence: Array  # log of how likely what came in was, (walks, memories)
+    trend: Array  # by how much the level moves by itself with a deployment, (p,)
+    slope: Array  # J, as it is believed, (p, s)
+    error: Array  # its squared error, (p, s)
+    hold: Array  # for how many deployments to hold what is explored, () int32
 
 
-class Belief(NamedTuple):
-    """What is believed: the plain world, and for every walk the best memory."""
+class Read(NamedTuple):
+    """What a world says."""
 
-    weights: Array  # (1 + walks,)
-    slopes: Array  # (1 + walks, p, s)
-    errors: Array  # (1 + walks, p, s)
-    doublings: Array  # log2 of the settling times, (1 + walks,)
-    gains: Array  # how much better than the plain world each has foretold, in nats, (1 + walks,)
+    gain: Array  # by how much it has foretold better than the plain world, in nats
+    doublings: Array  # log2 of the settling time
+    width: Array  # standard error of that
+    slope: Array  # J, (p, s)
+    error: Array  # its squared error, (p, s)
 
 
 @dataclass(frozen=True)
@@ -64,73 +79,88 @@ class Tracking:
 
     walks: tuple[float, ...] = WALKS
     doublings: int = DOUBLINGS
-    line: Kalman = Kalman()
+    line: Kalman = KALMAN
 
-    explores = True
-    measured = True
-
-    @property
-    def memories(self) -> np.ndarray:
-        return 1 - 0.5 ** np.arange(self.doublings)
+    explores = True  # without perturbations J fades from sight once the run rests
+    measured = True  # works in natural units
 
     def init(self, signal: Array, f: Array) -> Worlds:
         shape = (len(self.walks), self.doublings)
         lines = jax.tree.map(lambda leaf: jnp.zeros((*shape, *leaf.shape), leaf.dtype), self.line.init(signal, f))
         place = jnp.zeros((self.doublings, signal.shape[0]), f.dtype)
-        return Worlds(lines, place, place, jnp.zeros(shape, f.dtype))
+        evidence, trend, slope = (jnp.zeros(size, f.dtype) for size in (shape, f.shape, (*f.shape, *signal.shape)))
+        return Worlds(lines, place, place, evidence, trend, slope, slope, jnp.ones((), jnp.int32))
 
     def update(self, state: Worlds, signal: Array, f: Array, variance: Array, at: Array) -> Worlds:
         first = state.lines.seen[0, 0] == 0
-        keep = jnp.where(first, 0.0, jnp.asarray(self.memories, f.dtype))[:, None]
-        seen, around = (keep * old + (1 - keep) * new for old, new in ((state.seen, signal), (state.around, at)))
+        memory = jnp.where(first, 0.0, jnp.asarray(1 - 0.5 ** np.arange(self.doublings), f.dtype))[:, None]
+        seen, around = (memory * old + (1 - memory) * new for old, new in ((state.seen, signal), (state.around, at)))
 
-        def one(line: Line, seen: Array, around: Array, walk: Array) -> tuple[Line, Array]:
-            return self.line.foretold(line, seen, f, variance, around, walk)
+        def one(line: Line, seen: Array, around: Array, walk: Array) -> tuple[Line, Array, Array]:
+            new, told = self.line.foretold(line, seen, f, variance, around, walk)
+            along = jnp.sum(line.belief.slope * (new.anchor - line.anchor), -1)
+            return new, told, new.belief.level - line.belief.level - along
 
         each = jax.vmap(jax.vmap(one, (0, 0, 0, None)), (0, None, None, 0))
-        lines, told = each(state.lines, seen, around, jnp.asarray(self.walks, f.dtype))
-        return Worlds(lines, seen, around, FADES * state.evidence + told)
-
-    def believed(self, state: Worlds) -> Belief:
-        slopes = state.lines.belief.slope
-        errors = jax.vmap(jax.vmap(self.line.error))(state.lines)
-        plain = state.evidence[0, 0]
-        best, *read = jax.vmap(_between)(state.evidence, slopes, errors)
-        gains, places, *found = (
-            jnp.concatenate([jnp.reshape(own, (1, *own.shape)), each])
-            for own, each in zip(
-                (plain - plain, plain - plain, slopes[0, 0], errors[0, 0]), (best - plain, *read), strict=True
-            )
-        )
-        weights = jax.nn.softmax(gains - jnp.where(np.arange(len(gains)) == 0, 0.0, DOUBT))
-        return Belief(weights, found[0], found[1], places, gains)
+        lines, told, moved = each(state.lines, seen, around, jnp.asarray(self.walks, f.dtype))
+        evidence = FADES * state.evidence + told
+        walk, best = jnp.unravel_index(jnp.argmax(evidence[1:]), evidence[1:].shape)
+        trend = state.trend + jnp.where(first, 0.0, TREND_RATE) * (moved[walk + 1, best] - state.trend)
+        weights, read = self._believed(lines, evidence)
+        slope = jnp.tensordot(weights, read.slope, 1)
+        error = jnp.tensordot(weights, read.error + (read.slope - slope) ** 2, 1)  # of the filters, and between them
+        settling = 2 ** read.doublings[jnp.argmax(weights)]
+        hold = jnp.clip(jnp.round(HELD * settling), 1, 2**self.doublings).astype(jnp.int32)
+        return Worlds(lines, seen, around, evidence, trend, slope, error, hold)
 
     def estimate(self, state: Worlds) -> Array:
-        belief = self.believed(state)
-        return jnp.tensordot(belief.weights, belief.slopes, 1)
+        return state.slope
 
     def error(self, state: Worlds) -> Array:
-        """Of the filters, and between them."""
-        belief = self.believed(state)
-        mean = jnp.tensordot(belief.weights, belief.slopes, 1)
-        return jnp.tensordot(belief.weights, belief.errors + (belief.slopes - mean) ** 2, 1)
+        return state.error
 
     def hold(self, state: Worlds) -> Array:
-        """For how many deployments to hold what is explored: about as many as people need to settle."""
-        belief = self.believed(state)
-        settling = 2 ** belief.doublings[jnp.argmax(belief.weights)]
-        return jnp.clip(jnp.round(0.7 * settling), 1, 2**self.doublings).astype(jnp.int32)
+        return state.hold
+
+    def figures(self, state: Worlds) -> dict[str, Array]:
+        """What is found of the world.
+
+        Evidence of a memory and of a drift, in nats; log2 of the settling time and its standard error; and the level's
+        trend with a deployment, (p,) in natural units.
+        """
+        _, read = self._believed(state.lines, state.evidence)
+        best = 1 + jnp.argmax(read.gain[1:])
+        at_once = jnp.max(state.evidence[:, 0]) - state.evidence[0, 0]
+        level = state.lines.belief.level_cov[1, jnp.argmax(state.evidence[1])]
+        return {
+            "memory": read.gain[best] - at_once,
+            "doublings": read.doublings[best],
+            "doublings_error": read.width[best],
+            "drift": jnp.max(read.gain[2:]) - jnp.maximum(read.gain[1], 0.0),
+            "trend": state.trend,
+            "trend_errors": jnp.sum(state.trend) / (TREND_RATE * jnp.sqrt(2 * level * state.trend.size)),
+        }
+
+    def _believed(self, lines: Line, evidence: Array) -> tuple[Array, Read]:
+        """How much the plain world is believed and, for every walk, the most likely memory; and what each says."""
+        slopes, errors = lines.belief.slope, jax.vmap(jax.vmap(self.line.error))(lines)
+        none = jnp.zeros((), slopes.dtype)
+        plain = Read(none, none, none, slopes[0, 0], errors[0, 0])
+        others = jax.vmap(_between)(evidence - evidence[0, 0], slopes, errors)
+        read = jax.tree.map(lambda own, each: jnp.concatenate([own[None], each]), plain, others)
+        doubt = np.where(np.arange(1 + len(self.walks)) == 0, 0.0, DOUBT)
+        return jax.nn.softmax(read.gain - doubt.astype(np.float32)), read
 
 
-def _between(evidence: Array, slopes: Array, errors: Array) -> tuple[Array, Array, Array, Array]:
-    """The most likely place between the grid's points: evidence there, place, slope and error."""
-    last = evidence.shape[0] - 1
-    middle = jnp.clip(jnp.argmax(evidence), 1, last - 1)
+def _between(evidence: Array, slopes: Array, errors: Array) -> Read:
+    """The most likely place between the grid's points: on the parabola through the best and its neighbours."""
+    middle = jnp.clip(jnp.argmax(evidence), 1, evidence.shape[0] - 2)
     low, here, high = (evidence[middle + side] for side in (-1, 0, 1))
-    curve = low - 2 * here + high
-    away = jnp.where(curve < 0, (low - high) / (2 * jnp.where(curve < 0, curve, -1.0)), jnp.sign(high - low))
+    bend = 2 * here - low - high
+    away = jnp.where(bend > 0, (high - low) / (2 * jnp.where(bend > 0, bend, 1.0)), jnp.sign(high - low))
     away = jnp.clip(away, -1.0, 1.0)
     parts = jnp.stack([away * (away - 1) / 2, 1 - away**2, away * (away + 1) / 2])
     rows = middle + jnp.arange(-1, 2)
-    read = [jnp.tensordot(parts, values[rows], 1) for values in (evidence, slopes)]
-    return read[0], middle + away, read[1], jnp.tensordot(jnp.abs(parts), errors[rows], 1)
+    gain, slope = (jnp.tensordot(parts, values[rows], 1) for values in (evidence, slopes))
+    error = jnp.tensordot(jnp.abs(parts), errors[rows], 1)
+    return Read(gain, middle + away, jax.lax.rsqrt(jnp.maximum(bend, FLATTEST)), slope, error)

@@ -216,7 +216,7 @@ class Drifting(Wrapped):
 
     def _walk(self, client: Client, time: Array) -> Array:
         key = jax.random.fold_in(random.seed_key(0), client["seed"])
-        return client["walk"] * jax.random.normal(jax.random.fold_in(key, time), dtype=client["walk"].dtype)
+        return client["walk"] * jax.random.normal(jax.random.fold_in(key, time), dtype=jnp.float32)
 
 
 def drifting(

@@ -67,7 +67,7 @@ def make_run(problem: Problem, method: Method, trace: Trace, layout: Layout, sec
     with np.errstate(invalid="ignore", divide="ignore"):
         regret = _total(tally["regret"]) / (made * layout.local_steps)
     if exact and problem.reaction.drifts:  # it was counted against the optimum of the beginning
-        regret = regret + answers.optimum_risk[0] - _mean_so_far(answers.optimum_risk, records)
+        regret = regret + answers.optimum_risk[0] - _mean_so_far(answers.optimum_risk, records * layout.local_steps)
     classifies = exact and problem.reaction.accuracy is not None
     return Run(
         case=problem.name,
@@ -125,21 +125,20 @@ def _answers(problem: Problem, theta: Theta, times: np.ndarray, shape: tuple[int
     if not problem.reaction.drifts:
         risk = _measure(problem.risks, theta, shape)
         low, high = (np.full(shape[1], problem.risk(point)) for point in (problem.optimum, problem.stable))
-        far = (_distance(theta, point) for point in (problem.optimum, problem.stable))
-        return Answers(risk, *far, low, high, problem.optimum, problem.stable)
+        near, far = (_distance(theta, point) for point in (problem.optimum, problem.stable))
+        return Answers(risk, near, far, low, high, problem.optimum, problem.stable)
     columns = []
     for i, time in enumerate(times.tolist()):
         at = jax.tree.map(lambda leaf, i=i: leaf[:, i : i + 1], theta)
         columns.append(_answers(problem.at(time), at, times[:1], (shape[0], 1)))
-    each = [np.concatenate(parts, axis=-1) for parts in zip(*(column[:5] for column in columns), strict=True)]
-    return Answers(*each, columns[-1].optimum, columns[-1].stable)
+    figures: Any = [np.concatenate(parts, axis=-1) for parts in zip(*(column[:5] for column in columns), strict=True)]
+    return columns[-1]._replace(**dict(zip(Answers._fields[:5], figures, strict=True)))
 
 
 def _mean_so_far(values: np.ndarray, records: np.ndarray) -> np.ndarray:
-    """The mean from the start to each record of what is known at the records, on lines between them."""
+    """The mean over the deployments until each record of what is known at the records, on lines between them."""
     areas = np.diff(records) * (values[1:] + values[:-1]) / 2
-    with np.errstate(invalid="ignore"):
-        return np.concatenate([[0.0], np.cumsum(areas)]) / np.maximum(records, 1)
+    return (np.concatenate([[0.0], np.cumsum(areas)]) - (values - values[0]) / 2) / np.maximum(records, 1)
 
 
 def _root(squares: np.ndarray | None) -> np.ndarray | None:

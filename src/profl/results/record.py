@@ -19,6 +19,8 @@ from profl.typing import Theta
 if TYPE_CHECKING:
     import pandas
 
+    from profl.results.world import Memory, Trend
+
 
 class Live(NamedTuple):
     """What stands in for the exact figures where clients are no simulation (seeds x records; the start has none)."""
@@ -99,6 +101,20 @@ class Run:
     def jacobians(self) -> Jacobians | None:
         """Where Jacobians are shared, what each client had at the end; else None."""
         return self.final if isinstance(self.final, Jacobians) else None
+
+    @property
+    def memory(self) -> Memory | None:
+        """How slowly people react, as far as the method found out; None where it does not look."""
+        from profl.results import world
+
+        return world.memory(self)
+
+    @property
+    def trend(self) -> Trend | None:
+        """How the data move by themselves, as far as the method found out; None where it does not look."""
+        from profl.results import world
+
+        return world.trend(self)
 
     @property
     def diverged(self) -> np.ndarray:

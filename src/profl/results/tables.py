@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from profl.client.filtering import MUCH
+from profl.results import world
 from profl.results.cells import count, number
 from profl.results.record import Run, mean_over_seeds
 
@@ -73,7 +74,7 @@ def summarise(run: Run) -> str:
         costs.append([name.replace("_", " "), count(found[name]), count(found[name] / clients)])
     lines = [head, f"risk at PO {number(run.optimum_risk)}, at PS {number(run.stable_risk)}", ""]
     lines += [align(rows), "", align(costs), "", f"seconds {run.seconds:.2f}"]
-    lines += [*_outlook(run, found), *_dropped(found["dropped"]), *run.failures(), *_live(run)]
+    lines += [*_outlook(run, found), *_dropped(found["dropped"]), *world.warnings(run), *run.failures(), *_live(run)]
     return Text("\n".join(lines))
 
 

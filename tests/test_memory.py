@@ -1,0 +1,221 @@
+"""People who react slowly or in turn, and a world that moves by itself: exact answers, equal engines, what is found."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import profl
+from profl import trees
+from profl.client.tracking import Tracking
+
+CASE = profl.cases.pricing(clients=3, goods=2)
+START = np.array([1.0, 3.0], np.float32)
+SHORT = {"rounds": 6, "local_steps": 2, "samples": 50, "progress": False}
+
+
+def client(problem, number=0):
+    return jax.tree.map(jnp.asarray, trees.take(problem.clients, number))
+
+
+def moved(problem, deployments, start=START):
+    """The state of a client's people after these models."""
+    reaction, own = problem.reaction, client(problem)
+    state = reaction.start(jnp.asarray(start), own)
+    for number, theta in enumerate(deployments):
+        state = reaction.move(state, jax.random.key(number), jnp.asarray(theta), own)
+    return state
+
+
+# -- what people do ----------------------------------------------------------------------------------------------------
+
+
+def test_slow_people_go_a_share_of_the_way():
+    """f <- (1 - k) f + k f(theta), for a linear f; samples around it; the risk on the way."""
+    rate, deployed = 0.3, [np.array([2.0, 1.0], np.float32), np.array([4.0, 0.0], np.float32)]
+    problem, reaction, own = profl.slow(CASE, rate), CASE.reaction, client(CASE)
+    state, f = moved(problem, deployed), reaction.parameters(START, own)
+    for theta in deployed:
+        f = (1 - rate) * f + rate * reaction.parameters(theta, own)
+    batch = problem.reaction.sample_in(state, jax.random.key(1), deployed[-1], client(problem), 40_000)
+    np.testing.assert_allclose(batch.mean(0), f, atol=4 / 200)
+    risk = problem.reaction.risk_in(state, deployed[-1], deployed[-1], client(problem))
+    assert float(risk) == pytest.approx(-float(np.sum(deployed[-1] * f)), rel=1e-5)
+
+
+def test_groups_answer_in_turn():
+    first, second = np.array([2.0, 1.0], np.float32), np.array([4.0, 0.0], np.float32)
+    problem, reaction, own = profl.staggered(CASE, 3), CASE.reaction, client(CASE)
+    each = [reaction.parameters(theta, own) for theta in (first, second, START)]
+    batch = problem.reaction.sample_in(moved(problem, [first, second]), jax.random.key(1), second, client(problem), 999)
+    for group, f in enumerate(each):
+        np.testing.assert_allclose(batch[group::3].mean(0), f, atol=5 / np.sqrt(333))
+    later = moved(problem, [first, second, second, second])  # the first group is the oldest again
+    np.testing.assert_allclose(later["groups"]["seen"], [second, second, second])
+
+
+def test_a_world_drifts_by_trend_season_and_walk():
+    problem = profl.drifting(CASE, trend=-0.01, season=(0.5, 40), walk=0.02, seed=3)
+    state = moved(problem, [START] * 31)  # the last of them at time 30
+    walk = [0.02 * float(jax.random.normal(jax.random.fold_in(_walk_key(3), t))) for t in range(1, 31)]
+    by = -0.01 * 30 + 0.5 * np.sin(2 * np.pi * 30 / 40) + np.sum(walk)
+    batch = problem.reaction.sample_in(state, jax.random.key(0), START, client(problem), 40_000)
+    f = CASE.reaction.parameters(START, client(CASE))
+    np.testing.assert_allclose(batch.mean(0), f + by, atol=4 / 200)
+    np.testing.assert_allclose(problem.at(30).clients["mu0"], CASE.clients["mu0"] + by, rtol=1e-5)
+    gamma = CASE.clients["gamma"].mean()
+    np.testing.assert_allclose(problem.at(30).optimum, (CASE.clients["mu0"][0] + by) / (2 * gamma), rtol=1e-5)
+
+
+def _walk_key(seed):
+    from profl import random
+
+    return jax.random.fold_in(random.seed_key(0), seed)
+
+
+def test_the_long_run_is_the_problem_itself():
+    for problem in (profl.slow(CASE, 0.2), profl.staggered(CASE, 4), profl.slow(profl.staggered(CASE, 2), 0.5)):
+        np.testing.assert_allclose(problem.optimum, CASE.optimum)
+        np.testing.assert_allclose(problem.stable, CASE.stable)
+        assert problem.risk(START) == CASE.risk(START)
+        settled = moved(problem, [START] * 80, start=np.zeros(2, np.float32))
+        risk = problem.reaction.risk_in(settled, START, START, client(problem))
+        assert float(risk) == pytest.approx(CASE.client_risks(START)[0], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: profl.slow(CASE, 0.0), "rate must be above 0 and at most 1"),
+        (lambda: profl.slow(CASE, 1.5), "rate must be above 0 and at most 1"),
+        (lambda: profl.slow(CASE, [0.5, 0.5]), "one for each of 3 clients"),
+        (lambda: profl.slow(CASE, np.nan), "finite"),
+        (lambda: profl.slow(profl.pofl(), 0.5), r"must be a profl\.Problem"),
+        (lambda: profl.staggered(CASE, 1), "2 or more"),
+        (lambda: profl.drifting(CASE, trend=0.1, of="nonsense"), "one of gamma, mu0"),
+        (lambda: profl.drifting(profl.cases.strategic(), trend=0.1), "of must name"),
+        (lambda: profl.drifting(CASE, season=(1.0, 0.0)), "period"),
+    ],
+)
+def test_bad_worlds_are_refused(make, message):
+    with pytest.raises(profl.InputError, match=message):
+        make()
+
+
+# -- in every engine ---------------------------------------------------------------------------------------------------
+
+WORLDS = {
+    "slow": lambda: profl.slow(CASE, [0.2, 0.5, 1.0]),
+    "staggered": lambda: profl.staggered(CASE, 3),
+    "both": lambda: profl.drifting(profl.slow(CASE, 0.3), trend=0.05, walk=0.02),
+    "junk": lambda: profl.contaminate(profl.slow(CASE, 0.3), 0.1),
+}
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_one_trajectory_in_every_engine(world):
+    problem, method = WORLDS[world](), profl.pofl(0.05)
+    compiled = profl.simulate(problem, method, seeds=0, **SHORT)
+    plain = profl.simulate(profl.cases.pricing(clients=3, goods=2), method, seeds=0, **SHORT)
+    assert np.max(np.abs(compiled.theta - plain.theta)) > 1e-3  # the world does matter
+    debug = profl.simulate(problem, method, seeds=0, engine="debug", **SHORT)
+    clients = profl.simulated_clients(problem, method, samples=50)
+    loop = profl.train(clients, method, problem, seed=0, **SHORT)
+    for run in (debug, loop):
+        np.testing.assert_allclose(run.theta, compiled.theta, atol=1e-5)
+        np.testing.assert_allclose(run.deployed_regret[:, 1:], compiled.deployed_regret[:, 1:], rtol=1e-4, atol=1e-4)
+
+
+def test_a_run_goes_on_from_a_checkpoint_with_the_same_people(tmp_path):
+    problem, method = WORLDS["both"](), profl.pofl(0.05)
+
+    def run(rounds, **more):
+        clients = profl.simulated_clients(problem, method, samples=50)
+        return profl.train(clients, method, problem, seed=0, **{**SHORT, "rounds": rounds}, **more)
+
+    whole = run(6)
+    run(3, checkpoint=tmp_path)
+    parts = run(6, checkpoint=tmp_path)
+    np.testing.assert_array_equal(parts.theta, whole.theta)
+
+
+def test_a_state_that_is_not_finite_is_refused_and_counted():
+    problem = profl.slow(CASE, 0.5)
+    broken = {**problem.clients, "rate": np.array([0.5, np.nan, 0.5])}
+    from dataclasses import replace
+
+    run = profl.simulate(replace(problem, clients=broken), profl.pfl(), seeds=0, **SHORT)
+    assert run.refused[0, -1] == SHORT["rounds"]
+    assert np.all(np.isfinite(run.theta))
+
+
+# -- what is learned of it ---------------------------------------------------------------------------------------------
+
+LONG = {"rounds": 60, "local_steps": 5, "samples": 500, "seeds": (0, 1), "progress": False, "record_every": 6}
+PRICING = profl.cases.pricing()
+
+
+def above(run, share=0.2):
+    """Of the gap between PS and PO, what is left over the last part of a run."""
+    return run.tail("excess", share) / (run.stable_risk - run.optimum_risk)
+
+
+@pytest.mark.parametrize(
+    ("world", "most", "plainly"),
+    [
+        (lambda: profl.slow(PRICING, 0.2), 0.01, 0.2),
+        (lambda: profl.drifting(PRICING, trend=-0.005), 0.015, 0.1),
+        (lambda: profl.drifting(profl.slow(PRICING, 0.5), trend=-0.003), 0.04, None),
+    ],
+    ids=["slow", "drifting", "both"],
+)
+def test_the_long_run_optimum_is_found_where_a_plain_estimate_is_lost(world, most, plainly):
+    problem = world()
+    run = profl.simulate(problem, profl.pofl(), **LONG)
+    assert np.all(above(run) <= most)
+    if plainly is not None:
+        assert np.all(above(profl.simulate(problem, profl.pofl(jacobian="kalman"), **LONG)) > plainly)
+
+
+def test_without_memory_or_drift_nothing_changes():
+    runs = [profl.simulate(PRICING, profl.pofl(jacobian=name), **LONG) for name in ("tracking", "kalman")]
+    excess = [run.tail_excess() for run in runs]
+    assert np.all(excess[0] <= 1.1 * excess[1])
+
+
+def test_what_is_found_is_said():
+    """After 100 deployments. More seeds, and the false alarms of more problems, in ``profl bench dynamics``."""
+    short = {**LONG, "rounds": 20, "record_every": 20}
+
+    def run(problem):
+        return profl.simulate(problem, profl.pofl(), **short)
+
+    slow, falling, plain = run(profl.slow(PRICING, 0.2)), run(profl.drifting(PRICING, trend=-0.003)), run(PRICING)
+    assert slow.memory.found.all()
+    assert np.all(np.abs(slow.memory.settling - 5) < 4 * slow.memory.error + 0.3)
+    assert "people react slowly: 0.19 of the way" in slow.summary() or "people react slowly: 0.2" in slow.summary()
+    assert falling.trend.found.all()
+    assert np.all(falling.trend.rate < 0)
+    assert "move by themselves, lately by -0.00" in falling.summary()
+    for found in (plain.memory.found, plain.trend.found, slow.trend.found, falling.memory.found):
+        assert not found.any()
+    assert "by themselves" not in plain.summary()
+    assert profl.simulate(PRICING, profl.pfl(), **short).memory is None
+
+
+def test_an_estimator_between_the_points_of_its_grid():
+    """Rate 0.35, between settling times of 2 and 4; without noise of its own: J to a hundredth."""
+    rng, rule = np.random.default_rng(0), Tracking()
+    true, rate = np.array([[-1.0, 0.3], [0.2, 0.8]]), 0.35
+    state, seen = rule.init(jnp.zeros(2), jnp.zeros(2)), np.zeros(2)
+    update = jax.jit(rule.update)
+    for step in range(400):
+        signal = 0.3 * rng.normal(size=2) if step else np.zeros(2)
+        seen = seen + rate * (signal - seen)
+        f = true @ seen + 0.01 * rng.normal(size=2)
+        state = update(state, jnp.asarray(signal), jnp.asarray(f), jnp.full(2, 1e-4), jnp.zeros(2))
+    np.testing.assert_allclose(rule.estimate(state), true, atol=0.05)
+    assert 2.0 ** float(rule.figures(state)["doublings"]) == pytest.approx(1 / rate, rel=0.1)
+    assert int(rule.hold(state)) == 2
