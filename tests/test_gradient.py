@@ -12,7 +12,7 @@ import pytest
 from profl import random, trees
 from profl.client.gradient import pull_back, terms
 from profl.problem.oracle import exact_jacobian
-from tests.problems import CASES, cross_pricing
+from tests.problems import CASES, cross_pricing, spreading
 
 PROBLEMS = {**{name: (make, "auto") for name, make in CASES.items()}, "cross pricing": (cross_pricing, "auto")}
 PROBLEMS |= {
@@ -20,6 +20,8 @@ PROBLEMS |= {
     "strategic, score": (CASES["strategic"], "score"),
     "housing, score": (CASES["housing"], "score"),
     "cross pricing, score": (cross_pricing, "score"),
+    "spreading": (lambda clients: spreading(), "auto"),
+    "spreading, score": (lambda clients: spreading(), "score"),
 }
 
 

@@ -28,7 +28,7 @@ from profl.engines.live.simulated import simulated_clients
 from profl.engines.live.train import train
 from profl.engines.schedule import Schedule
 from profl.problem.contamination import contaminate
-from profl.problem.families import ClassMeans, Family, GaussianMean, GroupShares, LinearGaussian
+from profl.problem.families import ClassMeans, Family, GaussianMean, GroupShares, LinearGaussian, LocationScale
 from profl.problem.live import LiveProblem
 from profl.problem.problem import Box, Problem
 from profl.problem.reaction import Reaction, SampledReaction
@@ -67,6 +67,7 @@ __all__ = [
     "InputError",
     "LinearGaussian",
     "LiveProblem",
+    "LocationScale",
     "Method",
     "Outlook",
     "PaperFilter",

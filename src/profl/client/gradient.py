@@ -1,6 +1,6 @@
 """The performative gradient from one batch (paper, Eq. 4): L1 = E[grad l] and L2 = J^T u, with
 
-    pathwise   u = d/d delta E[l(shift(z, delta); theta)] at 0       where the family is a location shift
+    pathwise   u = d/d delta E[l(shift(z, delta); theta)] at 0       where f says where the samples lie
     score      u = E[(l(z; theta) - b) d log p(z; f) / df]           elsewhere; b is the batch's mean loss
 
 u is the slope of the risk in f; the Jacobian df/dtheta turns it into a gradient of theta. The baseline b changes
@@ -44,13 +44,13 @@ def _pathwise(problem: View, theta: Theta, batch: Batch, weights: Array, f: Arra
     nowhere = jnp.zeros_like(f)
 
     def of_one(z: Batch) -> Array:
-        return jax.grad(lambda delta: problem.loss(theta, problem.family.moved(z, delta)))(nowhere)
+        return jax.grad(lambda delta: problem.loss(theta, problem.family.moved(z, delta, f)))(nowhere)
 
     try:
         return jax.vmap(of_one, out_axes=None)(batch)  # refused where it differs from sample to sample
     except ValueError:
-        shift, losses = jax.vmap(problem.family.moved, (0, None)), jax.vmap(problem.loss, (None, 0))
-        return jax.grad(lambda delta: weights @ losses(theta, shift(batch, delta)))(nowhere)
+        shift, losses = jax.vmap(problem.family.moved, (0, None, None)), jax.vmap(problem.loss, (None, 0))
+        return jax.grad(lambda delta: weights @ losses(theta, shift(batch, delta, f)))(nowhere)
 
 
 def sample_terms(
@@ -61,7 +61,7 @@ def sample_terms(
     if second == "pathwise":
         zero = jnp.zeros_like(f)
         moved = problem.family.moved
-        return firsts, jax.vmap(lambda z: jax.grad(lambda g: problem.loss(theta, moved(z, g)))(zero))(batch)
+        return firsts, jax.vmap(lambda z: jax.grad(lambda g: problem.loss(theta, moved(z, g, f)))(zero))(batch)
     if second == "none":
         return firsts, jnp.zeros((firsts.shape[0], f.shape[0]), f.dtype)
     losses = jax.vmap(problem.loss, (None, 0))(theta, batch)
