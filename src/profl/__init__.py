@@ -31,6 +31,7 @@ from profl.problem.contamination import contaminate
 from profl.problem.families import ClassMeans, Family, GaussianMean, GroupShares, LinearGaussian, LocationScale
 from profl.problem.live import LiveProblem
 from profl.problem.problem import Box, Problem
+from profl.problem.push import Push
 from profl.problem.reaction import Reaction, SampledReaction
 from profl.results.files import load
 from profl.results.record import Run
@@ -73,6 +74,7 @@ __all__ = [
     "PaperFilter",
     "Privacy",
     "Problem",
+    "Push",
     "Reaction",
     "RobustFilter",
     "Run",
