@@ -122,6 +122,9 @@ def test_every_client_learns_its_own_parameters():
     off = run.final.parameters[..., 0] - problem.clients["gamma"]
     assert np.all(np.abs(off) < 4 * np.sqrt(run.final.variance[..., 0]))
     assert np.all(np.abs(off) < 0.05)
+    unknown = run.info["push_unknown"]
+    assert np.all(unknown[:, -1] < 1e-3)
+    assert np.all(np.diff(unknown[:, 1:]) <= 0)  # round 0 has seen nothing
     np.testing.assert_allclose(run.theta[:, -1], np.broadcast_to(problem.optimum, (2, 1)), rtol=0.05)
 
 

@@ -203,9 +203,14 @@ class PerformativeDescent(Descent):
         return mail if self.share is None else {**dict(mail), "shared": state.shared}
 
     def figures(self, problem: View, state: State, theta: Theta) -> dict[str, Array]:
-        """Mean squared error of an entry of J: as the client states it, and as it is, where that is known."""
-        if self.exact or self._pushes(problem):
+        """Mean squared error of an entry of J: as the client states it, and as it is, where that is known.
+
+        Where a push is learned, the share of its parameters' variance that is left.
+        """
+        if not self._learns(problem):
             return {}
+        if self._pushes(problem):
+            return {"push_unknown": pushing.ignorance(push_of(problem), state.jacobian)}
         own, error = self._known(state)
         stated = jnp.mean(error)
         if problem.jacobian is None:
@@ -216,7 +221,7 @@ class PerformativeDescent(Descent):
 
     def final(self, problem: View, state: State, report: Report) -> Any:
         if self._pushes(problem):
-            return pushing.learned(push_of(problem), state.jacobian) if push_of(problem).unknown else None
+            return pushing.kept(push_of(problem), state.jacobian) if push_of(problem).unknown else None
         return None if self.share is None else Jacobians(report["jacobian"], state.shared.jacobian, state.shared.group)
 
     # -- at the server -------------------------------------------------------------------------------------------------

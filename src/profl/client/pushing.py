@@ -81,6 +81,11 @@ def learned(push: Push, state: Pushing) -> Learned:
     return Learned(state.mean[-count:], jnp.diagonal(state.cov)[-count:])
 
 
+def kept(push: Push, state: Pushing) -> Learned:
+    """What is learned, for the record; not a number where nothing was seen, or where a client kept it to itself."""
+    return trees.where(state.seen, learned(push, state), Learned(*[jnp.full(len(push.parameters), jnp.nan)] * 2))
+
+
 def ignorance(push: Push, state: Pushing) -> Array:
     """The share of the parameters' variance that is left, (): one before anything was seen."""
     spread = jnp.asarray(push.spread, state.mean.dtype)
