@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import jax
 import jax.numpy as jnp
 
 import profl
@@ -74,6 +75,45 @@ def cross_pricing() -> profl.Problem:
         initial=lambda key: jnp.array([1.0, 2.0, 1.5]),
         project=profl.Box(-5.0, 5.0),
     )
+
+
+def spread_loss(theta, z):
+    """Half the squared miss, and a little for every unit of z: both the mean and the spread of z cost."""
+    return jnp.sum(0.5 * (theta - z) ** 2 + COST_OF_Z * z)
+
+
+COST_OF_Z = 0.1
+
+
+@dataclass(frozen=True)
+class Spreading(profl.Reaction):
+    """z ~ N(base + slope theta, exp(a + b theta)^2): both the mean and the spread grow with theta."""
+
+    def parameters(self, theta, client):
+        return jnp.concatenate([client["base"] + client["slope"] * theta, client["a"] + client["b"] * theta])
+
+    def sample(self, key, theta, client, n):
+        mean, log_sd = jnp.split(self.parameters(theta, client), 2)
+        return mean + jnp.exp(log_sd) * random.normal(key, n, theta.shape[0])
+
+    def decoupled(self, deployed, theta, client):
+        mean, log_sd = jnp.split(self.parameters(deployed, client), 2)
+        return jnp.sum(0.5 * ((theta - mean) ** 2 + jnp.exp(2 * log_sd)) + COST_OF_Z * mean)
+
+
+def spreading(clients=3, **changes) -> profl.Problem:
+    """Retraining follows the mean, and so does a family without a spread; what it costs is mostly the spread."""
+    share = jnp.linspace(0.8, 1.2, clients)
+    parts = {
+        "name": "spreading",
+        "loss": spread_loss,
+        "family": profl.LocationScale(),
+        "reaction": Spreading(),
+        "clients": {"base": 1.0 + 1.5 * share, "slope": 0.3 * share, "a": 0 * share - 1.0, "b": 0.5 * share},
+        "initial": lambda key: jax.random.uniform(key, (1,), minval=1.0, maxval=2.0),
+        "project": profl.Box(-2.0, 6.0),
+    }
+    return profl.Problem(**{**parts, **changes})
 
 
 def unmeasured(case: profl.Problem) -> profl.Problem:

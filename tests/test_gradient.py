@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,27 @@ import pytest
 from profl import random, trees
 from profl.client.gradient import pull_back, terms
 from profl.problem.oracle import exact_jacobian
-from tests.problems import CASES, cross_pricing
+from tests.problems import CASES, cross_pricing, spreading
+
+
+def cross_pushed(clients):
+    """Cross pricing with what its demand does to one customer: z - A (theta - deployed)."""
+    problem = cross_pricing()
+    a = problem.clients["a"][0]
+    return replace(problem, push=lambda z, deployed, theta: z - a @ (theta - deployed))
+
+
+def spread_further(clients):
+    """One client of ``spreading`` with what it does to a sample, which is not linear in theta."""
+    problem = spreading(1)
+    client = trees.take(problem.clients, 0)
+
+    def push(z, deployed, theta):
+        (old, old_sd), (new, new_sd) = (jnp.split(problem.reaction.parameters(t, client), 2) for t in (deployed, theta))
+        return new + (z - old) * jnp.exp(new_sd - old_sd)
+
+    return replace(problem, push=push)
+
 
 PROBLEMS = {**{name: (make, "auto") for name, make in CASES.items()}, "cross pricing": (cross_pricing, "auto")}
 PROBLEMS |= {
@@ -20,6 +41,10 @@ PROBLEMS |= {
     "strategic, score": (CASES["strategic"], "score"),
     "housing, score": (CASES["housing"], "score"),
     "cross pricing, score": (cross_pricing, "score"),
+    "cross pricing, push": (cross_pushed, "push"),
+    "spreading, push": (spread_further, "push"),
+    "spreading": (lambda clients: spreading(), "auto"),
+    "spreading, score": (lambda clients: spreading(), "score"),
 }
 
 

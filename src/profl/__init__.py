@@ -28,10 +28,11 @@ from profl.engines.live.simulated import simulated_clients
 from profl.engines.live.train import train
 from profl.engines.schedule import Schedule
 from profl.problem.contamination import contaminate
-from profl.problem.families import ClassMeans, Family, GaussianMean, GroupShares, LinearGaussian
+from profl.problem.families import ClassMeans, Family, GaussianMean, GroupShares, LinearGaussian, LocationScale
 from profl.problem.live import LiveProblem
 from profl.problem.memory import drifting, slow, staggered
 from profl.problem.problem import Box, Problem
+from profl.problem.push import Push
 from profl.problem.reaction import Reaction, SampledReaction
 from profl.results.files import load
 from profl.results.record import Run
@@ -68,11 +69,13 @@ __all__ = [
     "InputError",
     "LinearGaussian",
     "LiveProblem",
+    "LocationScale",
     "Method",
     "Outlook",
     "PaperFilter",
     "Privacy",
     "Problem",
+    "Push",
     "Reaction",
     "RobustFilter",
     "Run",

@@ -22,8 +22,8 @@ from profl import checks, trees
 from profl.algorithms.descent import Descent, State, shape_of_f
 from profl.algorithms.method import Arrival, Report
 from profl.client import jacobian as jacobians
-from profl.client import scales
-from profl.client.gradient import pull_back, terms
+from profl.client import pushing, scales
+from profl.client.gradient import pull_back, push_of, terms
 from profl.client.sample_size import Evidence
 from profl.client.tracking import Tracking
 from profl.problem.problem import Problem, View
@@ -36,7 +36,7 @@ def _nothing(state: Any) -> dict[str, Array]:
     return {}
 
 
-SECOND_TERMS = ("auto", "pathwise", "score")
+SECOND_TERMS = ("auto", "push", "pathwise", "score")
 TRACKING = Tracking()
 
 
@@ -61,7 +61,8 @@ class PerformativeDescent(Descent):
     """Follows L1 + L2; made by ``profl.pofl``, ``profl.pg`` and ``profl.profl``.
 
     Args:
-      second_term: how L2 is computed: "pathwise" (where the family is a location shift), "score", or "auto".
+      second_term: how L2 is computed: "push" (where the problem has one; no Jacobian is estimated), "pathwise" (where
+        the family can shift samples), "score", or "auto", the first of these that the problem allows.
       jacobian: an estimator of df/dtheta; see ``profl.client.jacobian``.
       explore: perturbs what is deployed, so that the Jacobian stays visible; None for no perturbation.
       share: how Jacobians are shared among clients that react alike, a ``Clusters``; None for not at all.
@@ -119,7 +120,14 @@ class PerformativeDescent(Descent):
                 "second_term='pathwise' needs a family with shift(z, delta); "
                 f"{type(problem.family).__name__} has none: use 'score' or 'auto'"
             )
-        if self.exact and problem.reaction.parameters is None:
+        if self.second_term == "push" and problem.push is None:
+            raise checks.InputError(
+                f"second_term='push' needs a problem that has one, Problem(push=...); "
+                f"{problem.name!r} has none: use 'auto'"
+            )
+        if self._pushes(problem):
+            self._check_push()
+        elif self.exact and problem.reaction.parameters is None:
             raise checks.InputError(
                 f"jacobian='exact' needs a problem that states f(theta) of one client; {problem.name!r}"
                 f"{' pooled over clients' if self.pooled else ''} does not: use 'tracking'"
@@ -135,32 +143,37 @@ class PerformativeDescent(Descent):
         n = jax.tree.leaves(batch)[0].shape[0]
         return State(
             self.transformation.init(theta),
-            () if self.exact else self.jacobian.init(signal, f),
+            self._nothing_known(problem, theta, signal, f),
             () if self.share is None else nothing,
-            () if self.explore is None else self.explore.init(theta),
+            self.explore.init(theta) if self._explores(problem) else (),
             () if self.samples is None else self.samples.clip(jnp.asarray(n, float)),
-            scales.unmeasured(theta, signal, f) if self.measures else (),
+            scales.unmeasured(theta, signal, f) if self.measures and self._learns(problem) else (),
         )._replace(**self._kept(problem, theta, batch))
 
     def deploy(self, problem: View, state: State, key: Key, theta: Theta) -> tuple[Theta, State]:
-        if self.explore is None:
+        if not self._explores(problem):
             return theta, state
         with stage("explore") as seen:
-            known: tuple[Any, ...] = self._known(state)
+            known: tuple[Any, ...] = self._of_push(problem, state) if self._pushes(problem) else self._known(state)
             if getattr(self.explore, "measured", False):
                 known = *known, state.measures
-            if hasattr(self.jacobian, "hold"):
+            if hasattr(self.jacobian, "hold") and not self._pushes(problem):
                 known = *known, self.jacobian.hold(state.jacobian)
             deployed, explored = seen(self.explore.explore(problem, key, state.explored, theta, *known))
         return deployed, state._replace(explored=explored)
 
     def slope(self, problem: View, state: State, theta: Theta, arrival: Arrival) -> tuple[Array, Theta, State]:
         batch, weights, deployed, last = arrival
+        pushes = self._pushes(problem)
         with stage("estimate f") as seen:  # lines 8 and 12
             f = seen(problem.family.estimate(batch, weights))
         with stage("Jacobian") as seen:  # line 13
-            state, jacobian = seen(self._jacobian(problem, state, theta, arrival, f))
-        if self.exact:  # it stands in theta already, and needs no way back from a signal
+            follow = self._push if pushes else self._jacobian
+            state, jacobian = seen(follow(problem, state, theta, arrival, f))
+        if pushes and push_of(problem).unknown:
+            push = push_of(problem)
+            problem = problem._replace(push=push.at(pushing.learned(push, state.jacobian).parameters))
+        elif self.exact and not pushes:  # it stands in theta already, and needs no way back from a signal
             problem = problem._replace(signal=trees.ravel)
         with stage("gradient") as seen:  # line 14
             second = self._second(problem)
@@ -197,10 +210,15 @@ class PerformativeDescent(Descent):
         return mail if self.share is None else {**dict(mail), "shared": state.shared}
 
     def figures(self, problem: View, state: State, theta: Theta) -> dict[str, Array]:
-        """Mean squared error of an entry of J: as the client states it, and as it is, where that is known; and what the
-        estimator has found of the world, where it looks."""
-        if self.exact:
+        """Mean squared error of an entry of J: as the client states it, and as it is, where that is known.
+
+        And what the estimator has found of the world, where it looks; where a push is learned, the share of its
+        parameters' variance that is left.
+        """
+        if not self._learns(problem):
             return {}
+        if self._pushes(problem):
+            return {"push_unknown": pushing.ignorance(push_of(problem), state.jacobian)}
         own, error = self._known(state)
         found = {"jacobian_error": jnp.mean(error), **getattr(self.jacobian, "figures", _nothing)(state.jacobian)}
         if "trend" in found:  # in units of f
@@ -212,6 +230,8 @@ class PerformativeDescent(Descent):
         return {**found, "jacobian_off": jnp.mean(off**2)}
 
     def final(self, problem: View, state: State, report: Report) -> Any:
+        if self._pushes(problem):
+            return pushing.kept(push_of(problem), state.jacobian) if push_of(problem).unknown else None
         return None if self.share is None else Jacobians(report["jacobian"], state.shared.jacobian, state.shared.group)
 
     # -- at the server -------------------------------------------------------------------------------------------------
@@ -231,9 +251,28 @@ class PerformativeDescent(Descent):
     def _stated_rate(self, state: State) -> Any:
         return state.pace.rate if self.finds_rate else self.learning_rate
 
-    def _second(self, problem: View) -> str:
-        shifts = problem.family.shift is not None
-        return self.second_term if self.second_term != "auto" else ("pathwise" if shifts else "score")
+    def _second(self, problem: View | Problem) -> str:
+        if self.second_term != "auto":
+            return self.second_term
+        if problem.push is not None:
+            return "push"
+        return "score" if problem.family.shift is None else "pathwise"
+
+    def _pushes(self, problem: View | Problem) -> bool:
+        return self._second(problem) == "push"
+
+    def _learns(self, problem: View) -> bool:
+        """Whether something of the reaction is estimated: a Jacobian, or parameters of a push."""
+        return push_of(problem).unknown if self._pushes(problem) else not self.exact
+
+    def _explores(self, problem: View) -> bool:
+        return self.explore is not None and self._learns(problem)
+
+    def _nothing_known(self, problem: View, theta: Theta, signal: Array, f: Array) -> Any:
+        """What is estimated of the reaction, before the first deployment."""
+        if not self._learns(problem):
+            return ()
+        return pushing.begin(push_of(problem), theta, f) if self._pushes(problem) else self.jacobian.init(signal, f)
 
     def _jacobian(self, problem: View, state: State, theta: Theta, arrival: Arrival, f: Array) -> tuple[State, Array]:
         """The state with this deployment in it, and the Jacobian to use."""
@@ -243,18 +282,40 @@ class PerformativeDescent(Descent):
             return state, problem.jacobian(deployed)
         variance = problem.family.variance(batch, weights, f)
         signal, at = problem.signal(deployed), problem.signal(theta)
-        if self.measures:
-            one, few = variance / jnp.sum(weights**2), scales.some(batch, weights)
-            found = trees.once(
-                ~state.measures.known, lambda: scales.take_measures(problem, deployed, *few(), f, one), state.measures
-            )
-            state = state._replace(measures=found)
+        state = self._measured(problem, state, arrival, f, variance)
         if getattr(self.jacobian, "measured", False):
             _, _, ruler, f_ruler = state.measures
             signal, at = ruler.measure(signal), ruler.measure(at)
             f, variance = f_ruler.measure(f), variance / f_ruler.unit**2
         state = state._replace(jacobian=self.jacobian.update(state.jacobian, signal, f, variance, at))
         return state, self._used(state, self._known(state)[0])
+
+    def _push(self, problem: View, state: State, theta: Theta, arrival: Arrival, f: Array) -> tuple[State, Array]:
+        """The same where samples are pushed: what is estimated are parameters of the push, and the Jacobian is none."""
+        batch, weights, deployed, _ = arrival
+        if push_of(problem).unknown:
+            state = self._measured(problem, state, arrival, f, problem.family.variance(batch, weights, f))
+            state = state._replace(jacobian=pushing.learn(problem, state.jacobian, deployed, batch, weights))
+        return state, jnp.zeros((f.size, problem.signal(deployed).size), f.dtype)
+
+    def _measured(self, problem: View, state: State, arrival: Arrival, f: Array, variance: Array) -> State:
+        """The state with natural units in it, from the first batch on."""
+        batch, weights, deployed, _ = arrival
+        if self.measures:
+            one, few = variance / jnp.sum(weights**2), scales.some(batch, weights)
+            found = trees.once(
+                ~state.measures.known, lambda: scales.take_measures(problem, deployed, *few(), f, one), state.measures
+            )
+            state = state._replace(measures=found)
+        return state
+
+    def _of_push(self, problem: View, state: State) -> tuple[Array, Array]:
+        """What exploration is told in place of J and its error: a share of what there is to know is not known yet."""
+        push, seen = push_of(problem), state.jacobian
+        unknown, f = pushing.ignorance(push, seen), seen.mean.size - len(push.parameters)
+        of_one = jnp.ones((f, problem.signal(seen.origin).size), unknown.dtype)
+        told = jnp.sqrt(1 - unknown) * of_one, unknown * of_one
+        return state.measures.outside(*told) if self.measures else told
 
     def _known(self, state: State) -> tuple[Array, Array]:
         """The client's own estimate of J and its squared error."""
@@ -263,6 +324,14 @@ class PerformativeDescent(Descent):
 
     def _used(self, state: State, own: Array) -> Array:
         return own if self.share is None else jnp.where(state.shared.ready, state.shared.jacobian, own)
+
+    def _check_push(self) -> None:
+        if self.share is not None:
+            raise checks.InputError(
+                "share is for Jacobians, and a problem with a push needs none: drop it, or set second_term='pathwise'"
+            )
+        if getattr(self.samples, "rule", None) == "paper":
+            raise checks.InputError("AdaptiveSamples(rule='paper') needs a Jacobian, and with a push there is none")
 
     def _check_secure(self) -> None:
         if not self.secure_aggregation:

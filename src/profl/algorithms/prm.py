@@ -32,7 +32,7 @@ from profl import checks, random, trees
 from profl.algorithms.descent import shape_of_f
 from profl.algorithms.method import Arrival, Method, Outlook, Report
 from profl.client import filtering, filters
-from profl.client.fitted import Bend, Fitted, bend, fitted_risk, keep, noise, none_kept
+from profl.client.fitted import Bend, Fitted, bend, fitted_risk, keep, none_kept
 from profl.client.response import (
     Moments,
     Prior,
@@ -224,7 +224,7 @@ class PRM(Method):
         with stage("estimate f") as seen:
             f = seen(problem.family.estimate(batch, weights))
             share = jnp.sum(weights**2)
-            spread = noise(problem.family, batch, weights, f) / share
+            spread = problem.family.observed_variance(batch, weights, f) / share
         state = trees.where(state.made == 0, self._begun(problem, state, deployed, batch, weights, spread), state)
         state = state._replace(spread=state.spread + (spread - state.spread) / (state.made + 1))
         with stage("fit") as seen:

@@ -1,6 +1,6 @@
 """The performative risk as a client can compute it without deploying anything, and how well it knows its slope.
 
-    L_i(theta) = mean_j l(z_j moved by f(theta) - f_hat; theta)        where the family is a location shift
+    L_i(theta) = mean_j l(z_j moved by f(theta) - f_hat; theta)        where the family can shift samples
     L_i(theta) = sum_j r_j l(z_j; theta) / sum_j r_j                   elsewhere, r_j = p(z_j; f(theta)) / p(z_j; f_hat)
 
 over the batches that are kept. f is the fitted response: what is moved is each batch's own f_hat onto it, so that the
@@ -18,7 +18,6 @@ from jax.flatten_util import ravel_pytree
 from profl import trees
 from profl.client.response import Response
 from profl.client.scales import Ruler
-from profl.problem.families import Family
 from profl.problem.problem import View
 from profl.typing import Array, Batch, Theta
 
@@ -60,7 +59,7 @@ def fitted_risk(problem: View, fitted: Fitted, theta: Theta, off: Array | float 
 
     def one(batch: Batch, weights: Array, f: Array) -> Array:
         if family.shift is not None:
-            return weights @ jax.vmap(lambda z: problem.loss(theta, family.moved(z, here - f)))(batch)
+            return weights @ jax.vmap(lambda z: problem.loss(theta, family.moved(z, here - f, f)))(batch)
         ratio = weights * jnp.exp(jax.vmap(lambda z: family.log_prob(z, here) - family.log_prob(z, f))(batch))
         total = jnp.sum(ratio)
         return ratio @ jax.vmap(lambda z: problem.loss(theta, z))(batch) / jnp.where(total > 0, total, 1.0)
@@ -108,21 +107,6 @@ def sampled(problem: View, fitted: Fitted, theta: Theta) -> Array:
     left = influence - known @ jnp.linalg.pinv(weighted.T @ known, hermitian=True) @ (weighted.T @ influence)
     left = left * weights[:, None]
     return left.T @ left
-
-
-def noise(family: Family, batch: Batch, weights: Array, f: Array) -> Array:
-    """The sampling variance of f_hat as the batch itself shows it, (p,).
-
-    Where f is a location, by the sandwich formula, which is right whatever standard deviation the family states: people
-    who use the pathwise gradient never had to set it.
-    """
-    found = (
-        Family.variance(family, batch, weights, f) if family.shift is not None else family.variance(batch, weights, f)
-    )
-    return jnp.maximum(found, ROUNDING * jnp.finfo(f.dtype).eps * (f**2 + jnp.mean(f**2)) + jnp.finfo(f.dtype).tiny)
-
-
-ROUNDING = 4  # machine epsilons of f^2, the least noise that is taken to be there
 
 
 def none_kept(batch: Batch, room: int, f: int) -> Kept:

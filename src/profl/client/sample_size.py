@@ -43,7 +43,7 @@ class Evidence(NamedTuple):
     f: Array
     jacobian: Array
     gradient: Theta
-    second: str  # how u was computed: "pathwise" or "score"
+    second: str  # how L2 was computed: "pathwise", "score" or "push"
     learning_rate: float
 
 

@@ -25,6 +25,7 @@ def fingerprint(engine: str, problem: Problem, plan: Plan) -> dict[str, str]:
         "reaction": describe(problem.reaction),
         "project": describe(problem.project),
         "signal": describe(problem.signal),
+        "push": describe(problem.push),
         "clients": f"{population.weights.shape[0]} {digest(population.clients)}",
         "weights": digest(population.weights),
         "samples": digest(population.counts),

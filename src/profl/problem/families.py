@@ -5,10 +5,12 @@ A family states (paper, Section III-B)
 * ``estimate(batch, weights)``: f_hat from weighted samples (the weights sum to one);
 * ``log_prob(z, f)``: log p(z; f) of one sample, up to terms that do not contain f. The score d log p / df comes from
   it by automatic differentiation;
-* ``shift(z, delta)``: where f is a location, what becomes of the sample z when f moves by delta. A family that has it
-  gets the pathwise gradient, which needs no density and stays right when the noise is not Gaussian;
+* ``shift(z, delta)``: where f is a location, what becomes of the sample z when f moves by delta; ``shift(z, delta, f)``
+  where that depends on the f at which z lies, as with a spread. A family that has it gets the pathwise gradient, which
+  needs no density and stays right when the noise is not Gaussian;
 * ``variance(batch, weights, f)``: the sampling variance of every entry of f_hat. The default is the sandwich formula of
   M-estimation; families with a cheaper closed form override it;
+* ``observed_variance(batch, weights, f)``: the same from the batch alone, where ``variance`` rests on a stated ``sd``;
 * ``group_count`` and ``group_of(z)``: where clean samples come in groups (classes, say) that differ from one another,
   how many there are and which one z is in. A filter compares a sample with its own group only.
 
@@ -17,8 +19,10 @@ f is always a vector of shape (p,).
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +32,16 @@ from profl.typing import Array, Batch
 LEAST_SHARE = 1e-6
 """Of a group, in log p: one that no kept sample belongs to has share 0, its samples carry weight 0, and 0 * log(0) must
 stay 0. One sample in a million: no batch has so many that a real share comes near it."""
+
+ROUNDING = 4  # machine epsilons of f^2, the least noise that is taken to be there
+
+FLAT = 4
+"""Machine epsilons of the mean: a standard deviation below that is the rounding of a coordinate that does not vary."""
+
+GAUSSIAN_KURTOSIS = 3.0
+BELIEVED = 10.0
+"""Samples' worth of belief in a Gaussian's kurtosis: two samples always show a kurtosis of 1, which would be a spread
+known without error; from a hundred on the data decide."""
 
 
 def average(weights: Array, values: Array) -> Array:
@@ -59,10 +73,11 @@ class Family:
     def log_prob(self, z: Batch, f: Array) -> Array:
         raise NotImplementedError(f"{type(self).__name__} must define log_prob(z, f) -> scalar")
 
-    def moved(self, z: Batch, delta: Array) -> Batch:
-        """``shift``, for a family that is known to have it."""
+    def moved(self, z: Batch, delta: Array, f: Array) -> Batch:
+        """``shift`` of a sample that lies at ``f``, for a family that is known to have it."""
         assert self.shift is not None
-        return self.shift(z, delta)
+        needs_f = len(inspect.signature(self.shift).parameters) > 2
+        return self.shift(z, delta, f) if needs_f else self.shift(z, delta)
 
     def variance(self, batch: Batch, weights: Array, f: Array) -> Array:
         """diag(A^-1 B A^-1) * sum w^2 with A = -E[Hessian of log p], B = E[score score^T]."""
@@ -71,6 +86,16 @@ class Family:
         bread = jnp.linalg.pinv(-hessian, hermitian=True)
         meat = scores.T @ (weights[:, None] * scores)
         return jnp.diagonal(bread @ meat @ bread) * jnp.sum(weights**2)
+
+    def observed_variance(self, batch: Batch, weights: Array, f: Array) -> Array:
+        """The sampling variance of f_hat as the batch itself shows it, (p,).
+
+        Where f is a location, by the sandwich formula, which is right whatever standard deviation the family states:
+        people who use the pathwise gradient never had to set it.
+        """
+        plain = self.variance if self.shift is None else partial(Family.variance, self)
+        least = ROUNDING * jnp.finfo(f.dtype).eps * (f**2 + jnp.mean(f**2)) + jnp.finfo(f.dtype).tiny
+        return jnp.maximum(plain(batch, weights, f), least)
 
 
 @dataclass(frozen=True)
@@ -94,6 +119,55 @@ class GaussianMean(Family):
 
     def variance(self, batch: Batch, weights: Array, f: Array) -> Array:
         return jnp.full_like(f, self.sd**2) * jnp.sum(weights**2)
+
+
+@dataclass(frozen=True)
+class LocationScale(Family):
+    """z is a vector whose spread moves, too; f holds the means, then the logarithms of the standard deviations.
+
+    A change of f takes z to mean' + (z - mean) sd' / sd. What the batch shows says how noisy f is: no density and no sd
+    have to be stated. A coordinate that does not vary has an sd of its rounding, and nothing about it is scaled.
+
+    >>> family, batch, equal = LocationScale(), jnp.array([[1.0], [3.0]]), jnp.array([0.5, 0.5])
+    >>> f = family.estimate(batch, equal)
+    >>> f
+    Array([2., 0.], dtype=float32)
+    >>> family.moved(batch[1], jnp.array([1.0, jnp.log(2.0)]), f)  # the mean is 3 then, and the sd 2
+    Array([5.], dtype=float32)
+    """
+
+    def estimate(self, batch: Batch, weights: Array) -> Array:
+        mean = average(weights, batch)
+        spread = average(weights, (batch - mean) ** 2)
+        return jnp.concatenate([mean, 0.5 * jnp.log(jnp.maximum(spread, self._least(mean)))])
+
+    def log_prob(self, z: Batch, f: Array) -> Array:
+        mean, log_sd = jnp.split(f, 2)
+        return -jnp.sum(0.5 * ((z - mean) * jnp.exp(-log_sd)) ** 2 + log_sd)
+
+    def shift(self, z: Batch, delta: Array, f: Array) -> Batch:
+        mean, (by, log_ratio) = jnp.split(f, 2)[0], jnp.split(delta, 2)
+        return mean + by + (z - mean) * jnp.exp(log_ratio)
+
+    def variance(self, batch: Batch, weights: Array, f: Array) -> Array:
+        """sd^2 / n of a mean and, by the delta method, (kurtosis - 1) / 4 n of a log sd; 1 / n is sum w^2."""
+        mean, log_sd = jnp.split(f, 2)
+        share = jnp.sum(weights**2)
+        spread = average(weights, (batch - mean) ** 2)
+        varies = spread > self._least(mean)
+        seen = average(weights, ((batch - mean) * jnp.exp(-log_sd)) ** 4)
+        kurtosis = (seen / share + BELIEVED * GAUSSIAN_KURTOSIS) / (1 / share + BELIEVED)
+        of_log_sd = (jnp.where(varies, kurtosis, GAUSSIAN_KURTOSIS) - 1) / 4
+        return jnp.concatenate([jnp.where(varies, spread, 0.0), of_log_sd]) * share
+
+    def observed_variance(self, batch: Batch, weights: Array, f: Array) -> Array:
+        least = ROUNDING * jnp.finfo(f.dtype).eps * f**2 + jnp.finfo(f.dtype).tiny
+        return jnp.maximum(self.variance(batch, weights, f), least)
+
+    @staticmethod
+    def _least(mean: Array) -> Array:
+        """The variance up to which a coordinate does not vary."""
+        return (FLAT * jnp.finfo(mean.dtype).eps * mean) ** 2 + jnp.finfo(mean.dtype).tiny
 
 
 @dataclass(frozen=True)

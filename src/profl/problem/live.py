@@ -45,6 +45,7 @@ class LiveProblem:
       project: onto the model space.
       weights: alpha_i; equal by default.
       signal: what the data react to, a vector made from theta; theta itself by default.
+      push: where a sample would lie under another model, if that is known; see ``Problem``.
 
     >>> from profl.problem.families import GaussianMean
     >>> shop = LiveProblem("shop", lambda price, z: -jnp.sum(price * z), GaussianMean(), np.zeros(2), np.ones(2))
@@ -60,6 +61,7 @@ class LiveProblem:
     project: Callable[[Theta], Theta] = everywhere
     weights: Any = None
     signal: Callable[[Theta], Array] = trees.ravel
+    push: Any = None
 
     def problem(self, clients: int) -> Problem:
         """The same for ``clients`` clients, in the form that the engines take."""
@@ -78,6 +80,7 @@ class LiveProblem:
             project=self.project,
             weights=self.weights,
             signal=self.signal,
+            push=self.push,
         )
 
 

@@ -3,7 +3,7 @@
 With the draws fixed the average is a deterministic function, so the optimum and the stable point of a user's problem
 can be found by the same solvers as those of a built-in case. It is differentiable in both arguments:
 
-* where the family is a location shift, through the samples themselves (``sample`` is then a smooth function of theta);
+* where the family can shift samples, through the samples themselves (``sample`` is then a smooth function of theta);
 * elsewhere through the likelihood ratio p(z; f(theta)) / p(z; f(theta)), whose value is one and whose derivative is
   the score (this needs ``parameters``).
 """
@@ -32,7 +32,7 @@ class MonteCarloReaction(Unmeasured):
     def __post_init__(self) -> None:
         if self.family.shift is None and self.reaction.parameters is None:
             raise checks.InputError(
-                f"{type(self.family).__name__} is not a location shift, so a numerical optimum needs f(theta): "
+                f"{type(self.family).__name__} shifts no samples, so a numerical optimum needs f(theta): "
                 "pass reaction=profl.SampledReaction(sample, parameters)"
             )
 

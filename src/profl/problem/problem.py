@@ -19,8 +19,12 @@ from profl import checks, random, trees
 from profl.problem import oracle
 from profl.problem.families import Family
 from profl.problem.monte_carlo import MonteCarloReaction
+from profl.problem.push import Push
+from profl.problem.push import check as check_push
 from profl.problem.reaction import PooledReaction, Reaction, SampledReaction
 from profl.typing import Array, Client, Key, Loss, Theta
+
+TRIED_SAMPLES = 4  # on which a push is tried when a problem is made: one would do, if none of them is special
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,7 @@ class View(NamedTuple):
     project: Callable[[Theta], Theta]
     signal: Callable[[Theta], Array]
     jacobian: Callable[[Theta], Array] | None = None  # df/dtheta of this client, exactly, where it is known
+    push: Push | None = None  # where a sample would lie under another model, where the problem says so
 
 
 class Functions(NamedTuple):
@@ -61,13 +66,14 @@ class Functions(NamedTuple):
     reaction: Reaction
     project: Callable[[Theta], Theta]
     signal: Callable[[Theta], Array]
+    push: Push | None = None
 
     def view(self, client: Client | None = None, family: Family | None = None) -> View:
         """What a method sees at a client; at the server where there is none. ``family`` stands in for the problem's."""
         exact = None
         if client is not None and self.reaction.parameters is not None:
             exact = partial(oracle.exact_jacobian, self.reaction, client=client)
-        return View(self.loss, family or self.family, self.project, self.signal, exact)
+        return View(self.loss, family or self.family, self.project, self.signal, exact, self.push)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +90,8 @@ class Problem:
       project: onto the model space.
       weights: alpha_i; equal by default.
       signal: what the data react to, a vector made from theta; theta itself by default.
+      push: ``push(z, deployed, theta)``, where a sample z that came in under ``deployed`` would lie under ``theta``, if
+        that is known; or a ``Push``, with parameters that clients estimate. See ``profl.problem.push``.
 
     >>> def sample(key, theta, client, n):
     ...     return 6.0 - client["gamma"] * theta + random.normal(key, n, 1)
@@ -105,10 +113,13 @@ class Problem:
     project: Callable[[Theta], Theta] = everywhere
     weights: Any = None
     signal: Callable[[Theta], Array] = trees.ravel
+    push: Any = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.reaction, Reaction):
             object.__setattr__(self, "reaction", SampledReaction(self.reaction))
+        if self.push is not None and not isinstance(self.push, Push):
+            object.__setattr__(self, "push", Push(self.push))
         leaves = jax.tree.leaves(self.clients)
         if not leaves:
             raise checks.InputError("clients must be a pytree with at least one leaf that has a row per client")
@@ -130,7 +141,7 @@ class Problem:
 
     @property
     def functions(self) -> Functions:
-        return Functions(self.loss, self.family, self.reaction, self.project, self.signal)
+        return Functions(self.loss, self.family, self.reaction, self.project, self.signal, self.push)
 
     @property
     def exact(self) -> bool:
@@ -265,6 +276,17 @@ class Problem:
         signal = jax.eval_shape(self.signal, theta)
         if len(signal.shape) != 1:
             raise checks.InputError(f"signal(theta) must be a vector, got shape {signal.shape}")
+        if self.push is not None:
+            self._check_push()
+
+    def _check_push(self) -> None:
+        """On a few samples, at the start and beside it: a start of zeros would hide what theta does."""
+        key = random.seed_key(0)
+        start = self.initial(random.start_key(key))
+        beside = self.project(jax.tree.map(lambda leaf: leaf + 1 + jnp.arange(leaf.size).reshape(leaf.shape), start))
+        client = trees.cast(trees.take(self.clients, 0))
+        batch = self.reaction.sample(random.data_key(key, 0, 0), start, client, TRIED_SAMPLES)
+        check_push(self.push, batch, [start, beside])
 
 
 def _shape(tree: Any) -> Any:
