@@ -68,7 +68,7 @@ def test_a_batch_drawn_in_blocks_lies_in_memory_with_its_samples_innermost():
 
     def means(keys, yes):
         def one(key, client):
-            draw = partial(sample_batch, plan.settings, key, plan.models[0], client, 200)
+            draw = partial(sample_batch, plan.settings, key, (), plan.models[0], client, 200)
             return jnp.full(200, 1 / 200) @ trees.written(draw, yes) ** 2
 
         return jax.vmap(one)(keys, plan.population.clients)

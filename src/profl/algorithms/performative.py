@@ -24,8 +24,8 @@ from profl.algorithms.method import Arrival, Report
 from profl.client import jacobian as jacobians
 from profl.client import pushing, scales
 from profl.client.gradient import pull_back, push_of, terms
+from profl.client.kalman import Kalman
 from profl.client.sample_size import Evidence
-from profl.client.tracking import Tracking
 from profl.problem.problem import Problem, View
 from profl.server import rules
 from profl.stages import stage
@@ -37,7 +37,7 @@ def _nothing(state: Any) -> dict[str, Array]:
 
 
 SECOND_TERMS = ("auto", "push", "pathwise", "score")
-TRACKING = Tracking()
+KALMAN = Kalman()
 
 
 class Shared(NamedTuple):
@@ -74,7 +74,7 @@ class PerformativeDescent(Descent):
     """
 
     second_term: str = "auto"
-    jacobian: Any = TRACKING
+    jacobian: Any = KALMAN
     explore: Any = None
     share: Any = None
     samples: Any = None
@@ -130,7 +130,7 @@ class PerformativeDescent(Descent):
         elif self.exact and problem.reaction.parameters is None:
             raise checks.InputError(
                 f"jacobian='exact' needs a problem that states f(theta) of one client; {problem.name!r}"
-                f"{' pooled over clients' if self.pooled else ''} does not: use 'tracking'"
+                f"{' pooled over clients' if self.pooled else ''} does not: use 'kalman'"
             )
         if self.share is not None:
             self.share.check(problem.count)
