@@ -15,6 +15,7 @@ from profl.client.explore import Exploration
 from profl.client.jacobian import ESTIMATORS, Differences, LeastSquares, get, relative_floor, solve_ridge
 from profl.client.kalman import Kalman
 from profl.client.scales import Ruler, unmeasured
+from profl.client.tracking import Tracking
 
 ESTIMATED = [name for name in ESTIMATORS if name != "exact"]
 TRUE = np.array([[1.0, -2.0, 0.5], [0.3, 0.7, 2.0]], np.float32)  # p = 2, s = 3, far from symmetric
@@ -47,7 +48,8 @@ def test_a_linear_reaction_is_found(name):
     """Deployments around one model, as exploration makes them; what came in without noise."""
     rng = np.random.default_rng(0)
     signals = rng.normal(size=(30, 3)).astype(np.float32)
-    estimator = dataclasses.replace(Kalman(), curvature=0.0) if name == "kalman" else get(name, 10)
+    straight = dataclasses.replace(Kalman(), curvature=0.0)
+    estimator = {"kalman": straight, "tracking": Tracking(line=straight)}.get(name) or get(name, 10)
     found = fed(estimator, signals, signals @ TRUE.T + 4, around=np.zeros_like(signals))
     np.testing.assert_allclose(found, TRUE, atol=2e-3)
 
