@@ -74,6 +74,17 @@ def merged(size: int, batched: Any, given: Any) -> Any:
     return jax.tree.map(flat, given, batched)
 
 
+def over_stacks(function: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
+    """The rule of ``custom_vmap`` for a function of stacks: one call with the stacks of all batches as one."""
+
+    def rule(size: int, batched: Any, *given: Any) -> tuple[Any, Any]:
+        found = function(*merged(size, tuple(batched), given))
+        apart = jax.tree.map(lambda leaf: leaf.reshape(size, -1, *leaf.shape[1:]), found)
+        return apart, jax.tree.map(lambda _: True, found)
+
+    return rule
+
+
 def where(condition: Array, new: Any, old: Any) -> Any:
     """``new`` where ``condition`` holds, else ``old``; a condition of shape (k,) chooses rows."""
 

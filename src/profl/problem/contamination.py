@@ -20,7 +20,7 @@ import numpy as np
 
 from profl import checks, random, trees
 from profl.problem.problem import Problem
-from profl.problem.reaction import Reaction
+from profl.problem.reaction import Reaction, of_part
 from profl.problem.sources import Source, dtypes, get, is_float, name_of, samples_first, samples_last
 from profl.typing import Array, Batch, Client, Key, Theta
 
@@ -85,15 +85,15 @@ class ContaminatedReaction(Reaction):
 
     @property
     def parameters(self) -> Callable[..., Array] | None:  # type: ignore[override]
-        return _of_clean(self.clean.parameters)
+        return of_part(self.clean.parameters, "clean")
 
     @property
     def decoupled(self) -> Callable[..., Array] | None:  # type: ignore[override]
-        return _of_clean(self.clean.decoupled)
+        return of_part(self.clean.decoupled, "clean")
 
     @property
     def accuracy(self) -> Callable[..., Array] | None:  # type: ignore[override]
-        return _of_clean(self.clean.accuracy)
+        return of_part(self.clean.accuracy, "clean")
 
     @property
     def _layer(self) -> int:
@@ -149,13 +149,6 @@ def _choose(is_junk: Array, junk: Batch, batch: Batch) -> Batch:
 def _junk(source: Source, key: Key, batch: Batch, theta: Theta, distance: Array) -> Batch:
     """What the source gives, in the precision of the batch."""
     return jax.tree.map(lambda new, old: new.astype(old.dtype), source(key, batch, theta, distance), batch)
-
-
-def _of_clean(function: Callable[..., Array] | None) -> Callable[..., Array] | None:
-    """A function whose last argument is a clean client, for a contaminated one; None stays None."""
-    if function is None:
-        return None
-    return lambda *arguments: function(*arguments[:-1], arguments[-1]["clean"])
 
 
 # -- checks of what is passed in ---------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import numpy as np
 
 from profl import checks, random
 from profl.problem.problem import Problem
-from profl.problem.reaction import Reaction
+from profl.problem.reaction import Reaction, of_part
 from profl.typing import Array, Batch, Client, Key, Theta
 
 
@@ -36,15 +36,15 @@ class Wrapped(Reaction):
 
     @property
     def parameters(self) -> Callable[..., Array] | None:  # type: ignore[override]
-        return _of_inside(self.inner.parameters)
+        return of_part(self.inner.parameters, "inside")
 
     @property
     def decoupled(self) -> Callable[..., Array] | None:  # type: ignore[override]
-        return _of_inside(self.inner.decoupled)
+        return of_part(self.inner.decoupled, "inside")
 
     @property
     def accuracy(self) -> Callable[..., Array] | None:  # type: ignore[override]
-        return _of_inside(self.inner.accuracy)
+        return of_part(self.inner.accuracy, "inside")
 
     @property
     def drifts(self) -> bool:  # type: ignore[override]
@@ -53,13 +53,6 @@ class Wrapped(Reaction):
     def at(self, clients: Client, time: float) -> tuple[Reaction, Client]:
         inner, inside = self.inner.at(clients["inside"], time)
         return replace(self, inner=inner), {**clients, "inside": inside}
-
-
-def _of_inside(function: Callable[..., Array] | None) -> Callable[..., Array] | None:
-    """A function whose last argument is a client, for one that has it inside; None stays None."""
-    if function is None:
-        return None
-    return lambda *arguments: function(*arguments[:-1], arguments[-1]["inside"])
 
 
 # -- slow --------------------------------------------------------------------------------------------------------------

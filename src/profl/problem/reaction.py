@@ -69,6 +69,13 @@ class Reaction:
         return self, clients
 
 
+def of_part(function: Callable[..., Array] | None, name: str) -> Callable[..., Array] | None:
+    """A function whose last argument is a client, for one that has it as its part ``name``; None stays None."""
+    if function is None:
+        return None
+    return lambda *arguments: function(*arguments[:-1], arguments[-1][name])
+
+
 @dataclass(frozen=True)
 class SampledReaction(Reaction):
     """A reaction given by a function ``sample(key, theta, client, n)`` and, if known, ``parameters(theta, client)``."""

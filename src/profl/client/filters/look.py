@@ -87,8 +87,4 @@ def in_one_reading(cuts: Cut, points: Array, weights: Array) -> Look:
     )(numbers, points, weights)
 
 
-@in_one_reading.def_vmap
-def _(size: int, batched: Any, *given: Any) -> tuple[Look, Any]:
-    found = in_one_reading(*trees.merged(size, tuple(batched), given))
-    apart = jax.tree.map(lambda leaf: leaf.reshape(size, -1, *leaf.shape[1:]), found)
-    return apart, jax.tree.map(lambda _: True, found)
+in_one_reading.def_vmap(trees.over_stacks(in_one_reading))

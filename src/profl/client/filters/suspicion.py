@@ -160,10 +160,5 @@ def where_needed(filter_: Searcher) -> Callable[..., Found]:
             state = jax.lax.while_loop(lambda state: jnp.sum(state[1]) > many // 2, partial(search_some, many), state)
         return jax.lax.while_loop(lambda state: jnp.any(state[1]), partial(search_some, few), state)[0]
 
-    @several.def_vmap
-    def _(size: int, batched: Any, *given: Any) -> tuple[Found, Any]:
-        found = several(*trees.merged(size, tuple(batched), given))
-        apart = jax.tree.map(lambda leaf: leaf.reshape(size, -1, *leaf.shape[1:]), found)
-        return apart, jax.tree.map(lambda _: True, found)
-
+    several.def_vmap(trees.over_stacks(several))
     return several
