@@ -13,7 +13,6 @@ from profl.cli.console import print_claims, print_item
 from profl.cli.options import JsonPath, Quiet, parse_seeds
 from profl.experiments import pages
 from profl.experiments import reproduce as work
-from profl.experiments.paper import ITEMS
 from profl.progress import progress_bar
 
 QUICK_SEEDS = "0-1"
@@ -21,7 +20,7 @@ QUICK_SEEDS = "0-1"
 
 def reproduce(
     items: Annotated[
-        list[str] | None, typer.Argument(help=f"Which: {', '.join(ITEMS)}, or all.", show_default="all")
+        list[str] | None, typer.Argument(help=f"Which: {', '.join(work.ITEMS)}, or all.", show_default="all")
     ] = None,
     seeds: Annotated[
         str | None,

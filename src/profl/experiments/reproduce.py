@@ -1,4 +1,4 @@
-"""Run items of the paper and keep each result as one JSON file; a result that is there is not run again.
+"""Run items of the paper and of earlier ones; each result is one JSON file, and what is there is not run again.
 
 A result is
 
@@ -22,12 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from profl import checks
-from profl.experiments.paper import ITEMS
+from profl.experiments import paper, papers
 from profl.experiments.paper.item import Item
 from profl.experiments.plain import plain
 from profl.storage.atomic import atomic
 
 PACKAGES = ("jax", "numpy", "optax")
+ITEMS: dict[str, Item] = {**paper.ITEMS, **papers.ITEMS}
+"""Those of the paper in its order, and those of earlier work that it builds on."""
 
 
 def choose(names: Sequence[str]) -> list[Item]:

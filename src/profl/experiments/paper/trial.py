@@ -71,6 +71,13 @@ class Trial:
         self._refuse_others("simulate", chosen, RUN)
         return simulate(problem, method, **self._arguments(RUN, chosen), seeds=self.seeds, progress=False)
 
+    def take(self, name: str) -> Any:
+        """The value of a setting, for an item that does more than cases, methods and runs; several come as a tuple."""
+        if name not in self.settings:
+            raise checks.InputError(f"{name} is used but not stated; settings state {list(self.settings)}")
+        self.used.setdefault(name, []).extend(_values(self.settings[name]))
+        return self.settings[name]
+
     def check(self) -> None:
         """Refuse where a stated value was not used."""
         for name, stated in self.settings.items():

@@ -1,0 +1,158 @@
+"""Items of earlier papers: closed forms, what their methods must find, and their quick forms."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from profl import random
+from profl.data import MissingDataError
+from profl.experiments import reproduce as work
+from profl.experiments.paper.item import Trial
+from profl.experiments.papers import ITEMS, brown2022, izzo2022, ray2022
+from profl.experiments.papers import credit as credits
+from profl.experiments.papers.izzo_worlds import WORLDS
+from profl.experiments.papers.stateful import ENDS, MOVES
+
+
+@pytest.fixture(scope="module")
+def made():
+    """Two hundred people with ten features and a column of ones, in place of the real ones."""
+    draws = np.random.default_rng(0)
+    x = np.column_stack([draws.standard_normal((200, 10)), np.ones(200)])
+    y = (x @ draws.standard_normal(11) + draws.logistic(size=200) > 0).astype(float)
+    return credits.Rows(x, y)
+
+
+# -- Izzo et al. 2022
+
+
+@pytest.mark.parametrize("world", MOVES)
+def test_a_world_ends_where_it_is_said_to(world):
+    """m(theta, .), applied over and over, from where a run begins."""
+    problem = WORLDS[world](3, 100, **({"settling": 4} if world == "linear" else {}))
+    client = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), problem.clients)
+    theta = problem.initial(random.seed_key(0)) * 0.5
+    mu = jax.lax.fori_loop(0, 400, lambda _, mu: MOVES[world](theta, mu, client), client["start"])
+    assert np.allclose(mu, ENDS[world](theta, client), atol=1e-4)
+
+
+def test_long_run_optima():
+    """(-2A)^-1 b with risk -b' (-4A)^-1 b; in the bottleneck 0.46557 mu0 with -0.20929, and PS with -0.19098."""
+    linear, narrow = WORLDS["linear"](0, 100, settling=8), WORLDS["bottleneck"](0, 100)
+    slope, level = linear.clients["A"][0], linear.clients["b"][0]
+    assert np.allclose(linear.optimum, np.linalg.solve(-2 * slope, level), atol=1e-4)
+    assert linear.risk(linear.optimum) == pytest.approx(-level @ np.linalg.solve(-4 * slope, level))
+    assert np.allclose(narrow.optimum, 0.46557 * narrow.clients["mu0"][0], atol=1e-4)
+    assert narrow.risk(narrow.optimum) == pytest.approx(-0.20929, abs=1e-5)
+    assert narrow.risk(narrow.stable) == pytest.approx(-(5**0.5 - 1) / 2 / ((5**0.5 + 1) / 2) + (3 - 5**0.5) / 4)
+
+
+def test_spam_is_seen_through_the_stated_noise():
+    """The mean of spam is off by 0.001, whatever the spread; the exact loss is that of many letters."""
+    problem = WORLDS["spam"](0, 4000)
+    client = jax.tree.map(lambda leaf: jnp.asarray(leaf[0], jnp.float32), problem.clients)
+    theta = jnp.array([-0.5, 0.8])
+    batch = problem.reaction.sample(random.seed_key(1), theta, client, 4000)
+    off = problem.family.estimate(batch, jnp.full(4000, 1 / 4000)) - problem.reaction.parameters(theta, client)
+    assert 1e-5 < float(jnp.max(jnp.abs(off))) < 5e-3
+    assert np.std(batch["x"][batch["y"] == 1], axis=0) == pytest.approx(0.5, rel=0.05)
+    mean = float(jnp.mean(jax.vmap(problem.loss, (None, 0))(theta, batch)))
+    assert problem.risk(np.asarray(theta, float)) == pytest.approx(mean, abs=0.02)
+
+
+def test_who_learns_the_state_finds_the_optimum():
+    """Where people settle in 8 deployments: 95 % of the best revenue, of which repeated descent has not even half."""
+    settings = {
+        "rounds": 40,
+        "n": 100,
+        "linear": {name: ITEMS["izzo2022"].settings["linear"][name] for name in ("RGD", "SPGD")},
+    }
+    outcome = izzo2022.observe(Trial(settings, (0, 1)), "linear", settling=8)
+    assert outcome.ended("SPGD") < 0.95 * outcome.best()
+    assert outcome.ended("RGD") > 0.5 * outcome.best()
+
+
+# -- Brown et al. 2022
+
+
+def test_retraining_is_exact(made):
+    """The gradient vanishes, and gradient and curvature are those of the loss."""
+    shifts = np.stack([credits.response(np.full(11, 0.3), 2.0), np.zeros(11)])
+    theta = credits.minimise(made, np.zeros(11), 1e-3, shifts)
+    fit = credits.logistic(made, theta, 1e-3, shifts)
+    assert np.max(np.abs(fit.gradient)) < 1e-12
+    step = 1e-5 * np.eye(11)[0]
+    up, down = (credits.logistic(made, theta + side * step + 0.1, 1e-3, shifts) for side in (1, -1))
+    assert (up.loss - down.loss) / 2e-5 == pytest.approx(credits.logistic(made, theta + 0.1, 1e-3, shifts).gradient[0])
+    assert np.allclose(
+        (up.gradient - down.gradient) / 2e-5, credits.logistic(made, theta + 0.1, 1e-3, shifts).hessian[0]
+    )
+
+
+def test_groups_in_turn_and_by_degrees(made):
+    """Delayed retraining is done after one; by degrees a gap is 0.3 of the one before; in turn it takes longer."""
+    first = brown2022.start(made, 1e-3)
+    delayed, each = (brown2022.in_turn(made, first, 2.0, 1e-3, 9, 3, every) for every in (3, 1))
+    assert delayed.gaps[2] > 0.1
+    assert np.max(delayed.gaps[3:]) < 1e-9
+    assert np.max(each.gaps[3:]) > 1e-3
+    gaps = brown2022.by_degrees(made, first, 2.0, 1e-3, 8, 0.3)
+    assert gaps[1:] / gaps[:-1] == pytest.approx(0.3, abs=1e-6)
+
+
+# -- Ray et al. 2022
+
+
+def test_a_mixture_at_few_points_is_the_mixture(made):
+    with jax.enable_x64(True):
+        data, draws = (jnp.asarray(made.x), jnp.asarray(made.y)), np.random.default_rng(1)
+        theta, past = jnp.asarray(draws.standard_normal(11) / 3), jnp.asarray(draws.standard_normal((20, 11)) / 3)
+        weights = jnp.asarray(draws.dirichlet(np.ones(20)))
+        whole = jax.grad(lambda t: weights @ jax.vmap(lambda d: ray2022.decoupled(data, 1.0, d, t))(past))(theta)
+        assert np.allclose(ray2022.on_mixture(data, 1.0, theta, past, weights), whole, atol=1e-10)
+
+
+def test_epochs_rest_where_they_are_said_to_and_nearer_to_the_optimum_the_longer(made):
+    with jax.enable_x64(True):
+        data = (jnp.asarray(made.x), jnp.asarray(made.y))
+        ended = [np.asarray(ray2022.epochs(data, 1.0, 0.2, 0.9**n, 600)[-1]) for n in (1, 5, 100)]
+        optimum = ray2022.resting_point(data, 1.0, jnp.ones(()), jnp.asarray(ended[2]))
+        assert float(jnp.max(jnp.abs(ray2022.field(data, 1.0, jnp.asarray(1 - 0.9), jnp.asarray(ended[0]))))) < 1e-6
+        away = [float(np.linalg.norm(end - optimum)) for end in ended]
+        assert away[0] > 1.5 * away[1] > 1.5 * 1e-2
+        assert away[2] < 1e-4
+
+
+# -- quick forms
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ITEMS)
+def test_an_item_runs_quickly(name):
+    try:
+        ITEMS[name].check_data()
+    except MissingDataError as error:
+        pytest.skip(str(error))
+    found = work.run(ITEMS[name], range(2), quick=True)
+    assert found["rows"]
+    assert all(claim["measured"] is not None for claim in found["claims"])
+    for panel in found["panels"]:
+        for line in panel["lines"]:
+            assert len(line["x"]) == len(line["mean"]) == len(line["low"]) == len(line["high"]) > 1
+
+
+def test_the_recorded_figures_of_real_people():
+    """Brown et al.: the fit on the rows as they are, and the advantages at eps = 25 under delayed retraining."""
+    try:
+        ITEMS["brown2022"].check_data()
+    except MissingDataError as error:
+        pytest.skip(str(error))
+    data = credits.rows()
+    lam = 1 / len(data.y)
+    fit = credits.logistic(data, brown2022.start(data, lam), lam, np.zeros(11))
+    assert fit.loss == pytest.approx(0.609992, abs=1e-6)
+    turns = brown2022.in_turn(data, brown2022.start(data, lam / 3), 25, lam / 3, 10, 3, 3)
+    assert turns.advantages == pytest.approx([1.0221, 1.0110, 1.0], abs=2e-4)
