@@ -116,7 +116,7 @@ WORLDS = {
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_one_trajectory_in_every_engine(world):
-    problem, method = WORLDS[world](), profl.pofl(0.05, jacobian="tracking")
+    problem, method = WORLDS[world](), profl.pofl(0.05)
     compiled = profl.simulate(problem, method, seeds=0, **SHORT)
     plain = profl.simulate(profl.cases.pricing(clients=3, goods=2), method, seeds=0, **SHORT)
     assert np.max(np.abs(compiled.theta - plain.theta)) > 1e-3  # the world does matter
@@ -129,7 +129,7 @@ def test_one_trajectory_in_every_engine(world):
 
 
 def test_a_run_goes_on_from_a_checkpoint_with_the_same_people(tmp_path):
-    problem, method = WORLDS["both"](), profl.pofl(0.05, jacobian="tracking")
+    problem, method = WORLDS["both"](), profl.pofl(0.05)
 
     def run(rounds, **more):
         clients = profl.simulated_clients(problem, method, samples=50)
@@ -173,7 +173,7 @@ def above(run, share=0.2):
 )
 def test_the_long_run_optimum_is_found_where_a_plain_estimate_is_lost(world, most, plainly):
     problem = world()
-    run = profl.simulate(problem, profl.pofl(jacobian="tracking"), **LONG)
+    run = profl.simulate(problem, profl.pofl(), **LONG)
     assert np.all(above(run) <= most)
     if plainly is not None:
         assert np.all(above(profl.simulate(problem, profl.pofl(jacobian="kalman"), **LONG)) > plainly)
@@ -190,7 +190,7 @@ def test_what_is_found_is_said():
     short = {**LONG, "rounds": 20, "record_every": 20}
 
     def run(problem):
-        return profl.simulate(problem, profl.pofl(jacobian="tracking"), **short)
+        return profl.simulate(problem, profl.pofl(), **short)
 
     slow, falling, plain = run(profl.slow(PRICING, 0.2)), run(profl.drifting(PRICING, trend=-0.003)), run(PRICING)
     assert slow.memory.found.all()

@@ -173,8 +173,10 @@ def test_a_run_states_what_its_method_was_made_with_and_can_be_written_down(name
     run = profl.simulate(CASE, method, seeds=[0], **SMALL)
     stated = {field.name for field in fields(method)} - {"name", "pooled"}
     assert stated <= set(run.settings)
-    figures = {"exploration", "held"} if name == "prm" else set()
-    assert set(run.info) == set(method.info) | figures
+    of_memory = {"memory", "doublings", "doublings_error"}
+    of_world = of_memory | {"drift", "trend", "trend_errors"}
+    figures = {"prm": {"exploration", "held"} | of_memory} | dict.fromkeys(("pofl", "pg", "profl"), of_world)
+    assert set(run.info) == set(method.info) | figures.get(name, set())
     json.dumps(run.to_dict())
     run.save(tmp_path / "run.npz")
     back = profl.load(tmp_path / "run.npz")

@@ -8,11 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 import profl
 from profl import random
-from profl.client.response import Prior, curvatures, features, fit, moved
-from profl.client.trials import add, no_trials
+from profl.client.habits import follow
+from profl.client.response import Prior, curvatures, features, fit, likelihood, moved, remembered
+from profl.client.trials import Trials, add, no_trials
 from profl.experiments.deployment_problems import no_reaction
 from profl.experiments.units import rescaled, shifted
 from profl.linear import inverse
@@ -123,7 +125,7 @@ def test_batches_that_lack_the_tail_of_their_data_break_no_fit():
 
 
 def observed(function, signals, variance=1e-6):
-    trials = no_trials(len(signals), signals.shape[1], function(signals[0]).size)
+    trials = no_trials(len(signals), signals.shape[1:], function(signals[0]).size)
     for signal in signals:
         trials = jax.jit(add)(trials, signal, function(signal), jnp.asarray(1 / variance))
     return trials
@@ -141,6 +143,49 @@ def test_a_response_finds_a_quadratic_and_states_its_error():
     np.testing.assert_allclose(response.mean[:, 1:3], [[3, -1], [0, 1]], atol=0.02)
     np.testing.assert_allclose(response(jnp.array([0.5, 0.5])), f(jnp.array([0.5, 0.5])), atol=0.01)
     assert np.all(np.abs(response.mean[:, 1:3] - jnp.array([[3, -1], [0, 1]])) < 5 * np.sqrt(variance[:, 1:3]) + 1e-3)
+
+
+def test_how_likely_trials_are():
+    """A line with a free level is a normal distribution of all that was seen: scipy's density of its contrasts."""
+    rng, spread, width, samples = np.random.default_rng(0), 2.0, 0.7, 40.0
+    x, f = rng.normal(size=(6, 7)).astype(np.float32), rng.normal(size=6).astype(np.float32)
+    contrasts = np.linalg.svd(np.ones((1, 6)))[2][1:]  # what no level changes
+
+    def told(signals):
+        trials = Trials(jnp.asarray(signals), jnp.asarray(f)[:, None], jnp.full(6, samples))
+        return float(jax.jit(likelihood)(trials, jnp.full(7, width), jnp.full(1, spread), 0.0))
+
+    def exact(signals):
+        cov = spread * (np.eye(6) / samples + width**2 * signals @ signals.T)
+        return stats.multivariate_normal(cov=contrasts @ cov @ contrasts.T).logpdf(contrasts @ f)
+
+    assert told(x) - told(x / 3) == pytest.approx(exact(x) - exact(x / 3), abs=2e-3)
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.5, 0.2])
+def test_trials_show_how_slowly_people_react(rate):
+    """Ten deployments at random: the memory is found, or that there is none; it is off by less than four errors."""
+    rng, used, trials, seen = np.random.default_rng(0), np.zeros(2), no_trials(16, (6, 2), 2), jnp.zeros((6, 2))
+    true = np.array([[-1.0, 0.3], [0.2, 0.8]])
+    for deployed in range(10):
+        signal = rng.normal(size=2) if deployed else np.zeros(2)
+        used, seen = used + rate * (signal - used), follow(seen, jnp.asarray(signal), jnp.asarray(deployed == 0))
+        trials = add(trials, seen, jnp.asarray(true @ used + 0.03 * rng.normal(size=2)), jnp.asarray(1000.0))
+    found = jax.jit(remembered)(trials, jnp.array([3.0, 3.0, 0.2, 0.2, 0.2]), jnp.ones(2), 0.01)
+    if rate == 1.0:
+        assert found.gain < 1
+    else:
+        assert found.gain > 20
+        assert abs(found.doublings + np.log2(rate)) < 4 * found.width + 0.2
+
+
+@slow
+@pytest.mark.parametrize(("rate", "left"), [(0.5, 0.03), (0.2, 0.1)])
+def test_slow_people_are_waited_for(rate, left):
+    problem = profl.slow(profl.cases.pricing(), rate)
+    run = profl.simulate(problem, METHOD, rounds=60, local_steps=1, samples=500, seeds=range(3), progress=False)
+    assert np.all(run.excess[:, -1] <= left * (problem.risk(problem.stable) - problem.risk(problem.optimum)))
+    assert run.memory.found.all()
 
 
 @pytest.mark.parametrize(("width", "off"), [(1e4, 0.01), (1e9, 0.2)])

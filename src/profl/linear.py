@@ -18,13 +18,19 @@ def inverse(matrix: Array) -> Array:
     Array([[ 0.6667, -0.3333],
            [-0.3333,  0.6667]], dtype=float32)
     """
+    return inverse_logdet(matrix)[0]
+
+
+def inverse_logdet(matrix: Array) -> tuple[Array, Array]:
+    """The same, and the logarithm of the determinant: the pivots' product."""
     size = matrix.shape[-1]
 
-    def sweep(k: Array, a: Array) -> Array:
+    def sweep(k: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        a, logdet = carry
         here = jnp.arange(size) == k
         row, column, pivot = a[k], a[:, k], a[k, k]
         rest = a - column[:, None] * row / pivot
         swept = jnp.where(here[:, None], row / pivot, jnp.where(here, -column[:, None] / pivot, rest))
-        return jnp.where(here[:, None] & here, 1 / pivot, swept)
+        return jnp.where(here[:, None] & here, 1 / pivot, swept), logdet + jnp.log(pivot)
 
-    return jax.lax.fori_loop(0, size, sweep, matrix)
+    return jax.lax.fori_loop(0, size, sweep, (matrix, jnp.zeros((), matrix.dtype)))

@@ -24,8 +24,8 @@ from profl.algorithms.method import Arrival, Report
 from profl.client import jacobian as jacobians
 from profl.client import pushing, scales
 from profl.client.gradient import pull_back, push_of, terms
-from profl.client.kalman import Kalman
 from profl.client.sample_size import Evidence
+from profl.client.tracking import Tracking
 from profl.problem.problem import Problem, View
 from profl.server import rules
 from profl.stages import stage
@@ -37,7 +37,7 @@ def _nothing(state: Any) -> dict[str, Array]:
 
 
 SECOND_TERMS = ("auto", "push", "pathwise", "score")
-KALMAN = Kalman()
+TRACKING = Tracking()
 
 
 class Shared(NamedTuple):
@@ -74,7 +74,7 @@ class PerformativeDescent(Descent):
     """
 
     second_term: str = "auto"
-    jacobian: Any = KALMAN
+    jacobian: Any = TRACKING
     explore: Any = None
     share: Any = None
     samples: Any = None
@@ -130,7 +130,7 @@ class PerformativeDescent(Descent):
         elif self.exact and problem.reaction.parameters is None:
             raise checks.InputError(
                 f"jacobian='exact' needs a problem that states f(theta) of one client; {problem.name!r}"
-                f"{' pooled over clients' if self.pooled else ''} does not: use 'kalman'"
+                f"{' pooled over clients' if self.pooled else ''} does not: use 'tracking'"
             )
         if self.share is not None:
             self.share.check(problem.count)
@@ -157,7 +157,7 @@ class PerformativeDescent(Descent):
             known: tuple[Any, ...] = self._of_push(problem, state) if self._pushes(problem) else self._known(state)
             if getattr(self.explore, "measured", False):
                 known = *known, state.measures
-            if hasattr(self.jacobian, "hold") and not self._pushes(problem):
+            if hasattr(self.jacobian, "hold") and getattr(self.explore, "holds", False) and not self._pushes(problem):
                 known = *known, self.jacobian.hold(state.jacobian)
             deployed, explored = seen(self.explore.explore(problem, key, state.explored, theta, *known))
         return deployed, state._replace(explored=explored)

@@ -23,7 +23,7 @@ def pofl(
     learning_rate: float | str = 0.01,
     window: int = 20,
     *,
-    jacobian: Any = "kalman",
+    jacobian: Any = "tracking",
     explore: Any = "auto",
     second_term: str = "auto",
     optimiser: Optimiser = optax.sgd,
@@ -33,8 +33,8 @@ def pofl(
 
     Args:
       learning_rate, second_term, optimiser, correction: see ``PerformativeDescent``.
-      jacobian: "kalman", "tracking" (the same where people react slowly or the data drift), "least_squares", "paper",
-        "exact", or an estimator of one's own.
+      jacobian: "tracking", "kalman" (the same for a world without memory and drift), "least_squares", "paper", "exact",
+        or an estimator of one's own.
       window: H, how many earlier deployments "least_squares" and "paper" use; the others find their own.
       explore: an ``Exploration`` or None; "auto" takes the default one where the estimator asks for it.
 
@@ -51,7 +51,7 @@ def pg(
     learning_rate: float | str = 0.01,
     window: int = 20,
     *,
-    jacobian: Any = "kalman",
+    jacobian: Any = "tracking",
     explore: Any = "auto",
     second_term: str = "auto",
     optimiser: Optimiser = optax.sgd,

@@ -31,8 +31,9 @@ from jax.flatten_util import ravel_pytree
 from profl import checks, random, trees
 from profl.algorithms.descent import shape_of_f
 from profl.algorithms.method import Arrival, Method, Outlook, Report
-from profl.client import filtering, filters
+from profl.client import filtering, filters, habits
 from profl.client.fitted import Bend, Fitted, bend, fitted_risk, keep, none_kept
+from profl.client.habits import Peak, follow, meant, peak
 from profl.client.response import (
     Moments,
     Prior,
@@ -44,6 +45,7 @@ from profl.client.response import (
     fit,
     moved,
     posterior,
+    remembered,
 )
 from profl.client.scales import Ruler, signal_scales, theta_scales
 from profl.client.trials import Trials, add, no_trials
@@ -59,6 +61,7 @@ WIDE = 3.0  # deviations that f may answer to one unit with, before anything is 
 CURVED = 0.2  # deviations per unit^2 of its curvature; 1.0 ended about the same on four of the benchmark's rows
 STIFF = 0.1  # deviations per unit^3 of what is not fitted; follows the evidence from there
 THIRD = 0.1  # of the squared curvature: no less is not fitted; a curve seldom ends with its second order
+DOUBT = 20.0  # nats by which a memory must explain more than none; with 6 a curve is taken for one, in the beginning
 LEAST = 0.001  # deviations by which clients are taken to differ at the least
 FIRST = 40.0  # samples' worth: the first perturbation is sqrt(40 / n) units, f then moves visibly if it moves at all
 LARGER, LARGEST = 2.0, 1.0  # times the first perturbation, and units: no later one is larger
@@ -76,7 +79,9 @@ class State(NamedTuple):
     made: Array  # deployments so far
     scale: Array  # (d,), of theta
     spread: Array  # (p,): variance of a sample in every entry of f, mean over all deployments
-    trials: Trials
+    trials: Trials  # their signals are (memories, s): what people were used to
+    seen: Array  # (memories, s): what they are used to now
+    habit: Peak  # which of these they seem to answer to
     moments: Moments  # of the trials, as seen from theta
     prior: Prior
     before: Array  # (p, m - 1): the common mean that the server sent last
@@ -86,6 +91,8 @@ class State(NamedTuple):
     variance: Array  # (p, m - 1): of the response's coefficients
     bend: Bend
     delta: Array  # (d,): the last perturbation, in units
+    due: Array  # bool: whether its opposite comes next
+    left: Array  # deployments for which it is still held
     size: Array  # of the next one
     miss: Array  # (2,): squared misses of the last prediction beyond what was expected, and what it had moved by
     held: Array  # share of the parameters that the trust region held in the last round
@@ -183,7 +190,9 @@ class PRM(Method):
             made=jnp.int32(0),
             scale=jnp.ones(d),
             spread=jnp.ones(p),
-            trials=no_trials(self.room, s, p),
+            trials=no_trials(self.room, (habits.DOUBLINGS, s), p),
+            seen=jnp.zeros((habits.DOUBLINGS, s)),
+            habit=peak(jnp.zeros(habits.DOUBLINGS)),
             moments=Moments(jnp.zeros(p), jnp.zeros((m, m)), jnp.zeros((p, m))),
             prior=Prior(table, table + 1),
             before=table,
@@ -193,6 +202,8 @@ class PRM(Method):
             variance=table + 1,
             bend=Bend(square, square, square),
             delta=jnp.zeros(d),
+            due=jnp.asarray(False),
+            left=jnp.int32(0),
             size=zero,
             miss=jnp.zeros(2),
             held=zero,
@@ -200,14 +211,19 @@ class PRM(Method):
         )
 
     def deploy(self, problem: View, state: State, key: Key, theta: Theta) -> tuple[Theta, State]:
-        """theta the first time; then to a random corner and to the opposite one, in turns."""
+        """theta the first time; then to a random corner and to the opposite one, in turns; each held while people
+        get used to it."""
         flat, unravel = ravel_pytree(theta)
         with stage("explore") as seen:
             signs = random.signs(random.explore_key(key), flat.size).astype(flat.dtype)
-            delta = jnp.where(state.made == 0, 0.0, jnp.where(state.made % 2 == 0, -state.delta, signs))
+            held = (state.left > 0) & (state.made > 0)
+            delta = jnp.where(held, state.delta, jnp.where(state.due, -state.delta, signs))
+            delta = jnp.where(state.made == 0, 0.0, delta)
             step = state.size * state.scale * delta
             deployed = seen(problem.project(unravel(flat + step)))
-        return deployed, state._replace(delta=delta)
+            due = jnp.where(held, state.due, ~state.due) & (state.made > 0)
+            left = jnp.where(held, state.left, habits.hold(state.habit, DOUBT)) - 1
+        return deployed, state._replace(delta=delta, due=due, left=left)
 
     def step(
         self, problem: View, state: State, theta: Theta, arrival: Arrival, key: Key
@@ -275,8 +291,16 @@ class PRM(Method):
         return Mail(zero, zero, zero, Common(*[jnp.zeros_like(state.before)] * 3), jnp.asarray(False), zero)
 
     def figures(self, problem: View, state: State, theta: Theta) -> dict[str, Array]:
-        """How far it explores, in units, and how many parameters the trust region or the model space holds."""
-        return {"exploration": state.size, "held": state.held}
+        """How far it explores, in units, how many parameters the trust region or the model space holds, and the
+        evidence of a memory."""
+        found = state.habit
+        return {
+            "exploration": state.size,
+            "held": state.held,
+            "memory": found.gain - (DOUBT - habits.DOUBT),  # so that one threshold suits all methods
+            "doublings": found.doublings,
+            "doublings_error": found.width,
+        }
 
     # -- at the server -------------------------------------------------------------------------------------------------
 
@@ -332,11 +356,10 @@ class PRM(Method):
         """Units, and what is believed before anything is known, from the first batch."""
         scale = theta_scales(problem, theta, batch, weights)
         unit = signal_scales(problem, theta, scale)
-        wide = jnp.where(jnp.arange(state.before.shape[1]) < unit.size, WIDE, CURVED)
         return state._replace(
             scale=scale,
             spread=spread,
-            prior=Prior(state.prior.mean, spread[:, None] * wide**2),
+            prior=Prior(state.prior.mean, spread[:, None] * self._width(state) ** 2),
             fitted=state.fitted._replace(ruler=Ruler(problem.signal(theta), unit)),
             size=jnp.minimum(jnp.sqrt(FIRST * jnp.sum(weights**2)), LARGEST),
         )
@@ -344,18 +367,24 @@ class PRM(Method):
     def _learned(self, problem: View, state: State, theta: Theta, deployed: Theta, f: Array, samples: Array) -> State:
         """The response with one more trial in it, seen from theta."""
         ruler, old, fear = state.fitted.ruler, state.fitted.response, self._fear(state)
-        signal, anchor = ruler.measure(problem.signal(deployed)), ruler.measure(problem.signal(theta))
+        anchor, now = ruler.measure(problem.signal(theta)), ruler.measure(problem.signal(deployed))
+        seen = follow(state.seen, now, state.made == 0)
+        signal = meant(state.habit, seen, DOUBT)
         guess, unsure, variance = old(signal), old.variance(signal), state.spread / samples
         miss = jnp.mean(jnp.maximum((f - guess) ** 2 - variance - unsure, 0.0) / variance)
         went = jnp.mean((guess - old.mean[:, 0]) ** 2 / variance)
-        trials = add(state.trials, signal, f, samples)
+        trials = add(state.trials, seen, f, samples)
+        habit = remembered(trials, self._width(state), state.spread, STIFF**2)
+        tried = trials._replace(signal=jax.vmap(lambda row: meant(habit, row, DOUBT))(trials.signal))
         prior = moved(state.prior, jnp.where(state.made == 0, 0.0, anchor - old.anchor), fear * state.spread)
-        found = fit(trials, anchor, prior, state.spread, fear)
+        found = fit(tried, anchor, prior, state.spread, fear)
         if not self.share:
             prior = evidence(prior, found, state.spread)
-            found = fit(trials, anchor, prior, state.spread, fear)
+            found = fit(tried, anchor, prior, state.spread, fear)
         return state._replace(
             trials=trials,
+            seen=seen,
+            habit=habit,
             moments=found.moments,
             prior=prior,
             fear=feared(state.fear, found.third),
@@ -363,6 +392,10 @@ class PRM(Method):
             variance=found.variance[:, 1:],
             miss=jnp.where(state.made > 1, jnp.stack([miss, went]), 0.0),
         )
+
+    def _width(self, state: State) -> Array:
+        """What slopes and curvatures may be before anything is known, in deviations."""
+        return jnp.where(jnp.arange(state.before.shape[1]) < state.fitted.ruler.unit.size, WIDE, CURVED)
 
     def _fear(self, state: State) -> Array:
         """Variance of third-order coefficients, in units of ``spread``: what misses show, no less than a share of the

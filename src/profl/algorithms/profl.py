@@ -26,7 +26,7 @@ def profl(
     share: Any = None,
     samples: Any = None,
     secure_aggregation: bool = False,
-    jacobian: Any = "kalman",
+    jacobian: Any = "tracking",
     explore: Any = "auto",
     second_term: str = "auto",
     optimiser: Optimiser = optax.sgd,

@@ -77,6 +77,7 @@ class Exploration:
         checks.real("inward", self.inward)
 
     measured = True  # works in natural units: ``explore`` is given the client's measures
+    holds = True  # holds what is added for as long as the estimator says
 
     def init(self, theta: Theta) -> Explored:
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), theta)

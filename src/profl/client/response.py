@@ -19,12 +19,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from profl.client.habits import Peak, peak
 from profl.client.trials import Trials
-from profl.linear import inverse
+from profl.linear import inverse, inverse_logdet
 from profl.typing import Array
 
 SPARSE = 0.1  # deviations: what a coefficient is taken to be at the least, with the weight of one observation
 RIDGE = 8  # machine epsilons of a coefficient's precision: rounding must not make the others' matrix indefinite
+SIZES = 1.0, 0.3, 0.1, 0.03  # of the widest reaction: those that are tried to find how long people remember
 MOST_CURVED = 6  # entries of a signal up to which products of two of them are fitted as well
 
 
@@ -157,6 +159,44 @@ def posterior(moments: Moments, anchor: Array, prior: Prior, spread: Array) -> t
     mean, cov = jax.vmap(one)(moments.linear, *prior, spread)
     s = 1 + anchor.size
     return Response(anchor, mean.at[:, 0].add(moments.level), cov[:, :s, :s]), cov
+
+
+def likelihood(trials: Trials, width: Array, spread: Array, fear: float) -> Array:
+    """The log of how likely the trials are under a response near zero: to compare signals that may be meant.
+
+    ``width`` (m - 1,) is what slopes and curvatures may be, in deviations: the same for all entries of f, so that one
+    matrix is inverted for all of them. What is not fitted is taken for noise here.
+    """
+    x = trials.signal
+    rows = jax.vmap(features)(x)
+    together, alone = unfitted(x)
+    blurred = 1 + trials.samples * fear * (jnp.diagonal(together) + alone)
+    weights = trials.samples / blurred
+    seen = trials.f - weights @ trials.f / jnp.sum(weights)
+    told = jnp.append(0.0, width**-2)
+    known = rows.T @ (weights[:, None] * rows) + jnp.diag(told)
+    size = jnp.sqrt(jnp.diagonal(known))
+    steady = known / size[:, None] / size + RIDGE * jnp.finfo(size.dtype).eps * jnp.eye(size.size)
+    inverted, logdet = inverse_logdet(steady)
+    change = inverted @ (rows.T @ (weights[:, None] * seen) / size[:, None]) / size[:, None]  # (m, p)
+    left = weights @ (seen - rows @ change) ** 2 + told @ change**2
+    volume = logdet + 2 * jnp.sum(jnp.log(size)) + 2 * jnp.sum(jnp.log(width)) + jnp.sum(jnp.log(blurred))
+    return -(jnp.sum(left / spread) + spread.size * volume) / 2
+
+
+def remembered(trials: Trials, width: Array, spread: Array, fear: float) -> Peak:
+    """How long people seem to remember, by trials whose signals are (memories, s).
+
+    Each memory with the reaction's size that suits it best, up to ``width``: otherwise a long one, with which what
+    people are used to moves less, would be likelier wherever the reaction is small.
+    """
+    moves = trials.signal - jnp.tensordot(trials.samples / jnp.sum(trials.samples), trials.signal, 1)
+
+    def one(signal: Array, size: Array) -> Array:
+        return likelihood(trials._replace(signal=signal), size * width, spread, fear)
+
+    told = jnp.max(jax.vmap(jax.vmap(one, (None, 0)), (1, None))(moves, jnp.asarray(SIZES, width.dtype)), 1)
+    return peak(told - told[0])
 
 
 def feared(fear: Array, third: Array) -> Array:

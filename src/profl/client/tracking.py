@@ -7,10 +7,9 @@ itself, the level of f walks:
 
 For every pair of (memory, walk) in a small grid this is the line of ``profl.client.kalman`` with another regressor,
 known without noise. Its slope J is that of the long run, as it should be: where f <- A f + B s it is (I - A)^-1 B with
-A = memory I, which is stable by construction. How well each filter foretold what came in is a smooth function of the
-logarithm of the settling time 1 / (1 - memory), and so is its J: both are read between the grid's points, on a parabola
-through the best and its neighbours. The plain world, no memory and no walk, is believed until another has foretold
-clearly better, so that a world without either is estimated as before.
+A = memory I, which is stable by construction. Which memory it is, and its J, is read between the grid's points
+(``profl.client.habits``). The plain world, no memory and no walk, is believed until another has foretold clearly
+better, so that a world without either is estimated as before.
 """
 
 from __future__ import annotations
@@ -22,30 +21,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from profl.client import habits
+from profl.client.habits import DOUBLINGS, DOUBT
 from profl.client.kalman import Kalman, Line
 from profl.typing import Array
 
-DOUBLINGS = 6
-"""Settling times of 1, 2, 4, ..., 32 deployments."""
-
-WALKS = (0.0, 1e-4, 2.5e-3)
-"""Variances of a step of the level, in natural units: for a trend of a hundredth of a deviation a deployment and less,
-and for one of a twentieth. With 1e-5 for 1e-4, memory and drift together end twice as far from the optimum."""
-
-DOUBT = 6.0
-"""Nats by which another world must have foretold better than the plain one to be believed as much."""
+WALKS = (0.0, 5e-4)
+"""Variances of a step of the level, in natural units: for trends of a hundredth of a deviation a deployment and less.
+A third, of 2.5e-3, costs a third more time and ends no nearer."""
 
 FADES = 0.995
 """Of the evidence is left after every deployment: what was long ago does not hold for ever."""
 
-HELD = 0.7
-"""Of a settling time is what is explored held: half of the way is gone by then, and a walk of the level not yet far."""
-
 TREND_RATE = 0.02
 """Weight of the newest deployment in the trend: the last fifty or so."""
-
-FLATTEST = 0.05
-"""The least curvature of the evidence: where nothing is known of a memory, its settling time is so to 4 doublings."""
 
 KALMAN = Kalman()
 
@@ -93,8 +82,7 @@ class Tracking:
 
     def update(self, state: Worlds, signal: Array, f: Array, variance: Array, at: Array) -> Worlds:
         first = state.lines.seen[0, 0] == 0
-        memory = jnp.where(first, 0.0, jnp.asarray(1 - 0.5 ** np.arange(self.doublings), f.dtype))[:, None]
-        seen, around = (memory * old + (1 - memory) * new for old, new in ((state.seen, signal), (state.around, at)))
+        seen, around = habits.follow(state.seen, signal, first), habits.follow(state.around, at, first)
 
         def one(line: Line, seen: Array, around: Array, walk: Array) -> tuple[Line, Array, Array]:
             new, told = self.line.foretold(line, seen, f, variance, around, walk)
@@ -109,8 +97,7 @@ class Tracking:
         weights, read = self._believed(lines, evidence)
         slope = jnp.tensordot(weights, read.slope, 1)
         error = jnp.tensordot(weights, read.error + (read.slope - slope) ** 2, 1)  # of the filters, and between them
-        settling = 2 ** read.doublings[jnp.argmax(weights)]
-        hold = jnp.clip(jnp.round(HELD * settling), 1, 2**self.doublings).astype(jnp.int32)
+        hold = habits.held(read.doublings[jnp.argmax(weights)])
         return Worlds(lines, seen, around, evidence, trend, slope, error, hold)
 
     def estimate(self, state: Worlds) -> Array:
@@ -153,14 +140,8 @@ class Tracking:
 
 
 def _between(evidence: Array, slopes: Array, errors: Array) -> Read:
-    """The most likely place between the grid's points: on the parabola through the best and its neighbours."""
-    middle = jnp.clip(jnp.argmax(evidence), 1, evidence.shape[0] - 2)
-    low, here, high = (evidence[middle + side] for side in (-1, 0, 1))
-    bend = 2 * here - low - high
-    away = jnp.where(bend > 0, (high - low) / (2 * jnp.where(bend > 0, bend, 1.0)), jnp.sign(high - low))
-    away = jnp.clip(away, -1.0, 1.0)
-    parts = jnp.stack([away * (away - 1) / 2, 1 - away**2, away * (away + 1) / 2])
-    rows = middle + jnp.arange(-1, 2)
-    gain, slope = (jnp.tensordot(parts, values[rows], 1) for values in (evidence, slopes))
-    error = jnp.tensordot(jnp.abs(parts), errors[rows], 1)
-    return Read(gain, middle + away, jax.lax.rsqrt(jnp.maximum(bend, FLATTEST)), slope, error)
+    """The most likely memory of a walk."""
+    found = habits.peak(evidence)
+    slope = jnp.tensordot(found.parts, slopes[found.rows], 1)
+    error = jnp.tensordot(jnp.abs(found.parts), errors[found.rows], 1)
+    return Read(found.gain, found.doublings, found.width, slope, error)

@@ -14,7 +14,7 @@ from profl.typing import Array
 
 
 class Trials(NamedTuple):
-    signal: Array  # (N, s)
+    signal: Array  # (N, s), or (N, memories, s)
     f: Array  # (N, p)
     samples: Array  # (N,): how many stand behind f; zero where there is nothing yet
 
@@ -24,15 +24,15 @@ class Trials(NamedTuple):
         return self.samples > 0
 
 
-def no_trials(room: int, signal: int, f: int) -> Trials:
+def no_trials(room: int, signal: tuple[int, ...], f: int) -> Trials:
     """Nothing yet, and room for so many."""
-    return Trials(jnp.zeros((room, signal)), jnp.zeros((room, f)), jnp.zeros(room))
+    return Trials(jnp.zeros((room, *signal)), jnp.zeros((room, f)), jnp.zeros(room))
 
 
 def add(trials: Trials, signal: Array, f: Array, samples: Array) -> Trials:
     """The trials with one more.
 
-    >>> trials = no_trials(2, 1, 1)
+    >>> trials = no_trials(2, (1,), 1)
     >>> for signal, f in [(0.0, 1.0), (5.0, 2.0), (0.2, 3.0)]:
     ...     trials = add(trials, jnp.array([signal]), jnp.array([f]), jnp.ones(()))
     >>> trials.signal.ravel(), trials.f.ravel(), trials.samples
@@ -54,7 +54,8 @@ def add(trials: Trials, signal: Array, f: Array, samples: Array) -> Trials:
 
 def _nearest(trials: Trials) -> tuple[Array, Array]:
     """The two that lie nearest to each other, the first of them before the second."""
-    squares = jnp.sum((trials.signal[:, None] - trials.signal[None]) ** 2, -1)
+    places = trials.signal.reshape(trials.signal.shape[0], -1)
+    squares = jnp.sum((places[:, None] - places[None]) ** 2, -1)
     known = trials.known
     upper = jnp.triu(known[:, None] & known, 1)
     flat = jnp.argmin(jnp.where(upper, squares, jnp.inf))
