@@ -171,7 +171,9 @@ def above(run, share=0.2):
     [
         (lambda: profl.slow(PRICING, 0.2), 0.01, 0.2),
         (lambda: profl.drifting(PRICING, trend=-0.005), 0.015, 0.1),
-        (lambda: profl.drifting(profl.slow(PRICING, 0.5), trend=-0.003), 0.04, None),
+        pytest.param(
+            lambda: profl.drifting(profl.slow(PRICING, 0.5), trend=-0.003), 0.04, None, marks=pytest.mark.slow
+        ),
     ],
     ids=["slow", "drifting", "both"],
 )
