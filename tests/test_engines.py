@@ -139,18 +139,34 @@ def test_record_every_only_thins_the_records():
     np.testing.assert_allclose(second.deployed_regret[:, 1:], every.deployed_regret[:, [2, 4, 5]], rtol=1e-5)
 
 
-def test_a_second_run_of_the_same_shapes_compiles_nothing():
-    profl.simulate(profl.cases.pricing(clients=3), profl.pofl(), **SMALL)
-    compiled: list[str] = []
+@pytest.fixture
+def compiled():
+    """The names of what has been compiled since."""
+    names: list[str] = []
     jax.monitoring.register_event_duration_secs_listener(
-        lambda name, seconds, **_: compiled.append(name) if name.endswith("backend_compile_duration") else None
+        lambda name, seconds, **_: names.append(name) if name.endswith("backend_compile_duration") else None
     )
+    yield names
+    jax.jit(lambda x: x + 1)(0)
+    assert names  # or the listener does not listen
+
+
+def test_a_second_run_of_the_same_shapes_compiles_nothing(compiled):
+    profl.simulate(profl.cases.pricing(clients=3), profl.pofl(), **SMALL)
+    compiled.clear()
     # Another problem object with other numbers, another algorithm object, other seeds: the same shapes.
     profl.simulate(profl.cases.pricing(clients=3, seed=1), profl.pofl(), **{**SMALL, "seeds": [5, 6]})
-    again = len(compiled)
-    jax.jit(lambda x: x + 1)(0)
-    assert again == 0
-    assert len(compiled) > 0  # or the listener does not listen
+    assert compiled == []
+
+
+def test_nor_does_a_longer_run_with_other_records(compiled):
+    problem = unmeasured(profl.cases.pricing(clients=3))
+    short = profl.simulate(problem, profl.pofl(), **SMALL)
+    compiled.clear()
+    longer = profl.simulate(problem, profl.pofl(), **{**SMALL, "rounds": 7, "record_every": 3})
+    assert compiled == []
+    assert longer.rounds.tolist() == [0, 3, 6, 7]
+    np.testing.assert_array_equal(longer.theta[:, 1], short.theta[:, 3])
 
 
 def test_a_large_step_goes_wrong_at_a_named_place():

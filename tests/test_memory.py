@@ -111,10 +111,14 @@ WORLDS = {
     "staggered": lambda: profl.staggered(CASE, 3),
     "both": lambda: profl.drifting(profl.slow(CASE, 0.3), trend=0.05, walk=0.02),
     "junk": lambda: profl.contaminate(profl.slow(CASE, 0.3), 0.1),
+    "all": lambda: profl.contaminate(profl.drifting(profl.slow(CASE, [0.2, 0.5, 1.0]), trend=0.05, walk=0.02), 0.1),
 }
+IN_ONE = ("slow", "both", "junk")  # each a layer of "all"; alone in the slow form
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize(
+    "world", [pytest.param(name, marks=[pytest.mark.slow] if name in IN_ONE else []) for name in WORLDS]
+)
 def test_one_trajectory_in_every_engine(world):
     problem, method = WORLDS[world](), profl.pofl(0.05)
     compiled = profl.simulate(problem, method, seeds=0, **SHORT)
@@ -167,7 +171,9 @@ def above(run, share=0.2):
     [
         (lambda: profl.slow(PRICING, 0.2), 0.01, 0.2),
         (lambda: profl.drifting(PRICING, trend=-0.005), 0.015, 0.1),
-        (lambda: profl.drifting(profl.slow(PRICING, 0.5), trend=-0.003), 0.04, None),
+        pytest.param(
+            lambda: profl.drifting(profl.slow(PRICING, 0.5), trend=-0.003), 0.04, None, marks=pytest.mark.slow
+        ),
     ],
     ids=["slow", "drifting", "both"],
 )

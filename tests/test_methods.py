@@ -98,25 +98,32 @@ def over_flower(method, folder=None, **settings):
     return run
 
 
+def live_engine(method, **settings):
+    clients = profl.simulated_clients(CASE, method, samples=30, seed=3)
+    return profl.train(clients, method, CASE, seed=3, patience=1, **settings)  # one program closes rounds
+
+
+ENGINES = {
+    "debug": lambda method, **settings: profl.simulate(CASE, method, seeds=[3], engine="debug", **settings),
+    "live": live_engine,
+    "flower": over_flower,
+}
 PAIRS = [(name, attack) for name in METHODS for attack in (None, "sign_flip")]
 # Each row compiles four engines. Without an attack the checkpoints below and test_loop hold engines to each other.
-SHORT = [(name, "sign_flip") for name in ("dfo, one point", "prm", "postal")]
+SHORT = [(name, "sign_flip") for name in ("dfo, one point", "postal")]
+ROWS = [pytest.param(*pair, tuple(ENGINES), marks=[] if pair in SHORT else pytest.mark.slow) for pair in PAIRS]
+ROWS.append(("prm", "sign_flip", ("flower",)))  # the longest to compile; what it sends crosses a wire
 
 
-@pytest.mark.parametrize(
-    ("name", "attack"), [pytest.param(*pair, marks=[] if pair in SHORT else pytest.mark.slow) for pair in PAIRS]
-)
-def test_one_trajectory_in_every_engine(name, attack):
+@pytest.mark.parametrize(("name", "attack", "engines"), ROWS)
+def test_one_trajectory_in_every_engine(name, attack, engines):
     """In double precision, since some of these turn the last bit of a loss into the fourth digit of a model."""
     method = METHODS[name]
     settings = {**SMALL, "participation": 0.75, "attack": attack, "hostile": [1], "min_reports": 1}
+    there = [engine for engine in engines if engine != "flower" or find_spec("flwr") is not None] or ["live"]
     with jax.enable_x64(True):
         fast = profl.simulate(CASE, method, seeds=[3], **settings)
-        slow = profl.simulate(CASE, method, seeds=[3], engine="debug", **settings)
-        clients = profl.simulated_clients(CASE, method, samples=30, seed=3)
-        runs = [slow, profl.train(clients, method, CASE, seed=3, patience=1, **settings)]  # one program closes rounds
-        if find_spec("flwr") is not None:
-            runs.append(over_flower(method, **settings))
+        runs = [ENGINES[engine](method, **settings) for engine in there]
     for run in runs:
         np.testing.assert_allclose(run.theta, fast.theta, atol=1e-8)
         np.testing.assert_allclose(run.info["loss"], fast.info["loss"], rtol=1e-8)

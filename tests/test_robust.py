@@ -27,8 +27,14 @@ FULL = {**SHORT, "seeds": range(2)}
 
 
 @partial(jax.jit, static_argnums=(0, 1))
+def step(view, filter_, theta, batch, weights, memory):
+    """A filter's step; a client sees the same of a problem with junk and of one without: one program for both."""
+    return filter_weights(view, filter_, theta, batch, weights, memory)
+
+
 def weighed(problem, filter_, theta, batch, weights):
-    return filter_weights(problem, filter_, theta, batch, weights, begin(problem, filter_, theta, batch))[:2]
+    view = problem.functions.view()
+    return step(view, filter_, theta, batch, weights, begin(view, filter_, theta, batch))[:2]
 
 
 def drawn(problem, theta, n=500, client=0, seed=0):
@@ -46,7 +52,7 @@ def test_clean_classes_are_not_clean_and_junk():
     y = np.asarray(batch["y"])
     weights = jnp.where(y == y.min(), 1.0, 0.25)
     weights = weights / weights.sum()
-    believed, kept = weighed(problem.functions, RobustFilter(), theta, batch, weights)
+    believed, kept = weighed(problem, RobustFilter(), theta, batch, weights)
     assert kept > 0.99
     for label in (y.min(), y.max()):
         assert np.sum(believed[y == label]) == pytest.approx(float(np.sum(weights[y == label])), abs=1e-5)
@@ -59,7 +65,7 @@ def test_junk_gets_no_weight_and_the_clean_keep_theirs(share):
     batch = np.array(drawn(problem, theta))
     bad = np.arange(500) < 500 * share
     batch[bad] += 30.0
-    believed, kept = weighed(problem.functions, RobustFilter(), theta, jnp.asarray(batch), jnp.full(500, 1 / 500))
+    believed, kept = weighed(problem, RobustFilter(), theta, jnp.asarray(batch), jnp.full(500, 1 / 500))
     assert np.all(np.asarray(believed)[bad] == 0)
     assert kept == pytest.approx(1 - share, abs=0.02)
     assert np.sum(believed) == pytest.approx(1, abs=1e-5)
@@ -69,7 +75,7 @@ def test_no_filter_changes_nothing():
     problem = profl.cases.pricing()
     theta = jnp.full(5, 2.0)
     weights = jnp.full(500, 1 / 500)
-    believed, kept = weighed(problem.functions, keep_all, theta, drawn(problem, theta), weights)
+    believed, kept = weighed(problem, keep_all, theta, drawn(problem, theta), weights)
     np.testing.assert_allclose(believed, weights, rtol=1e-6)
     assert kept == pytest.approx(1)
 
@@ -90,10 +96,10 @@ def test_the_share_that_is_kept_is_of_the_whole_batch_with_kinds_and_memory():
     """Two classes, each searched at first and recalled after."""
     problem = profl.contaminate(profl.cases.strategic(), 0.2, "blob", distance=10)
     theta, weights, rule = jnp.ones(2), jnp.full(500, 1 / 500), RobustFilter()
-    memory = begin(problem.functions, rule, theta, drawn(problem, theta))
-    step = jax.jit(lambda batch, memory: filter_weights(problem.functions, rule, theta, batch, weights, memory))
+    view = problem.functions.view()
+    memory = begin(view, rule, theta, drawn(problem, theta))
     for seed in range(5):
-        believed, kept, memory = step(drawn(problem, theta, seed=seed), memory)
+        believed, kept, memory = step(view, rule, theta, drawn(problem, theta, seed=seed), weights, memory)
         assert kept == pytest.approx(0.8, abs=0.06)  # three standard errors of a binomial
         assert np.sum(believed) == pytest.approx(1, abs=1e-5)
 

@@ -12,6 +12,8 @@ client that is left out of a round changes nothing for the others, and a run can
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +45,17 @@ def seed_key(seed: int | Array, prng: str = "auto") -> Key:
 def start_key(root: Key) -> Key:
     """The key of the initial model."""
     return jax.random.fold_in(root, _START)
+
+
+def first_keys(seeds: Sequence[int], prng: str = "auto") -> tuple[Key, Key]:
+    """The root keys of seeds and those of their initial models, one row each."""
+    return _first_keys(np.asarray(seeds, np.uint32), prng)
+
+
+@partial(jax.jit, static_argnums=1)
+def _first_keys(seeds: Array, prng: str) -> tuple[Key, Key]:
+    roots = jax.vmap(partial(seed_key, prng=prng))(seeds)
+    return roots, jax.vmap(start_key)(roots)
 
 
 def data_key(root: Key, client: int | Array, step: int | Array) -> Key:

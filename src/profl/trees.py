@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from profl.typing import Array
@@ -25,6 +26,11 @@ def ravel(tree: Any) -> Array:
 def take(tree: Any, index: Any) -> Any:
     """Row(s) ``index`` of every leaf of a stacked pytree."""
     return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+def row_shape(tree: Any) -> Any:
+    """The shapes of one row of a stacked pytree."""
+    return jax.eval_shape(partial(take, index=0), tree)
 
 
 def copies(tree: Any, count: int) -> Any:
@@ -106,11 +112,17 @@ def norm(tree: Any) -> Array:
 
 
 def cast(tree: Any, dtype: Any = float) -> Any:
-    """Floating leaves in another precision (by default JAX's current one); integer leaves and keys as they are."""
+    """Floating leaves in another precision (by default JAX's current one); integer leaves and keys as they are.
+
+    NumPy converts what is NumPy's: JAX would compile a small program for every shape.
+    """
+    wanted = jnp.result_type(dtype)
 
     def convert(leaf: Any) -> Array:
-        array = jnp.asarray(leaf)
-        return array.astype(dtype) if jnp.issubdtype(array.dtype, jnp.floating) else array
+        array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+        if jnp.issubdtype(array.dtype, jnp.floating) and array.dtype != wanted:
+            array = array.astype(wanted)
+        return array if isinstance(array, jax.Array) else jax.device_put(array)
 
     return jax.tree.map(convert, tree)
 

@@ -188,7 +188,7 @@ def _row(settings: Settings, figures: tuple[str, ...], row: Population, now: Pro
 ASK = compiled(ask)
 OUTLOOK = compiled(outlook)
 BEGIN = compiled(begin)
-ROW = compiled(_row, 1)
+ROW = compiled(_row, (1,))
 
 
 def pack(ledger: Ledger) -> tuple[Any, Any]:

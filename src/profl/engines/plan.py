@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -54,12 +53,14 @@ class Settings(NamedTuple):
         return self.functions.view()
 
 
-def compiled(function: Callable[..., Any], *static: int) -> Callable[..., Any]:
+def compiled(
+    function: Callable[..., Any], static: tuple[int, ...] = (), donated: tuple[int, ...] = ()
+) -> Callable[..., Any]:
     """``function(settings, ...)`` compiled, where it does not ask how long the run is: runs of any length share it.
 
-    ``static`` are its further arguments that are part of the code.
+    ``static`` are its further arguments that are part of the code, ``donated`` those whose memory it may take.
     """
-    code = jax.jit(function, static_argnums=(0, *static))
+    code = jax.jit(function, static_argnums=(0, *static), donate_argnums=donated)
 
     def call(settings: Settings, *arguments: Any) -> Any:
         return code(settings._replace(rounds=0, record_every=1), *arguments)
@@ -122,18 +123,18 @@ def make_plan(problem: Problem, method: Method, schedule: Schedule, prng: str = 
     )
     seeds: Any = schedule.seeds
     checks.one_of("prng", prng, random.PRNGS)
-    roots = jax.vmap(partial(random.seed_key, prng=prng))(jnp.asarray(seeds, dtype=jnp.uint32))
+    roots, starts = random.first_keys(seeds, prng)
     floor = world.client_risks(problem.optimum) if problem.exact else np.full(world.count, np.nan)
     nobody = np.zeros(world.count, bool)
     hostile = nobody if schedule.attack is None else attacks.hostile_clients(schedule.hostile, world.count)
     population = Population(
         clients=trees.cast(world.clients),
-        weights=jnp.asarray(world.weights, dtype=float),
-        counts=jnp.asarray(counts[None] if method.pooled else counts),
-        floor=jnp.asarray(floor, dtype=float),
-        hostile=jnp.asarray(hostile),
+        weights=trees.cast(world.weights),
+        counts=jax.device_put(counts[None] if method.pooled else counts),
+        floor=trees.cast(floor),
+        hostile=jax.device_put(hostile),
     )
-    models = _models(problem, roots, schedule.initial)
+    models = _models(problem, starts, schedule.initial)
     if settings.stop is not None and _first_outlook(settings, models) is None:
         raise checks.InputError(
             "stop needs a method that states what it expects of its model, "
@@ -174,7 +175,7 @@ def batch_shape(settings: Settings, population: Population, theta: Theta, n: int
 def describe(plan: Plan) -> Layout:
     """What a record needs to know of the plan."""
     settings, population, method = plan.settings, plan.population, plan.settings.method
-    theta = trees.take(plan.models, 0)
+    theta = trees.row_shape(plan.models)
     batch = batch_shape(settings, population, theta, 1)
 
     def crossing(theta: Theta) -> tuple[Any, Any]:
@@ -206,7 +207,7 @@ def outlook(settings: Settings, server: Any) -> Outlook | None:
 def _first_outlook(settings: Settings, models: Theta) -> Outlook | None:
     """The shapes of an outlook."""
     return jax.eval_shape(
-        lambda theta: outlook(settings, settings.method.open(settings.server, theta)), trees.take(models, 0)
+        lambda theta: outlook(settings, settings.method.open(settings.server, theta)), trees.row_shape(models)
     )
 
 
@@ -214,12 +215,12 @@ def _bytes(tree: Any) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def _models(problem: Problem, roots: Key, initial: Theta | None) -> Theta:
+def _models(problem: Problem, keys: Key, initial: Theta | None) -> Theta:
     if initial is None:
-        models = jax.vmap(lambda root: problem.initial(random.start_key(root)))(roots)
+        models = jax.vmap(problem.initial)(keys)
     else:
         like = jax.eval_shape(problem.initial, random.seed_key(0))
         checks.same_structure("initial", initial, like)
-        models = trees.copies(initial, roots.shape[0])
+        models = trees.copies(initial, keys.shape[0])
     checks.finite_tree("the initial model", models)
     return jax.vmap(problem.project)(trees.cast(models))

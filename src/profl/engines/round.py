@@ -236,6 +236,6 @@ def _each(function: Any, chunk: int | None, *rows: Any) -> Any:
     return jax.vmap(function)(*rows) if chunk is None else trees.map_chunks(function, chunk, *rows)
 
 
-CLOSE = compiled(close, 1)
+CLOSE = compiled(close, (1,))
 """``close``, compiled: for engines whose rounds are not."""
 FINAL = compiled(_final)

@@ -225,7 +225,7 @@ class Problem:
     @cached_property
     def _known_points(self) -> tuple[Theta, Theta]:
         self._need_risk()
-        starts = jax.vmap(lambda seed: self.initial(random.start_key(random.seed_key(seed))))(jnp.arange(5))
+        starts = jax.vmap(self.initial)(random.first_keys(range(5))[1])
         return oracle.known_points(self.reaction, self.project, self.clients, self.weights, starts)
 
     def _evaluate(self, name: str, *models: Theta, stacked: bool = False) -> Any:

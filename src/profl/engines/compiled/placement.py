@@ -44,7 +44,7 @@ def place(settings: Settings, population: Population, models: Theta, client_chun
     seeds, clients = (seeds // devices, clients) if over == "seeds" else (seeds, clients // devices)
     if client_chunk is not None:
         return Placement(1, min(clients, checks.positive_int("client_chunk", client_chunk)), devices, over)
-    batch = batch_shape(settings, population, trees.take(models, 0), settings.sizes[-1])
+    batch = batch_shape(settings, population, trees.row_shape(models), settings.sizes[-1])
     numbers = sum(leaf.size for leaf in jax.tree.leaves(batch))
     clients = min(clients, max(1, block() // numbers))
     fitting = max(1, block() // (numbers * clients))

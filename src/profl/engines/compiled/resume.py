@@ -15,24 +15,22 @@ import numpy as np
 
 from profl import checks
 from profl.engines.compiled.placement import place
-from profl.engines.compiled.scan import Records, filled, over, records_on_host, segment, start, trace
+from profl.engines.compiled.scan import Records, Span, filled, over, records_on_host, segment, start, trace
 from profl.engines.plan import Plan
 from profl.engines.tally import Tally
 from profl.progress import progress_bar
 from profl.results.measure import Trace
 from profl.storage.checkpoints import Checkpoints
 
-ENDLESS = 2**30  # rounds: how many there are in all must not be part of the compiled code
-
 
 def run_saved(plan: Plan, title: str, progress: bool, saved: Checkpoints, client_chunk: int | None = None) -> Trace:
     """The trace of all seeds."""
-    settings, population = plan.settings._replace(record_every=1, rounds=ENDLESS), plan.population
-    rounds = plan.settings.rounds
+    settings, population = plan.settings, plan.population
+    rounds = settings.rounds
     placement = place(settings, population, plan.models, client_chunk)
     carry = start(settings, population, plan.models)
-    once = partial(segment, settings, placement, 1, population=population, roots=plan.roots, first=0)
-    history = _nothing(jax.eval_shape(once, carry)[1])
+    once = partial(segment, settings, placement, 1)
+    history = _nothing(jax.eval_shape(once, carry, population, plan.roots, Span(0, 1, rounds))[1])
     done = 0
     if (found := saved.newest(carry, history)) is not None:
         if found.round > rounds:
@@ -41,12 +39,12 @@ def run_saved(plan: Plan, title: str, progress: bool, saved: Checkpoints, client
     with progress_bar(title, rounds, progress) as advance:
         advance(done)
         while done < rounds and not over(carry):
-            carry, out = segment(settings, placement, 1, carry, population, plan.roots, done)
+            carry, out = segment(settings, placement, 1, carry, population, plan.roots, Span(done, 1, rounds))
             history = jax.tree.map(lambda old, new: np.concatenate([old, new], axis=1), history, records_on_host(out))
             done += 1
             saved.save(done, carry, history)
             advance(1)
-    return trace(plan, _thin(filled(history, rounds, carry), plan.settings.record_every), carry)
+    return trace(plan, _thin(filled(history, rounds, carry), settings.record_every), carry)
 
 
 def _nothing(records: Records) -> Records:

@@ -21,7 +21,7 @@ from profl import trees
 from profl.algorithms.method import Outlook
 from profl.engines.compiled.placement import Placement, place
 from profl.engines.dropped import mean_share
-from profl.engines.plan import Plan, Population, Settings, outlook
+from profl.engines.plan import Plan, Population, Settings, compiled, outlook
 from profl.engines.round import Carry, Work, ask, begin, close, final, reports, sound
 from profl.engines.step import Progress, client_view, local_steps, samples_wanted
 from profl.engines.tally import Tally, empty_tally, no_more, on_host
@@ -41,6 +41,14 @@ class Records(NamedTuple):
     outlook: Outlook | None
 
 
+class Span(NamedTuple):
+    """Where a segment stands in a run; no part of its code."""
+
+    first: Any  # its first record interval
+    record_every: Any
+    rounds: Any
+
+
 def run_compiled(plan: Plan, title: str, progress: bool, client_chunk: int | None) -> Trace:
     """The trace of all seeds."""
     settings, population = plan.settings, plan.population
@@ -51,7 +59,8 @@ def run_compiled(plan: Plan, title: str, progress: bool, client_chunk: int | Non
     pieces = []
     with progress_bar(title, records, progress) as advance:
         for first in range(0, records, per_segment):
-            carry, out = segment(settings, placement, per_segment, carry, population, plan.roots, first)
+            span = Span(first, settings.record_every, settings.rounds)
+            carry, out = segment(settings, placement, per_segment, carry, population, plan.roots, span)
             done = min(per_segment, records - first)
             pieces.append(jax.tree.map(lambda leaf, k=done: leaf[:, :k], records_on_host(out)))
             advance(done)
@@ -82,7 +91,7 @@ def trace(plan: Plan, records: Records, carry: Carry) -> Trace:
     models = jax.tree.map(
         lambda start, later: np.concatenate([np.asarray(start)[:, None], later], axis=1), plan.models, records.theta
     )
-    last = jax.tree.map(np.asarray, jax.vmap(partial(final, plan.settings, plan.population))(carry))
+    last = jax.tree.map(np.asarray, at_the_end(plan.settings, plan.population, carry))
     ends = np.asarray(carry.stopped), np.asarray(carry.why)
     dropped = None if carry.dropped is None else mean_share(carry.dropped)
     return Trace(models, records.tally._asdict(), records.figures, last, records.outlook, *ends, dropped)
@@ -93,12 +102,17 @@ def records_on_host(records: Records) -> Records:
     return found._replace(tally=on_host(records.tally))
 
 
-@partial(jax.jit, static_argnums=0)
+@compiled
+def at_the_end(settings: Settings, population: Population, carry: Carry) -> Any:
+    return jax.vmap(partial(final, settings, population))(carry)
+
+
+@compiled
 def start(settings: Settings, population: Population, models: Theta) -> Carry:
     return jax.vmap(partial(begin, settings, population))(models)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2), donate_argnums=3)
+@partial(compiled, static=(1, 2), donated=(3,))
 def segment(
     settings: Settings,
     placement: Placement,
@@ -106,7 +120,7 @@ def segment(
     carry: Carry,
     population: Population,
     roots: Key,
-    first: Array,
+    span: Span,
 ) -> tuple[Carry, Records]:
     """``records`` record intervals of every seed; intervals past the last round change nothing."""
     work = partial(_records, settings, placement, records)
@@ -115,7 +129,7 @@ def segment(
         shards = (seeds, same, seeds, same)
         work = jax.shard_map(work, mesh=placement.mesh, in_specs=shards, out_specs=(seeds, seeds), check_vma=False)
     with jax.default_matmul_precision("highest"):  # accelerators would round the factors of products
-        return work(carry, population, roots, jnp.asarray(first))
+        return work(carry, population, roots, span)
 
 
 def _records(
@@ -125,7 +139,7 @@ def _records(
     carry: Carry,
     population: Population,
     roots: Key,
-    first: Array,
+    span: Span,
 ) -> tuple[Carry, Records]:
     """``segment`` on one device."""
     seed_chunk = placement.seed_chunk
@@ -136,8 +150,8 @@ def _records(
         copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (seed_chunk, *leaf.shape)), population)
 
         def interval(carry: Carry, record: Array) -> tuple[Carry, Records]:
-            start = record * settings.record_every
-            stop = jnp.minimum(start + settings.record_every, settings.rounds)
+            start = record * span.record_every
+            stop = jnp.minimum(start + span.record_every, span.rounds)
 
             def body(round_: Array, state: tuple[Carry, Tally]) -> tuple[Carry, Tally]:
                 def at(n: int) -> tuple[Carry, Tally]:
@@ -155,7 +169,7 @@ def _records(
             expected = jax.vmap(lambda carry: outlook(settings, carry.server))(carry)
             return carry, Records(carry.theta, tally, figures, expected)
 
-        carry, found = jax.lax.scan(interval, carry, first + jnp.arange(records))
+        carry, found = jax.lax.scan(interval, carry, span.first + jnp.arange(records))
         return carry, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), found)
 
     groups = jax.tree.map(lambda leaf: leaf.reshape(-1, seed_chunk, *leaf.shape[1:]), (carry, roots))
