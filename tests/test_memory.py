@@ -10,6 +10,7 @@ import pytest
 import profl
 from profl import trees
 from profl.client.tracking import Tracking
+from tests.problems import unmeasured
 
 CASE = profl.cases.pricing(clients=3, goods=2)
 START = np.array([1.0, 3.0], np.float32)
@@ -83,6 +84,53 @@ def test_the_long_run_is_the_problem_itself():
         settled = moved(problem, [START] * 80, start=np.zeros(2, np.float32))
         risk = problem.reaction.risk_in(settled, START, START, client(problem))
         assert float(risk) == pytest.approx(CASE.client_risks(START)[0], rel=1e-5)
+
+
+WRAPS = {
+    "slow": lambda problem: profl.slow(problem, 0.2),
+    "staggered": lambda problem: profl.staggered(problem, 3),
+    "drifting": lambda problem: profl.drifting(problem, trend=-0.05, walk=0.02, of="mu0"),
+    "both": lambda problem: profl.drifting(profl.slow(problem, 0.3), season=(0.5, 20), of="mu0"),
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
+def test_solving_before_and_after_is_the_same(wrap):
+    """The risk on the way, from 2,000 draws: a mean demand to 1 / sqrt(2000), times prices of 4 and 0.
+
+    The groups that answer in turn are drawn from other keys before and after.
+    """
+    bare, deployed = unmeasured(CASE), [np.array([2.0, 1.0], np.float32), np.array([4.0, 0.0], np.float32)]
+    worlds = WRAPS[wrap](bare.solve(2000)), WRAPS[wrap](bare).solve(2000), WRAPS[wrap](CASE)
+    states = [moved(problem, deployed) for problem in worlds]
+    first, second, exact = (
+        float(problem.reaction.risk_in(state, deployed[-1], deployed[-1], client(problem)))
+        for problem, state in zip(worlds, states, strict=True)
+    )
+    noise = 4 * 4 / np.sqrt(2000)
+    assert second == pytest.approx(exact, abs=noise)
+    assert second == pytest.approx(first, abs=2 * noise if wrap == "staggered" else 1e-5)
+    assert abs(second - float(CASE.reaction.decoupled(deployed[-1], deployed[-1], client(CASE)))) > noise / 2
+    first, second, exact = (problem.at(7).risk(START) for problem in worlds)
+    assert second == pytest.approx(exact, abs=noise)
+    assert second == first
+    assert (abs(second - CASE.risk(START)) > noise) == worlds[-1].reaction.drifts
+
+
+@pytest.mark.slow
+def test_runs_solved_before_and_after_are_the_same():
+    """The answers at every time, what was deployed, and what it was worth; and the closed form, to
+    4 / sqrt(2000) of a demand and that times a length of 3 of the prices."""
+    bare, short = unmeasured(CASE), {**SHORT, "rounds": 4, "record_every": 4}
+    worlds = WRAPS["both"](bare.solve(2000)), WRAPS["both"](bare).solve(2000), WRAPS["both"](CASE)
+    first, second, exact = (profl.simulate(problem, profl.pofl(0.05), seeds=0, **short) for problem in worlds)
+    np.testing.assert_allclose(second.theta, first.theta, atol=1e-6)
+    np.testing.assert_allclose(second.theta, exact.theta, atol=1e-6)
+    for name, off in (("excess", 0.3), ("deployed_regret", 0.3), ("to_optimum", 0.09)):
+        found = [getattr(run, name)[:, -1] for run in (first, second, exact)]
+        np.testing.assert_allclose(found[1], found[0], rtol=1e-4, err_msg=name)
+        np.testing.assert_allclose(found[1], found[2], atol=off, err_msg=name)
+    assert abs(second.optimum[0] - CASE.optimum[0]) > 0.1  # the season has moved it
 
 
 @pytest.mark.parametrize(
