@@ -360,7 +360,7 @@ def _world(
     found = probes.look(np.stack(estimates), np.concatenate(noise), hold)
     yield _memory(found, hold)
     yield _drift(found, hold)
-    if shifts and spreads[0].size:
+    if shifts:
         yield _spread(world, probes.compare(np.stack(spreads), found.rate, hold))
 
 
