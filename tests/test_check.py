@@ -15,6 +15,7 @@ import profl
 from profl.cli import app
 from profl.engines import conformance
 from profl.engines.conformance import check
+from tests.problems import Spreading, spreading
 
 
 def revenue(theta, z):
@@ -83,7 +84,8 @@ def test_a_sound_problem_passes():
     found = check(problem(), Shop())
     assert set(verdicts(found).values()) == {"ok"}, found
     assert [f.question for f in found] == [
-        "structure", "batch", "losses", "gradient", "projection", "family", "noise", "reaction", "junk",
+        "structure", "batch", "losses", "gradient", "projection", "family", "noise", "reaction", "memory", "drift",
+        "spread", "junk",
     ]  # fmt: skip
 
 
@@ -151,6 +153,116 @@ def test_mistakes_are_found(changes, client, question, verdict, detail):
     assert detail in finding.detail
     failed = [f.question for f in found if f.verdict == "fail"]
     assert failed[:1] == ([question] if verdict == "fail" else [])
+
+
+# -- the world behind a client -----------------------------------------------------------------------------------------
+
+PRICING = profl.cases.pricing(clients=2)
+PLAIN = {
+    "pricing": PRICING,
+    "exponential": profl.cases.pricing(clients=2, reaction="exponential"),
+    "housing": profl.cases.housing(clients=2),
+    "strategic": profl.cases.strategic(clients=2),
+    "retail": profl.cases.retail(clients=2),
+    "group_pricing": profl.cases.group_pricing(clients=2),
+}
+SEEDS = range(10)
+
+
+def of_the_world(world, seed, samples=500):
+    """The findings on memory, drift and spread alone."""
+    world, theta, like = conformance._structure(world, seed)
+    deploy = conformance._deployer(world, None, samples, like, 60.0, theta, seed)
+    return {f.question: f for f in conformance._world(world, theta, deploy(theta, 0), deploy, conformance.HOLD)}
+
+
+def warned(world, seeds=SEEDS):
+    """How often each question is answered with a warning."""
+    found = [of_the_world(world, seed) for seed in seeds]
+    return {name: sum(one[name].verdict == "warn" for one in found) for name in found[0]}
+
+
+@pytest.mark.parametrize("case", ["pricing", "housing", *(pytest.param(c, marks=pytest.mark.slow) for c in PLAIN)])
+def test_no_alarm_where_people_answer_at_once(case, request):
+    full = request.node.get_closest_marker("slow")
+    assert not any(warned(PLAIN[case], range(100) if full else SEEDS).values())
+
+
+@pytest.mark.parametrize("case", ["pricing", "retail"])
+@pytest.mark.parametrize("rate", [0.5, 0.2])
+def test_slow_people_are_found(case, rate):
+    world = profl.slow(PLAIN[case], rate)
+    assert warned(world) == {"memory": 10, "drift": 0, **({"spread": 0} if case == "pricing" else {})}
+    detail = of_the_world(world, 0)["memory"].detail
+    low, high = (float(word.strip("():")) for word in detail.split("deployment ")[1].split()[:3:2])
+    assert low / 1.15 <= rate <= high * 1.15  # to a step of the grid
+    assert "jacobian='tracking', and judge a model only after" in detail
+
+
+def test_a_drift_is_found_with_and_without_a_memory():
+    assert warned(profl.drifting(PRICING, trend=0.01)) == {"memory": 0, "drift": 10, "spread": 0}
+    both = profl.drifting(profl.slow(PRICING, 0.5), trend=0.02)
+    assert warned(both) == {"memory": 10, "drift": 10, "spread": 0}
+    assert "by up to 0.02" in of_the_world(both, 0)["drift"].detail
+
+
+def test_a_spread_that_moves_is_found_where_the_family_takes_it_for_fixed():
+    """log sd grows by 0.5 per unit of theta, which is 0.2 to 0.4 between the two models."""
+    told = {family: spreading(family=family, reaction=Spreading().sample) for family in FAMILIES}
+    assert warned(told[FAMILIES[0]]) == {"memory": 0, "drift": 0, "spread": 10}
+    assert warned(told[FAMILIES[1]]) == {"memory": 0, "drift": 0, "spread": 0}
+    detail = of_the_world(told[FAMILIES[0]], 0)["spread"].detail
+    assert "GaussianMean takes it for fixed: use profl.LocationScale()" in detail
+
+
+FAMILIES = (profl.GaussianMean(), profl.LocationScale())
+
+
+def test_what_could_not_be_seen_is_said():
+    """Shares of groups hardly move with prices: 500 samples show no reaction, and so no memory."""
+    assert "too much the same to tell" in of_the_world(PLAIN["group_pricing"], 0)["memory"].detail
+    plain = of_the_world(PRICING, 0)
+    fastest = float(plain["memory"].detail.split("a rate of ")[1].split()[0])
+    assert 0.5 < fastest < 0.9
+    assert warned(profl.slow(PRICING, fastest))["memory"] >= 9
+    assert "standard deviations of f_hat a deployment would not be" in plain["drift"].detail
+
+
+class SlowShop(Shop):
+    """A client of one's own, with a memory of its own that has seen other prices before."""
+
+    used_to = 4.0
+
+    def deploy(self, theta, samples):
+        self.used_to = self.used_to + 0.3 * (theta - self.used_to)
+        return super().deploy(self.used_to, samples)
+
+
+def test_a_client_of_ones_own_with_a_memory():
+    found = {f.question: f for f in check(problem(), SlowShop())}
+    assert (found["memory"].verdict, found["drift"].verdict) == ("warn", "ok")
+    assert "0.3 of the way" in found["memory"].detail or "0.29 of the way" in found["memory"].detail
+
+
+class Days(Shop):
+    """No day is like another: what all samples of a batch share is five times their own noise in f_hat."""
+
+    def deploy(self, theta, samples):
+        return super().deploy(theta, samples) + 5 / np.sqrt(samples) * self.rng.normal(size=2)
+
+
+def test_noise_between_batches_is_no_memory():
+    shops = [Days() for _ in SEEDS]
+    for seed, shop in enumerate(shops):
+        shop.rng = np.random.default_rng(seed)
+        found = verdicts(check(problem(), shop))
+        assert (found["memory"], found["drift"]) == ("ok", "ok")
+
+
+def test_holding_can_be_left_out():
+    assert "memory" not in verdicts(check(problem(), Shop(), hold=0))
+    with pytest.raises(profl.InputError, match="at least 3, or 0"):
+        check(problem(), Shop(), hold=2)
 
 
 FILE = """

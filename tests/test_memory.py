@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +13,7 @@ import pytest
 import profl
 from profl import trees
 from profl.client.tracking import Tracking
+from tests.problems import unmeasured
 
 CASE = profl.cases.pricing(clients=3, goods=2)
 START = np.array([1.0, 3.0], np.float32)
@@ -85,6 +89,53 @@ def test_the_long_run_is_the_problem_itself():
         assert float(risk) == pytest.approx(CASE.client_risks(START)[0], rel=1e-5)
 
 
+WRAPS = {
+    "slow": lambda problem: profl.slow(problem, 0.2),
+    "staggered": lambda problem: profl.staggered(problem, 3),
+    "drifting": lambda problem: profl.drifting(problem, trend=-0.05, walk=0.02, of="mu0"),
+    "both": lambda problem: profl.drifting(profl.slow(problem, 0.3), season=(0.5, 20), of="mu0"),
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
+def test_solving_before_and_after_is_the_same(wrap):
+    """The risk on the way, from 2,000 draws: a mean demand to 1 / sqrt(2000), times prices of 4 and 0.
+
+    The groups that answer in turn are drawn from other keys before and after.
+    """
+    bare, deployed = unmeasured(CASE), [np.array([2.0, 1.0], np.float32), np.array([4.0, 0.0], np.float32)]
+    worlds = WRAPS[wrap](bare.solve(2000)), WRAPS[wrap](bare).solve(2000), WRAPS[wrap](CASE)
+    states = [moved(problem, deployed) for problem in worlds]
+    first, second, exact = (
+        float(problem.reaction.risk_in(state, deployed[-1], deployed[-1], client(problem)))
+        for problem, state in zip(worlds, states, strict=True)
+    )
+    noise = 4 * 4 / np.sqrt(2000)
+    assert second == pytest.approx(exact, abs=noise)
+    assert second == pytest.approx(first, abs=2 * noise if wrap == "staggered" else 1e-5)
+    assert abs(second - float(CASE.reaction.decoupled(deployed[-1], deployed[-1], client(CASE)))) > noise / 2
+    first, second, exact = (problem.at(7).risk(START) for problem in worlds)
+    assert second == pytest.approx(exact, abs=noise)
+    assert second == first
+    assert (abs(second - CASE.risk(START)) > noise) == worlds[-1].reaction.drifts
+
+
+@pytest.mark.slow
+def test_runs_solved_before_and_after_are_the_same():
+    """The answers at every time, what was deployed, and what it was worth; and the closed form, to
+    4 / sqrt(2000) of a demand and that times a length of 3 of the prices."""
+    bare, short = unmeasured(CASE), {**SHORT, "rounds": 4, "record_every": 4}
+    worlds = WRAPS["both"](bare.solve(2000)), WRAPS["both"](bare).solve(2000), WRAPS["both"](CASE)
+    first, second, exact = (profl.simulate(problem, profl.pofl(0.05), seeds=0, **short) for problem in worlds)
+    np.testing.assert_allclose(second.theta, first.theta, atol=1e-6)
+    np.testing.assert_allclose(second.theta, exact.theta, atol=1e-6)
+    for name, off in (("excess", 0.3), ("deployed_regret", 0.3), ("to_optimum", 0.09)):
+        found = [getattr(run, name)[:, -1] for run in (first, second, exact)]
+        np.testing.assert_allclose(found[1], found[0], rtol=1e-4, err_msg=name)
+        np.testing.assert_allclose(found[1], found[2], atol=off, err_msg=name)
+    assert abs(second.optimum[0] - CASE.optimum[0]) > 0.1  # the season has moved it
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -145,11 +196,91 @@ def test_a_run_goes_on_from_a_checkpoint_with_the_same_people(tmp_path):
     np.testing.assert_array_equal(parts.theta, whole.theta)
 
 
-def test_a_state_that_is_not_finite_is_refused_and_counted():
+def first(theta, client):
+    return {"count": 0 * client["gamma"], "seen": theta}
+
+
+def then(state, key, theta, client):
+    return {"count": state["count"] + 1, "seen": theta}
+
+
+def drawn(batch):
+    return batch
+
+
+@dataclass(frozen=True)
+class Counting(profl.Reaction):
+    """People who count deployments, in a state that may be spoilt; what comes in does not show it."""
+
+    first: Any = first
+    then: Any = then
+    drawn: Any = drawn
+
+    def sample(self, key, theta, client, n):
+        return CASE.reaction.sample(key, theta, client, n)
+
+    def start(self, theta, client):
+        return self.first(theta, client)
+
+    def move(self, state, key, theta, client):
+        return self.then(state, key, theta, client)
+
+    def sample_in(self, state, key, theta, client, n):
+        return self.drawn(self.sample(key, theta, client, n))
+
+
+def counting(gamma=None, **changes):
+    clients = CASE.clients if gamma is None else {**CASE.clients, "gamma": np.array(gamma)}
+    return replace(CASE, reaction=Counting(**changes), clients=clients)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"then": lambda state, key, theta, client: (state["count"], theta)}, "move returns must have the structure"),
+        ({"then": lambda state, key, theta, client: {**state, "count": jnp.zeros(2)}}, r"'count': \(2,\)"),
+        ({"then": lambda state, key, theta, client: {**state, "count": jnp.int32(1)}}, "dtypes of start.*int32"),
+        ({"first": lambda theta, client: {"count": jax.random.key(0), "seen": theta}}, "hold numbers alone.*key"),
+        ({"drawn": lambda batch: batch[:, :1]}, r"sample_in returns must have.*\(4, 2\), got \(4, 1\)"),
+        ({"drawn": lambda batch: {"z": batch}}, "sample_in returns must have"),
+    ],
+)
+def test_a_state_that_changes_its_form_is_refused_before_the_first_round(changes, message):
+    with pytest.raises(profl.InputError, match=message):
+        counting(**changes)
+
+
+def test_people_who_begin_with_what_is_not_finite_are_refused_before_the_first_round():
+    broken = counting([1.0, np.nan, 1.0])
+    for engine in ("fast", "debug"):
+        with pytest.raises(profl.InputError, match=r"at client 1 \(1 of 3 clients\)"):
+            profl.simulate(broken, profl.pfl(), seeds=0, engine=engine, **SHORT)
+    with pytest.raises(profl.InputError, match="at client 1"):
+        profl.train(profl.simulated_clients(CASE, profl.pfl(), samples=50), profl.pfl(), broken, **SHORT)
+
+
+def late(state, key, theta, client):
+    """Whose gamma is above 1.5 lose their count at the fifth deployment: in the third round of two."""
+    lost = (state["count"] >= 4) & (client["gamma"] > 1.5)
+    return {**state, "count": jnp.where(lost, jnp.nan, state["count"] + 1)}
+
+
+def test_a_state_that_becomes_not_finite_is_refused_and_counted():
+    """From the third round of six on, at one client of three, though its data look sound; the others go on."""
+    problem, method = counting([1.0, 2.0, 1.0], then=late), profl.pfl()
+    clients = profl.simulated_clients(problem, method, samples=50)
+    for run in (profl.simulate(problem, method, seeds=0, **SHORT), profl.train(clients, method, problem, **SHORT)):
+        np.testing.assert_array_equal(run.refused[0], [0, 0, 0, 1, 2, 3, 4])
+        assert run.first_refused == ((3, 1),)
+        assert np.all(np.isfinite(run.theta))
+        assert "refused" in run.summary()
+    with pytest.raises(profl.DivergedError, match="round 3, client 1, stage 'reaction'"):
+        profl.simulate(problem, method, seeds=0, engine="debug", **SHORT)
+
+
+def test_data_from_a_state_that_is_not_finite_are_refused():
     problem = profl.slow(CASE, 0.5)
     broken = {**problem.clients, "rate": np.array([0.5, np.nan, 0.5])}
-    from dataclasses import replace
-
     run = profl.simulate(replace(problem, clients=broken), profl.pfl(), seeds=0, **SHORT)
     assert run.refused[0, -1] == SHORT["rounds"]
     assert np.all(np.isfinite(run.theta))

@@ -45,6 +45,7 @@ class State(NamedTuple):
     control: Any = ()  # a ``Control``, where drift is corrected
     pace: Any = ()  # a ``Pace``, where the learning rate is found
     filter: Any = ()  # what the filter remembers, where it does
+    spread: Any = ()  # a ``Spread``, where it looks whether that moves
 
 
 class Server(NamedTuple):

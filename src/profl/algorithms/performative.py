@@ -22,7 +22,7 @@ from profl import checks, trees
 from profl.algorithms.descent import Descent, State, shape_of_f
 from profl.algorithms.method import Arrival, Report
 from profl.client import jacobian as jacobians
-from profl.client import pushing, scales
+from profl.client import pushing, scales, spreading
 from profl.client.gradient import pull_back, push_of, terms
 from profl.client.sample_size import Evidence
 from profl.client.tracking import Tracking
@@ -148,6 +148,7 @@ class PerformativeDescent(Descent):
             self.explore.init(theta) if self._explores(problem) else (),
             () if self.samples is None else self.samples.clip(jnp.asarray(n, float)),
             scales.unmeasured(theta, signal, f) if self.measures and self._learns(problem) else (),
+            spread=self._no_spread(problem, signal, f, batch),
         )._replace(**self._kept(problem, theta, batch))
 
     def deploy(self, problem: View, state: State, key: Key, theta: Theta) -> tuple[Theta, State]:
@@ -221,6 +222,8 @@ class PerformativeDescent(Descent):
             return {"push_unknown": pushing.ignorance(push_of(problem), state.jacobian)}
         own, error = self._known(state)
         found = {"jacobian_error": jnp.mean(error), **getattr(self.jacobian, "figures", _nothing)(state.jacobian)}
+        if state.spread:
+            found |= spreading.figures(state.spread)
         if "trend" in found:  # in units of f
             found["trend"] = jnp.mean(found["trend"] * state.measures.f.unit)
         if problem.jacobian is None:
@@ -274,6 +277,14 @@ class PerformativeDescent(Descent):
             return ()
         return pushing.begin(push_of(problem), theta, f) if self._pushes(problem) else self.jacobian.init(signal, f)
 
+    def _no_spread(self, problem: View, signal: Array, f: Array, batch: Batch) -> Any:
+        """Nothing known yet of how the spread moves; () where that is not looked for."""
+        looks = self.measures and self._learns(problem) and not self._pushes(problem)
+        if not looks or problem.family.shift is None or signal.shape[0] > spreading.MOST:
+            return ()
+        count = spreading.coordinates(problem.family, batch, f)
+        return spreading.begin(count, signal.shape[0]) if count else ()
+
     def _jacobian(self, problem: View, state: State, theta: Theta, arrival: Arrival, f: Array) -> tuple[State, Array]:
         """The state with this deployment in it, and the Jacobian to use."""
         batch, weights, deployed, _ = arrival
@@ -283,6 +294,9 @@ class PerformativeDescent(Descent):
         variance = problem.family.variance(batch, weights, f)
         signal, at = problem.signal(deployed), problem.signal(theta)
         state = self._measured(problem, state, arrival, f, variance)
+        if state.spread:
+            where, some = state.measures.signal.measure(signal), scales.some(batch, weights)
+            state = state._replace(spread=spreading.followed(problem.family, state.spread, where, some, f))
         if getattr(self.jacobian, "measured", False):
             _, _, ruler, f_ruler = state.measures
             signal, at = ruler.measure(signal), ruler.measure(at)

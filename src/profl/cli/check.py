@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from profl.engines.conformance import HOLD
 from profl.engines.conformance import check as examine
 from profl.objects import named
 from profl.storage.atomic import write_json
@@ -23,10 +24,14 @@ def check(
     ] = None,
     samples: Annotated[int, typer.Option("--samples", "-n", help="Samples per deployment.")] = 500,
     timeout: Annotated[float, typer.Option(help="Seconds that one deployment may take.")] = 60.0,
+    hold: Annotated[
+        int,
+        typer.Option(help="Deployments that each of two models is held for, to look for memory and drift; 0 for none."),
+    ] = HOLD,
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write the findings as JSON.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing.")] = False,
 ) -> None:
-    """Shapes, gradients, the family, the reaction and junk; exit status 1 where something fails.
+    """Shapes, gradients, the family, the reaction, memory, drift and junk; exit status 1 where something fails.
 
     Example: profl check shops.py:problem --client shops.py:clients
     """
@@ -34,7 +39,7 @@ def check(
     clients = [None] if client is None else _several(named(client))
     rows: list[dict[str, Any]] = []
     for number, one in enumerate(clients):
-        found = examine(asked, one, samples=samples, timeout=timeout)
+        found = examine(asked, one, samples=samples, timeout=timeout, hold=hold)
         rows += [{"client": number, **finding._asdict()} for finding in found]
     if json_path:
         write_json(json_path, {"findings": rows})

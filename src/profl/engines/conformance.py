@@ -7,6 +7,9 @@ projection   onto the model space, twice is once
 family       f_hat maximises the likelihood: the mean score is zero in every direction that f_hat can move
 noise        the variance that the family states for f_hat, against the bootstrap
 reaction     f_hat at theta + delta against theta - delta, in units of its sampling noise
+memory       theta + delta is held, then theta - delta, then the first again: does f_hat still move while one is held?
+drift        does it move with time, whatever is deployed?
+spread       does the spread of the data differ between the two, where the family takes it for fixed?
 junk         the share of samples that the robust filter would drop, with a histogram of the coordinate in which they
              lie farthest from the others
 """
@@ -26,13 +29,18 @@ import numpy as np
 from profl import checks, random, trees
 from profl.client.filtering import MUCH, begin, filter_weights
 from profl.client.filters import RobustFilter
+from profl.client.scales import theta_scales
+from profl.client.spreading import log_spread
+from profl.engines import probes
 from profl.engines.live import batches
 from profl.engines.live.workers import call, taken
+from profl.engines.step import WORLD
 from profl.problem.families import Family
 from profl.problem.live import LiveProblem
 from profl.problem.problem import Functions, Problem
+from profl.problem.reaction import Reaction
 from profl.results.histogram import histogram
-from profl.typing import Array, Batch, Theta
+from profl.typing import Array, Batch, Client, Key, Theta
 
 MOVE = 0.1  # how far models around theta lie, relative to its root mean square: as far as exploration goes at first
 LEAST_SIZE = 0.1  # of a model, for that: around theta = 0 there is no size to go by
@@ -66,6 +74,10 @@ REACTS = (
     4.0  # standard deviations of a chi-square from which on data react; of 20 numbers, by chance once in a thousand
 )
 
+LEAST_HOLD = 3  # two deployments under a model say nothing of what is left of the one before
+ASIDE = 0.4  # of a natural unit: how far the two models that are held lie from theta, on both sides
+HOLD = 8  # deployments that each of two models is held for, where memory is looked for
+
 SOUND = 0.97  # kept by the filter: of clean data it keeps 99.5 % and more (tests/test_filters.py)
 IF_JUNK = "; if that is junk, profl.profl and profl.prm(filter='robust') train without it"
 IF_MUCH = (
@@ -88,20 +100,37 @@ class Broken(Exception):
 
 
 def check(
-    problem: Problem | LiveProblem, client: Any = None, *, samples: int = 500, timeout: float = 60.0
+    problem: Problem | LiveProblem,
+    client: Any = None,
+    *,
+    samples: int = 500,
+    timeout: float = 60.0,
+    hold: int = HOLD,
+    seed: int = 0,
 ) -> list[Finding]:
     """Ask a problem, and a client where there is one, what a run would ask of them.
 
     Without a client the problem's own reaction is asked. "fail" will not run or will mislead; "warn" may be meant.
+
+    Args:
+      samples: per deployment.
+      timeout: seconds that one deployment may take.
+      hold: how many deployments each of two models is held for, to look for memory, drift and a spread that moves; the
+        first is held twice. 0 does not look.
+      seed: of the initial model and of simulated data.
 
     >>> import profl
     >>> [finding.question for finding in check(profl.cases.housing(clients=2)) if finding.verdict == "fail"]
     []
     """
     checks.positive_int("samples", samples)
+    if hold and checks.positive_int("hold", hold) < LEAST_HOLD:
+        raise checks.InputError(f"hold must be at least {LEAST_HOLD}, or 0 for not looking, got {hold}")
     found: list[Finding] = []
     try:
-        for finding in _ask(problem, client, samples, timeout, lambda: not any(f.verdict == "fail" for f in found)):
+        for finding in _ask(
+            problem, client, samples, timeout, hold, seed, lambda: not any(f.verdict == "fail" for f in found)
+        ):
             found.append(finding)
     except Broken as stop:
         found.append(Finding(*stop.args[0]))
@@ -109,12 +138,18 @@ def check(
 
 
 def _ask(
-    problem: Problem | LiveProblem, client: Any, samples: int, timeout: float, ready: Callable[[], bool]
+    problem: Problem | LiveProblem,
+    client: Any,
+    samples: int,
+    timeout: float,
+    hold: int,
+    seed: int,
+    ready: Callable[[], bool],
 ) -> Iterator[Finding]:
     """``ready()`` says whether nothing has failed so far: the filter is not asked about a problem that is broken."""
-    world, theta, like = _structure(problem)
+    world, theta, like = _structure(problem, seed)
     yield Finding("structure", "ok", f"{_size(theta)} numbers in a model, {_size(like)} in a sample")
-    deploy = _deployer(world, client, samples, like, timeout)
+    deploy = _deployer(world, client, samples, like, timeout, theta, seed)
     started = time.monotonic()
     batch = deploy(theta, 0)
     rows = batches.rows(batch)
@@ -128,6 +163,8 @@ def _ask(
     yield _family(world, batch, weights, f)
     yield _noise(world, batch, weights, f)
     yield _reaction(world, theta, deploy)
+    if hold and ready():
+        yield from _world(world, theta, batch, deploy, hold)
     if ready():
         yield _junk(world, theta, batch, weights)
 
@@ -157,12 +194,12 @@ def _picture(batch: Batch, dropped: np.ndarray) -> str:
     return histogram(names[farthest], points[:, farthest], dropped)
 
 
-def _structure(problem: Problem | LiveProblem) -> tuple[Problem, Theta, Batch]:
+def _structure(problem: Problem | LiveProblem, seed: int) -> tuple[Problem, Theta, Batch]:
     try:
         world = problem.problem(1) if isinstance(problem, LiveProblem) else problem
         if not isinstance(world, Problem):
             raise checks.InputError(f"expected a profl.Problem or a profl.LiveProblem, got {type(problem).__name__}")
-        theta = world.project(trees.cast(world.initial(random.start_key(random.seed_key(0)))))
+        theta = world.project(trees.cast(world.initial(random.start_key(random.seed_key(seed)))))
         row = trees.take(trees.cast(world.clients), 0)
         like = jax.eval_shape(lambda t: world.reaction.sample(random.seed_key(0), t, row, 1), theta)
     except Exception as error:
@@ -172,12 +209,21 @@ def _structure(problem: Problem | LiveProblem) -> tuple[Problem, Theta, Batch]:
     return world, theta, like
 
 
-def _deployer(world: Problem, client: Any, samples: int, like: Batch, timeout: float) -> Callable[[Theta, int], Batch]:
-    """A function that deploys a model and reads what comes in; it stops the check where that cannot be used."""
+def _deployer(
+    world: Problem, client: Any, samples: int, like: Batch, timeout: float, start: Theta, seed: int
+) -> Callable[[Theta, int], Batch]:
+    """A function that deploys a model and reads what comes in; it stops the check where that cannot be used.
+
+    Simulated people remember what it deployed before, as clients of one's own do by themselves.
+    """
     row = trees.take(trees.cast(world.clients), 0)
+    people = world.reaction.start(start, row)
 
     def own(theta: Theta, step: int) -> Batch:
-        return world.reaction.sample(random.data_key(random.seed_key(0), 0, step), theta, row, samples)
+        nonlocal people
+        key = random.data_key(random.seed_key(seed), 0, step)
+        people, batch = _drawn(world.reaction, samples, people, key, theta, row)
+        return batch
 
     def theirs(theta: Theta, step: int) -> Batch:
         named = taken(client.deploy, step=step)
@@ -297,6 +343,84 @@ def _reaction(world: Problem, theta: Theta, deploy: Callable[[Theta, int], Batch
     )
 
 
+def _world(
+    world: Problem, theta: Theta, batch: Batch, deploy: Callable[[Theta, int], Batch], hold: int
+) -> Iterator[Finding]:
+    """Two models, held in turn: what moves while one is held, and what differs between them."""
+    two, first = _two(world, theta, batch), 1 + 2 * PAIRS
+    shifts = world.family.shift is not None
+    estimates, noise, spreads = [], [], []
+    for number, which in enumerate(probes.schedule(hold).astype(int)):
+        came = deploy(two[which], first + number)
+        f, resampled = _estimate_and_noise(world, came)
+        estimates.append(f)
+        noise.append(resampled - resampled.mean(0))
+        if shifts:
+            spreads.append(np.asarray(_log_spread(world.family, came, f), float))
+    found = probes.look(np.stack(estimates), np.concatenate(noise), hold)
+    yield _memory(found, hold)
+    yield _drift(found, hold)
+    if shifts:
+        yield _spread(world, probes.compare(np.stack(spreads), found.rate, hold))
+
+
+def _two(world: Problem, theta: Theta, batch: Batch) -> list[Theta]:
+    """Models on both sides of theta, in natural units of what came in with it."""
+    n = batches.rows(batch)
+    flat, back = _flat(theta)
+    scales = np.asarray(theta_scales(world.functions.view(), theta, batch, jnp.full(n, 1 / n)))
+    move = ASIDE * scales * np.random.default_rng(0).choice([-1.0, 1.0], flat.shape)
+    return [world.project(back(flat + sign * move)) for sign in (1, -1)]
+
+
+def _memory(found: probes.World, hold: int) -> Finding:
+    if not found.memory:
+        seen = "the two models bring in too much the same to tell: take more samples"
+        if found.fastest:
+            seen = f"a rate of {found.fastest:.2g} or slower would be"
+        return Finding("memory", "ok", f"none to be seen where a model is held for {hold} deployments; {seen}")
+    settling = round(1 / found.rate)
+    return Finding(
+        "memory",
+        "warn",
+        f"people react slowly, {found.rate:.2g} of the way with a deployment ({found.low:.2g} to {found.high:.2g}): "
+        f"train with jacobian='tracking', and judge a model only after {settling} deployments and more",
+    )
+
+
+def _drift(found: probes.World, hold: int) -> Finding:
+    if not found.drift:
+        least = f"; a trend below {found.visible:.2g} standard deviations of f_hat a deployment would not be"
+        return Finding("drift", "ok", f"none to be seen in {3 * hold} deployments{least}")
+    most = found.trend[np.argmax(np.abs(found.trend))]
+    return Finding(
+        "drift",
+        "warn",
+        f"the data move by themselves, by up to {most:.2g} a deployment: "
+        "train with jacobian='tracking', which follows them, and go on deploying",
+    )
+
+
+def _spread(world: Problem, found: probes.Spread) -> Finding:
+    size = f"{100 * (found.ratio - 1):+.2g} ± {100 * found.error * found.ratio:.1g} %"
+    if not found.moves:
+        return Finding("spread", "ok", f"the same under models {2 * ASIDE:g} natural units apart: {size}")
+    return Finding(
+        "spread",
+        "warn",
+        f"a standard deviation differs by {size} between models {2 * ASIDE:g} natural units apart, and "
+        f"{type(world.family).__name__} takes it for fixed: use profl.LocationScale(), or Problem(push=...)",
+    )
+
+
+def _estimate_and_noise(world: Problem, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+    """f_hat, and that of RESAMPLED bootstrap batches."""
+    n = batches.rows(batch)
+    draws = np.random.default_rng(4).multinomial(n, np.full(n, 1 / n), size=RESAMPLED) / n
+    both = np.asarray(_estimates(world.family, batch, np.concatenate([np.full((1, n), 1 / n), draws])), float)
+    return both[0], both[1:]
+
+
 def _estimate(world: Problem, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
     """f_hat and its variance by the bootstrap, since the stated one may be wrong."""
     n = batches.rows(batch)
@@ -314,6 +438,19 @@ def _bootstrap(world: Problem, batch: Batch) -> np.ndarray:
 def _estimates(family: Family, batch: Batch, weights: Array) -> Array:
     """f_hat under each row of weights."""
     return jax.vmap(family.estimate, (None, 0))(batch, weights)
+
+
+@partial(jax.jit, static_argnums=0)
+def _log_spread(family: Family, batch: Batch, f: Array) -> Array:
+    n = batches.rows(batch)
+    return log_spread(family, batch, jnp.full(n, 1 / n), f)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _drawn(reaction: Reaction, samples: int, people: Any, key: Key, theta: Theta, client: Client) -> tuple[Any, Batch]:
+    """What a deployment makes of the people, and n samples of what comes in."""
+    people = reaction.move(people, jax.random.fold_in(key, WORLD), theta, client)
+    return people, reaction.sample_in(people, key, theta, client, samples)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -135,6 +135,7 @@ def make_plan(problem: Problem, method: Method, schedule: Schedule, prng: str = 
         hostile=jax.device_put(hostile),
     )
     models = _models(problem, starts, schedule.initial)
+    _check_people(settings, population, models)
     if settings.stop is not None and _first_outlook(settings, models) is None:
         raise checks.InputError(
             "stop needs a method that states what it expects of its model, "
@@ -209,6 +210,25 @@ def _first_outlook(settings: Settings, models: Theta) -> Outlook | None:
     return jax.eval_shape(
         lambda theta: outlook(settings, settings.method.open(settings.server, theta)), trees.row_shape(models)
     )
+
+
+def _check_people(settings: Settings, population: Population, models: Theta) -> None:
+    """Refuse a state that is not finite before the first deployment; one that becomes so is a report to refuse."""
+    start = settings.functions.reaction.start
+    if not jax.tree.leaves(jax.eval_shape(start, *trees.take((models, population.clients), 0))):
+        return
+    bad = ~np.asarray(_finite_people(start, models, population.clients))
+    if bad.any():
+        seed, client = np.argwhere(bad)[0]
+        raise checks.InputError(
+            f"what the reaction's start returns must be finite, got NaN or Inf at client {client} "
+            f"({bad.any(0).sum()} of {bad.shape[1]} clients), seed number {seed}"
+        )
+
+
+@partial(jax.jit, static_argnums=0)
+def _finite_people(start: Callable[..., Any], models: Theta, clients: Client) -> Array:
+    return jax.vmap(lambda theta: jax.vmap(lambda c: trees.all_finite(start(theta, c)))(clients))(models)
 
 
 def _bytes(tree: Any) -> int:

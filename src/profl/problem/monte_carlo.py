@@ -11,6 +11,7 @@ can be found by the same solvers as those of a built-in case. It is differentiab
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -46,3 +47,8 @@ class MonteCarloReaction(Unmeasured):
             )
             losses = losses * jnp.exp(log_prob - jax.lax.stop_gradient(log_prob))
         return jnp.mean(losses)
+
+    def risk_in(self, state: Any, deployed: Theta, theta: Theta, client: Client) -> Array:
+        """On the same draws as they come from that state."""
+        batch = self.reaction.sample_in(state, random.seed_key(0), deployed, client, self.samples)
+        return jnp.mean(jax.vmap(self.loss, (None, 0))(theta, batch))

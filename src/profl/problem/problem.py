@@ -276,8 +276,31 @@ class Problem:
         signal = jax.eval_shape(self.signal, theta)
         if len(signal.shape) != 1:
             raise checks.InputError(f"signal(theta) must be a vector, got shape {signal.shape}")
+        self._check_memory()
         if self.push is not None:
             self._check_push()
+
+    def _check_memory(self) -> None:
+        """People's state has one shape for good, and what comes in from it is what comes in at once."""
+        key, reaction = random.seed_key(0), self.reaction
+        theta, client = jax.eval_shape(lambda c: trees.cast((self.initial(key), trees.take(c, 0))), self.clients)
+        state = jax.eval_shape(reaction.start, theta, client)
+        kinds = {str(leaf.dtype) for leaf in jax.tree.leaves(state) if not _numeric(leaf)}
+        if kinds:
+            raise checks.InputError(
+                f"what the reaction's start returns must hold numbers alone, got {', '.join(sorted(kinds))}: "
+                "move is given a key of its own with every deployment"
+            )
+        moved = jax.eval_shape(reaction.move, state, key, theta, client)
+        checks.same_structure("what the reaction's move returns", moved, state)
+        before, after = (jax.tree.map(lambda leaf: leaf.dtype.name, tree) for tree in (state, moved))
+        if before != after:
+            raise checks.InputError(
+                f"what the reaction's move returns must have the dtypes of start, {before}, got {after}"
+            )
+        batch = jax.eval_shape(lambda t, c: reaction.sample(key, t, c, 4), theta, client)
+        drawn = jax.eval_shape(lambda s, t, c: reaction.sample_in(s, key, t, c, 4), state, theta, client)
+        checks.same_structure("what the reaction's sample_in returns", drawn, batch)
 
     def _check_push(self) -> None:
         """On a few samples, at the start and beside it: a start of zeros would hide what theta does."""
@@ -287,6 +310,10 @@ class Problem:
         client = trees.cast(trees.take(self.clients, 0))
         batch = self.reaction.sample(random.data_key(key, 0, 0), start, client, TRIED_SAMPLES)
         check_push(self.push, batch, [start, beside])
+
+
+def _numeric(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jnp.number) or leaf.dtype == bool
 
 
 def _shape(tree: Any) -> Any:

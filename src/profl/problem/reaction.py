@@ -109,6 +109,17 @@ class Unmeasured(Reaction):
     def sample_in(self, state: Any, key: Key, theta: Theta, client: Client, n: int) -> Batch:
         return self.reaction.sample_in(state, key, theta, client, n)
 
+    def weights(self, client: Client, n: int, count: Array) -> Array:
+        return self.reaction.weights(client, n, count)
+
+    @property
+    def drifts(self) -> bool:  # type: ignore[override]
+        return self.reaction.drifts
+
+    def at(self, clients: Client, time: float) -> tuple[Reaction, Client]:
+        reaction, clients = self.reaction.at(clients, time)
+        return replace(self, reaction=reaction), clients
+
 
 @dataclass(frozen=True)
 class PooledReaction(Reaction):

@@ -19,7 +19,7 @@ from profl.typing import Theta
 if TYPE_CHECKING:
     import pandas
 
-    from profl.results.world import Memory, Trend
+    from profl.results.world import Memory, Spread, Trend
 
 
 class Live(NamedTuple):
@@ -115,6 +115,13 @@ class Run:
         from profl.results import world
 
         return world.trend(self)
+
+    @property
+    def spread(self) -> Spread | None:
+        """How the spread of the data moves where the family takes it for fixed; None where the method does not look."""
+        from profl.results import world
+
+        return world.spread(self)
 
     @property
     def diverged(self) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What a run found of the world besides the reaction: whether people react slowly, and whether the data drift."""
+"""What a run found of the world besides the reaction: slow people, data that drift, and a spread that moves."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ look like one. Without drift it was at most 5.1 in 250 runs after 75 and more, w
 8.4 after 100."""
 
 
+SPREAD, OF_ONE_SPREAD = 1.0, 6.0
+"""The same for a spread that moves, 1 + 6 / sqrt(clients): a Bayes factor of 1000 at one client."""
+
+
 class Memory(NamedTuple):
     """How slowly people react, per seed at the end of a run."""
 
@@ -39,6 +43,15 @@ class Trend(NamedTuple):
     error: np.ndarray  # standard error of that
     evidence: np.ndarray  # of any drift, that of a walk or a season too, in nats
     found: np.ndarray  # whether there is one
+
+
+class Spread(NamedTuple):
+    """How the spread of the data moves with the model, where the family takes it for fixed; per seed, at the end."""
+
+    change: np.ndarray  # of log sd with a natural unit of the signal, where it is most; a mean over clients
+    error: np.ndarray  # standard error of one client's
+    evidence: np.ndarray  # mean over clients, in nats
+    found: np.ndarray  # whether that is enough
 
 
 def memory(run: Run) -> Memory | None:
@@ -63,9 +76,17 @@ def trend(run: Run) -> Trend | None:
     return Trend(rate, error, evidence, (evidence > _needed(run)) | ((np.abs(errors) > ERRORS) & (made >= SOONEST)))
 
 
+def spread(run: Run) -> Spread | None:
+    """As ``run.spread``."""
+    if "spread" not in run.info:
+        return None
+    evidence, change, error = (run.info[name][:, -1] for name in ("spread", "spread_change", "spread_error"))
+    return Spread(change, error, evidence, evidence > SPREAD + OF_ONE_SPREAD / math.sqrt(run.settings["clients"]))
+
+
 def warnings(run: Run) -> list[str]:
     """Sentences for the summary: what was found, and what to do."""
-    slow, moving, lines = memory(run), trend(run), []
+    slow, moving, wide, lines = memory(run), trend(run), spread(run), []
     if slow is not None and slow.found.any():
         rate, settling, error = (values[slow.found].mean() for values in (slow.rate, slow.settling, slow.error))
         lines += [
@@ -78,6 +99,14 @@ def warnings(run: Run) -> list[str]:
         lines += [
             f"the data move by themselves{_seeds(moving.found)}, lately by {rate:.2g} ± {error:.1g} a deployment.",
             "The model follows them and is never done: go on deploying.",
+        ]
+    if wide is not None and wide.found.any():
+        change, error = wide.change[wide.found].mean(), wide.error[wide.found].mean()
+        percent = f"{100 * math.expm1(change):.2g} ± {100 * math.exp(change) * error:.1g} %"
+        lines += [
+            f"the spread of the data moves with the model{_seeds(wide.found)}: "
+            f"a standard deviation by {percent} with a natural unit.",
+            "The family takes it for fixed, so the optimum is missed: use profl.LocationScale(), or Problem(push=...).",
         ]
     return lines
 

@@ -1,0 +1,136 @@
+"""What a few deployments say of the world behind a client: memory, drift, and a spread that moves.
+
+One model is held, then another, then the first again, ``hold`` deployments each. With x = 0, 1 for which of the two,
+
+    f_hat(t) = a + b u(t) + c (1 - rate)^t + d t + noise,        u <- u + rate (x - u)
+
+where b is the reaction, c what people were used to before, and d a trend. People who answer at once have rate 1, and
+then c has nothing to say. In coordinates in which the noise of f_hat is white, sums of squares of such fits differ by
+chi-squares, whose tails say what may be chance. Two models show no curvature, so none is mistaken for a memory.
+
+Noise between batches beyond that of their samples (one day is not like another) counts as noise, too: where the widest
+fit leaves more than there should be, everything is measured by that.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+CHANCE = 3e-4
+"""How often a finding may be chance, by the tails of chi-square and of Student's t."""
+
+RATES = np.geomspace(0.05, 0.9, 24)  # of people who react slowly
+NO_NOISE = 1e-9  # of the largest variance: directions with less do not vary (shares add up to one)
+PER_ENTRY = 4  # draws of the noise that every entry of f needs for their covariance to be worth something
+CLEAR = 4.0  # standard errors of a trend that would have been seen
+
+
+class World(NamedTuple):
+    """What was found. Rates are of the way with a deployment."""
+
+    memory: bool
+    rate: float  # 1 where people answer at once
+    low: float  # of an interval of two standard errors or so
+    high: float
+    fastest: float  # people who react more slowly than that would have been seen; 0 for nobody
+    drift: bool
+    trend: np.ndarray  # of every entry of f, with a deployment
+    visible: float  # the trend of one entry that would have been seen, in deviations of f_hat
+
+
+def schedule(hold: int) -> np.ndarray:
+    """x: which of two models is deployed when."""
+    return np.repeat([0.0, 1.0, 0.0], hold)
+
+
+def look(f: np.ndarray, noise: np.ndarray, hold: int) -> World:
+    """``f`` has f_hat of every deployment, (3 hold, p); ``noise`` draws of its noise, (draws, p)."""
+    white, back = _whitened(f, noise)
+    if white.shape[1] == 0:
+        return World(False, 1.0, 1.0, 1.0, 0.0, False, np.zeros(f.shape[1]), math.inf)
+    size = white.shape[1]
+    bare, full = (
+        {rate: _left(white, _columns(rate, hold, with_time)) for rate in (1.0, *RATES)} for with_time in (False, True)
+    )
+    best = min(RATES, key=lambda rate: full[rate])
+    scale = max(1.0, full[best] / (size * (3 * hold - 4) - 1))
+    gain = (full[1.0] - full[best]) / scale
+    memory = _slow(gain, size)
+    rate = best if memory else 1.0
+    near = [r for r in RATES if full[r] - full[best] < 4 * scale]
+    without = min(bare.values()) if memory else bare[1.0]
+    drift = _tail((without - full[rate]) / scale, size + memory) < CHANCE
+    columns = _columns(rate, hold, True)
+    trend = np.linalg.lstsq(columns, white, rcond=None)[0][-1] @ back
+    error = math.sqrt(scale * np.linalg.pinv(columns.T @ columns)[-1, -1])
+    fastest = max((r for r in RATES if _slow(_expected(white, r, hold) / scale, size)), default=0.0)
+    return World(memory, rate, near[0], near[-1], fastest, bool(drift), trend, CLEAR * error)
+
+
+class Spread(NamedTuple):
+    moves: bool
+    ratio: float  # of the standard deviations under the two models, in the coordinate that shows it best
+    error: float  # relative
+
+
+def compare(y: np.ndarray, rate: float, hold: int) -> Spread:
+    """``y`` has the log variance of every coordinate, (3 hold, m); Student's t, for as many as there are."""
+    columns = _columns(rate, hold, False)[:, :2]
+    fit = np.linalg.lstsq(columns, y, rcond=None)[0]
+    freedom = y.shape[0] - 2
+    variance = np.sum((y - columns @ fit) ** 2, axis=0) / freedom * np.linalg.inv(columns.T @ columns)[1, 1]
+    error = np.sqrt(np.maximum(variance, np.finfo(np.float32).eps ** 2))
+    t = fit[1] / error
+    most = int(np.argmax(np.abs(t)))
+    tail = float(jax.scipy.special.betainc(freedom / 2, 0.5, freedom / (freedom + float(t[most]) ** 2)))
+    return Spread(bool(t.size * tail < CHANCE), math.exp(fit[1, most] / 2), float(error[most]) / 2)
+
+
+def _slow(gain: float, size: int) -> bool:
+    """Whether a better fit shows a memory: without a reaction, too, where the rate and b are both free."""
+    return len(RATES) * _tail(gain, 2 * size) < CHANCE
+
+
+def _expected(white: np.ndarray, rate: float, hold: int) -> float:
+    """How much better a fit with that rate would be, were it the true one: less two standard deviations."""
+    at_once = _columns(1.0, hold, True)
+    reaction = np.linalg.lstsq(at_once, white, rcond=None)[0][1]
+    gain = float(np.sum(reaction**2)) * _left(_columns(rate, hold, False)[:, 1:2], at_once)
+    return gain - 4 * math.sqrt(gain)
+
+
+def _columns(rate: float, hold: int, with_time: bool) -> np.ndarray:
+    """(1, u, what is left of before, time); the third only where people are slow."""
+    x = schedule(hold)
+    time = np.arange(x.size, dtype=float)
+    u = np.zeros_like(x)
+    for t in range(x.size):
+        u[t] = (u[t - 1] if t else 0.0) * (1 - rate) + rate * x[t]
+    left = [] if rate == 1.0 else [(1 - rate) ** (time + 1)]
+    return np.stack([np.ones_like(x), u, *left, *([time - time.mean()] if with_time else [])], axis=1)
+
+
+def _left(values: np.ndarray, columns: np.ndarray) -> float:
+    """The sum of squares that a fit leaves."""
+    return float(np.sum((values - columns @ np.linalg.lstsq(columns, values, rcond=None)[0]) ** 2))
+
+
+def _whitened(f: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """f in coordinates in which its noise is white, and the way back, (q, p)."""
+    draws, entries = noise.shape
+    if draws < PER_ENTRY * entries:  # too few for a covariance: every entry by itself
+        covariance = np.diag(noise.var(axis=0))
+    else:  # an inverse of what is estimated is too large by so much (Hotelling)
+        covariance = np.atleast_2d(np.cov(noise.T)) * (draws - 1) / (draws - entries - 2)
+    values, vectors = np.linalg.eigh(covariance)
+    there = values > max(NO_NOISE * values.max(initial=0.0), np.finfo(np.float32).tiny)
+    root = np.sqrt(values[there])
+    return (f - f.mean(0)) @ vectors[:, there] / root, (vectors[:, there] * root).T
+
+
+def _tail(value: float, freedom: int) -> float:
+    return float(jax.scipy.stats.chi2.sf(max(value, 0.0), freedom))
