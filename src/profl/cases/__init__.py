@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from profl import checks
 from profl.cases.group_pricing import group_pricing
 from profl.cases.housing import housing
+from profl.cases.orange_juice import orange_juice
 from profl.cases.pricing import pricing
 from profl.cases.real import adult, credit
 from profl.cases.retail import retail
@@ -23,6 +24,7 @@ CASES: dict[str, Callable[..., Problem]] = {
     "strategic": strategic,
     "housing": housing,
     "retail": retail,
+    "orange_juice": orange_juice,
     "adult": adult,
     "credit": credit,
 }

@@ -23,7 +23,7 @@ def cases(json_path: JsonPath = None, quiet: Quiet = False) -> None:
         write_json(json_path, {"cases": rows})
     if quiet:
         return
-    table = Table(title="Cases (10 clients, default settings)", title_justify="left")
+    table = Table(title="Cases (default settings)", title_justify="left")
     for column in ("case", "what", "optimum PO", "risk at PO", "stable point PS", "risk at PS"):
         table.add_column(column, justify="right" if "risk" in column else "left", overflow="fold")
     for row in rows:
