@@ -202,7 +202,7 @@ def test_gmsc10_optimum():
 def test_gmsc10_is_solved(method, rounds, samples, seeds):
     """95 % of the gap between retraining, 0.70596, and the optimum. With all rows nothing is random but what is tried.
 
-    Features have tails of a hundred standard deviations: the first samples do not show them, and pofl's default
+    Features have tails of up to fifty standard deviations: the first samples do not show them, and pofl's default
     exploration, sized by these, is far too large here.
     """
     case = gmsc10(data=real())
