@@ -97,6 +97,19 @@ def test_retailers_in_process_give_the_same_prices(method, here):
     np.testing.assert_allclose(flower.theta, looped.theta, atol=1e-9)
 
 
+def test_orange_juice(monkeypatch, tmp_path):
+    """Four stores, few price changes, two of the methods, and the picture."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import orange_juice as example
+
+    monkeypatch.setattr(example, "RUNS", {name: example.RUNS[name] for name in ("retraining (pfl)", "prm")})
+    found, prices = example.main(4, changes=8)
+    assert found["stable point"] < found["prices as charged"] < found["prm"] < found["optimum"]
+    assert found["retraining (pfl)"] < found["prm"]
+    example.plot(str(tmp_path / "prices.png"), prices, prices)
+    assert (tmp_path / "prices.png").stat().st_size > 10_000
+
+
 @pytest.mark.slow
 def test_credit(monkeypatch):
     """On made data: the example runs, and its accuracies are accuracies."""

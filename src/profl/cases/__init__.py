@@ -9,10 +9,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from profl import checks
+from profl.cases.gmsc import gmsc3, gmsc10
 from profl.cases.group_pricing import group_pricing
 from profl.cases.housing import housing
+from profl.cases.izzo import logistic_shift, mixture, nonlinear
+from profl.cases.mean_estimation import mean_estimation
+from profl.cases.orange_juice import orange_juice
 from profl.cases.pricing import pricing
 from profl.cases.real import adult, credit
+from profl.cases.regression_shift import regression_shift
 from profl.cases.retail import retail
 from profl.cases.strategic import strategic
 from profl.problem.problem import Problem
@@ -23,8 +28,16 @@ CASES: dict[str, Callable[..., Problem]] = {
     "strategic": strategic,
     "housing": housing,
     "retail": retail,
+    "orange_juice": orange_juice,
+    "mean_estimation": mean_estimation,
+    "regression_shift": regression_shift,
+    "nonlinear": nonlinear,
+    "mixture": mixture,
+    "logistic_shift": logistic_shift,
     "adult": adult,
     "credit": credit,
+    "gmsc3": gmsc3,
+    "gmsc10": gmsc10,
 }
 
 

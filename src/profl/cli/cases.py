@@ -15,6 +15,9 @@ from profl.data import MissingDataError
 from profl.problem.problem import Problem
 from profl.storage.atomic import write_json
 
+OF = {"gmsc3": "credit", "gmsc10": "credit"}
+"""The data set of a case that is not called after it."""
+
 
 def cases(json_path: JsonPath = None, quiet: Quiet = False) -> None:
     """The case studies with their optimum, their stable point and the risk at each."""
@@ -23,7 +26,7 @@ def cases(json_path: JsonPath = None, quiet: Quiet = False) -> None:
         write_json(json_path, {"cases": rows})
     if quiet:
         return
-    table = Table(title="Cases (10 clients, default settings)", title_justify="left")
+    table = Table(title="Cases (default settings)", title_justify="left")
     for column in ("case", "what", "optimum PO", "risk at PO", "stable point PS", "risk at PS"):
         table.add_column(column, justify="right" if "risk" in column else "left", overflow="fold")
     for row in rows:
@@ -40,7 +43,7 @@ def describe_case(name: str, function: Callable[..., Problem]) -> dict[str, Any]
     try:
         problem = function()
     except MissingDataError:
-        return {"case": name, "what": f"{what} (needs: profl data get {name})", **dict.fromkeys(keys)}
+        return {"case": name, "what": f"{what} (needs: profl data get {OF.get(name, name)})", **dict.fromkeys(keys)}
     points = (problem.optimum, problem.stable)
     answers = [value for point in points for value in (point.tolist(), problem.risk(point))]
     return {"case": name, "what": what, **dict(zip(keys, answers, strict=True))}

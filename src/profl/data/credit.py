@@ -87,6 +87,20 @@ def usual_subset(x: np.ndarray, y: np.ndarray, negatives: int = NEGATIVES) -> np
     return np.sort(np.concatenate([complete[y[complete] == 1], others]))
 
 
+def benchmark(everyone: Table) -> tuple[np.ndarray, np.ndarray]:
+    """Features and class of the usual subset of a table with ``rows="all"``, as Perdomo et al. (2020) prepare them.
+
+    Columns are standardised over all complete rows, not over the subset; rows are in their order.
+
+    >>> x, y = np.array([[1.0], [np.nan], [5.0], [3.0]]), np.array([0, 1, 1, 0])
+    >>> [part.ravel().round(2).tolist() for part in benchmark(Table("made", ("a",), x, y, {}))]
+    [[-1.22, 1.22, 0.0], [0, 1, 0]]
+    """
+    complete = everyone.x[np.all(np.isfinite(everyone.x), axis=1)]
+    kept = usual_subset(everyone.x, everyone.y)
+    return (everyone.x[kept] - complete.mean(0)) / complete.std(0), everyone.y[kept]
+
+
 def numbers(column: list[str]) -> np.ndarray:
     return np.array([math.nan if cell in ("", "NA") else float(cell) for cell in column])
 

@@ -100,25 +100,25 @@ class Family:
 
 @dataclass(frozen=True)
 class GaussianMean(Family):
-    """z is a vector, f its mean: z ~ N(f, sd^2 I).
+    """z is a vector, f its mean: z ~ N(f, sd^2 I); ``sd`` may also be a tuple, one for every entry of z.
 
     >>> GaussianMean().estimate(jnp.array([[1.0], [3.0]]), jnp.array([0.5, 0.5]))
     Array([2.], dtype=float32)
     """
 
-    sd: float = 1.0
+    sd: float | tuple[float, ...] = 1.0
 
     def estimate(self, batch: Batch, weights: Array) -> Array:
         return average(weights, batch)
 
     def log_prob(self, z: Batch, f: Array) -> Array:
-        return -0.5 * jnp.sum((z - f) ** 2) / self.sd**2
+        return -0.5 * jnp.sum(((z - f) / jnp.asarray(self.sd, f.dtype)) ** 2)
 
     def shift(self, z: Batch, delta: Array) -> Batch:
         return z + delta
 
     def variance(self, batch: Batch, weights: Array, f: Array) -> Array:
-        return jnp.full_like(f, self.sd**2) * jnp.sum(weights**2)
+        return jnp.broadcast_to(jnp.square(jnp.asarray(self.sd, f.dtype)), f.shape) * jnp.sum(weights**2)
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def _descend(risk: Field, project: Field, start: Array, iterations: int = 1000) 
     return jax.lax.while_loop(unfinished, body, first)[0]
 
 
-def _newton(field: Field, project: Field, theta: Array, iterations: int = 20) -> Array:
+def _newton(field: Field, project: Field, theta: Array, iterations: int = 100) -> Array:
     """Newton on the projected residual, kept only while the residual falls; for models of at most 256 numbers."""
     if theta.shape[0] > 256:
         return theta

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from profl.data.credit import LABEL, NUMERIC, numbers, usual_subset
-from profl.data.dataset import csv_columns
+from profl.data.credit import benchmark, table
 from profl.data.registry import load
 
 STRATEGIC = (0, 5, 7)
@@ -37,13 +36,8 @@ class Rows(NamedTuple):
 @lru_cache(maxsize=1)
 def rows() -> Rows:
     """The 18,357 rows, standardised over all complete ones."""
-    columns = csv_columns(load("credit"))
-    x = np.stack([numbers(columns[name]) for name in NUMERIC], axis=1)
-    y = np.array(columns[LABEL], dtype=float)
-    complete = x[np.all(np.isfinite(x), axis=1)]
-    kept = usual_subset(x, y.astype(int))
-    standard = (x[kept] - complete.mean(0)) / complete.std(0)
-    return Rows(np.column_stack([standard, np.ones(len(kept))]), y[kept])
+    x, y = benchmark(table(load("credit"), "all"))
+    return Rows(np.column_stack([x, np.ones(len(y))]), y.astype(float))
 
 
 def response(theta: np.ndarray, eps: float, features: tuple[int, ...] = STRATEGIC) -> np.ndarray:
