@@ -19,6 +19,7 @@ SECONDS: dict[str, int] = {
     "fig6a": 29,
     "fig6b": 41,
     "perdomo2020": 20,
+    "mendler2020": 40,
     "izzo2022": 60,
     "brown2022": 60,
     "ray2022": 60,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from profl.experiments.paper.item import Item
-from profl.experiments.papers import brown2022, izzo2022, perdomo2020, ray2022
+from profl.experiments.papers import brown2022, izzo2022, mendler2020, perdomo2020, ray2022
 
-ITEMS: dict[str, Item] = {module.ITEM.name: module.ITEM for module in (perdomo2020, izzo2022, brown2022, ray2022)}
+ITEMS: dict[str, Item] = {module.ITEM.name: module.ITEM for module in (perdomo2020, mendler2020, izzo2022, brown2022, ray2022)}
 
 __all__ = ["ITEMS"]
