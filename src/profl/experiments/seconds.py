@@ -20,7 +20,10 @@ SECONDS: dict[str, int] = {
     "fig6b": 41,
     "perdomo2020": 20,
     "mendler2020": 40,
+    "miller2021": 60,
+    "izzo2021": 60,
     "izzo2022": 60,
     "brown2022": 60,
     "ray2022": 60,
+    "jin2024": 40,
 }

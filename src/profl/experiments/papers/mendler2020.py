@@ -55,30 +55,37 @@ class State(NamedTuple):
     j: Array  # steps on this deployment
 
 
-Step = Callable[[Array, Array, Array, Array], Array]
+Step = Callable[[Any, Array, Array], Array]
 
 
-def stream(gradient: Step, rate: Callable, schedule: Callable, first: Array, keys: Array) -> tuple[Array, Array]:
+def stream(
+    gradient: Step,
+    rate: Callable,
+    schedule: Callable,
+    first: Array,
+    draws: Any,
+    project: Callable = lambda theta: theta,
+) -> tuple[Array, Array]:
     """Deployed models after each of ``POINTS`` equal parts of the stream, and how many had been deployed by then.
 
-    ``gradient(key, deployed, theta)`` is that of one sample, ``keys`` (POINTS, steps of a part) the samples' keys.
+    ``gradient(draw, deployed, theta)`` is that of one sample; ``draws`` has leaves (POINTS, steps of a part, ...).
     """
     greedy = schedule is SCHEDULES["1"]
 
-    def step(state: State, key: Array) -> tuple[State, None]:
-        theta = state.theta - rate(state.j) * gradient(key, state.deployed, state.theta)
+    def step(state: State, draw: Any) -> tuple[State, None]:
+        theta = project(state.theta - rate(state.j) * gradient(draw, state.deployed, state.theta))
         due = state.left <= 1
         k = state.k + due
         deployed = jnp.where(due, theta, state.deployed)
         j = jnp.where(due & (not greedy), 1, state.j + 1)
         return State(theta, deployed, k, jnp.where(due, schedule(k), state.left - 1), j), None
 
-    def part(state: State, keys: Array) -> tuple[State, tuple[Array, Array]]:
-        state, _ = jax.lax.scan(step, state, keys)
+    def part(state: State, draws: Any) -> tuple[State, tuple[Array, Array]]:
+        state, _ = jax.lax.scan(step, state, draws)
         return state, (state.deployed, state.k)
 
     one = jnp.asarray(1)
-    return jax.lax.scan(part, State(first, first, one, schedule(one), one), keys)[1]
+    return jax.lax.scan(part, State(first, first, one, schedule(one), one), draws)[1]
 
 
 def mean_estimation(name: str, seeds: Array, steps: int) -> tuple[np.ndarray, np.ndarray]:
@@ -190,7 +197,9 @@ def read_off(found: dict[str, Any]) -> list[Claim]:
         claims.append(close(text, far[:, -1].mean(), figure, within * figure, nearer, paper=f"about {figure}"))
         if name in CREDIT_DEPLOYMENTS:
             count = CREDIT_DEPLOYMENTS[name]
-            claims.append(close(f"credit, n(k) = {name}: deployments", made[-1], count, 0.1 * count, paper=f"{count:g}"))
+            claims.append(
+                close(f"credit, n(k) = {name}: deployments", made[-1], count, 0.1 * count, paper=f"{count:g}")
+            )
     return claims
 
 
@@ -202,7 +211,13 @@ def picture(title: str, found: dict[str, Any], x: np.ndarray | None, label: str)
 ITEM = Item(
     name="mendler2020",
     title="One sample at a time: deploying after every step, or only now and then",
-    paper={"rounds": 50_000, "repetitions": 20, "n(k)": "1, sqrt k, k, k^2", "epochs": 50, "eps in credit": "0.001, 100"},
+    paper={
+        "rounds": 50_000,
+        "repetitions": 20,
+        "n(k)": "1, sqrt k, k, k^2",
+        "epochs": 50,
+        "eps in credit": "0.001, 100",
+    },
     settings={
         "rounds": 50_000,
         "repetitions per seed": 2,
