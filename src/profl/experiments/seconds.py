@@ -26,4 +26,6 @@ SECONDS: dict[str, int] = {
     "brown2022": 60,
     "ray2022": 60,
     "jin2024": 40,
+    "lin2024": 60,
+    "cyffers2024": 60,
 }
