@@ -33,7 +33,7 @@ SCHEDULES: dict[str, Callable[[Array], Array]] = {
 
 
 class Held(NamedTuple):
-    """What a client keeps: the descent's own state, the deployed model, its number, and the steps left until the next."""
+    """What a client keeps: the descent's own state, the deployed model, its number, and the steps until the next."""
 
     own: State
     model: Theta

@@ -25,7 +25,10 @@ SECONDS: dict[str, int] = {
     "izzo2022": 60,
     "brown2022": 60,
     "ray2022": 60,
+    "mofakhami2023": 60,
     "jin2024": 40,
     "lin2024": 60,
     "cyffers2024": 60,
+    "liu2024": 60,
+    "khorsandi2025": 60,
 }

@@ -9,9 +9,12 @@ from profl.experiments.papers import (
     izzo2021,
     izzo2022,
     jin2024,
+    khorsandi2025,
     lin2024,
+    liu2024,
     mendler2020,
     miller2021,
+    mofakhami2023,
     perdomo2020,
     ray2022,
 )
@@ -24,9 +27,12 @@ _MODULES = (
     izzo2022,
     brown2022,
     ray2022,
+    mofakhami2023,
     jin2024,
     lin2024,
     cyffers2024,
+    liu2024,
+    khorsandi2025,
 )
 
 ITEMS: dict[str, Item] = {module.ITEM.name: module.ITEM for module in _MODULES}

@@ -158,7 +158,7 @@ def recorded(variances: tuple[float, float], found: dict[int, np.ndarray], at: n
 
 
 def credit(seed: int) -> tuple[dict[str, Any], list[Claim]]:
-    """Ten parts of the shuffled rows, of strengths 9 to 11, lam = 10 / n: risks at ERM, PS and PO, which hardly differ."""
+    """Ten parts of the shuffled rows, strengths 9 to 11, lam = 10 / n: risks at ERM, PS and PO, which hardly differ."""
     data = rows()
     size = len(data.y) // 10
     order = np.random.default_rng(seed).permutation(len(data.y))[: 10 * size]
@@ -202,9 +202,9 @@ ITEM = Item(
         "taking part": ("with", "without"),
         "steps with some": 6000,
     },
-    why="A round here is a step; averages come after every E of them. The authors' training on credit data calls the reaction "
-    "with strength 0, so that nothing moves: here the points are computed instead. Ten of 25 take part where some do. "
-    "Each seed draws its clients; figures on record are of one draw.",
+    why="A round here is a step; averages come after every E of them. The authors' training on credit data calls the "
+    "reaction with strength 0, so that nothing moves: here the points are computed instead. Ten of 25 take part where "
+    "some do. Each seed draws its clients; figures on record are of one draw.",
     run=run,
     data=("credit",),
     work="jin2024",

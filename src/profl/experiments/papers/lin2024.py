@@ -1,8 +1,8 @@
 """Lin and Zrnic, "Plug-in performative optimization" (ICML 2024): a simple model of the reaction, though it is wrong.
 
 Explore theta_i ~ N(0, I), one sample each; fit the reaction within a family that need not hold it; minimise the risk
-under the fit (``profl.two_stage`` does so in a federation). Linear regression of Miller et al. (2021) with |m| = 1 and a
-bend of size s that the linear fit cannot see, since it is orthogonal to linear functions under N(0, I):
+under the fit (``profl.two_stage`` does so in a federation). Linear regression of Miller et al. (2021) with |m| = 1 and
+a bend of size s that the linear fit cannot see, since it is orthogonal to linear functions under N(0, I):
 
     y = b.x + m.theta + s q(theta) + N(0, 0.01),    q = sum_j (theta_j^2 - 1) / sqrt(2 d)
     PR = ((b - theta)' S (b - theta) + (m.theta + s q)^2 + 0.01) / 2
@@ -13,7 +13,7 @@ first axis.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -180,8 +180,8 @@ ITEM = Item(
     title="A wrong but simple model of the reaction: soon as good as it can be, and that is set by how wrong it is",
     paper={"s": "0 and above", "n": "not at hand"},
     settings={"s": (0, 0.25, 1), "n": (100, 500, 2000, 8000, 20_000), "trials per seed": 5, "rounds": 20_000},
-    why="The paper's constants are not at hand: this is the regression of Miller et al. (2021) with a bend. Medians over "
-    "trials, since S is nearly singular. The paper also shows PerfGD, which is left out.",
+    why="The paper's constants are not at hand: this is the regression of Miller et al. (2021) with a bend. Medians "
+    "over trials, since S is nearly singular. The paper also shows PerfGD, which is left out.",
     run=run,
     work="lin2024",
     citation="Lin, Zrnic: Plug-in performative optimization (ICML 2024)",

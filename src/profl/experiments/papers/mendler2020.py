@@ -2,8 +2,8 @@
 
 One sample at a time, a gradient step on each; what differs is when the model is deployed.
 
-    greedy       after every step                                     eta_t = 1 / (g (8 L^2 / g^2 + t)),  g = gamma - eps beta
-    lazy, n(k)   after n(k) steps on the k-th deployed model's data   eta_j = 1 / (gamma (8 L^2 / gamma^2 + j)),  j from 1 again
+    greedy       after every step                            eta_t = 1 / (g (8 L^2 / g^2 + t)),  g = gamma - eps beta
+    lazy, n(k)   after n(k) steps on one deployment's data   eta_j = 1 / (gamma (8 L^2 / gamma^2 + j)),  j from 1 again
 
 Mean estimation: z ~ N(10 + 0.9 theta, 0.1^2), loss (z - theta)^2 / 2, stable point 100. Credit: the data of
 ``profl.experiments.papers.credit`` with lam = 1000 / n, whose stable point is the first model with another intercept.
@@ -226,11 +226,11 @@ ITEM = Item(
         "eps in credit": 100,
         "n(k) in credit": ("1", "k", "k^3"),
     },
-    why="Distances in credit are read off a figure; at eps = 0.001 every run begins at the stable point, and no figure is "
-    "on record. Credit draws rows with replacement, one stream per seed.",
+    why="Distances in credit are read off a figure; at eps = 0.001 every run begins at the stable point, and no figure "
+    "is on record. Credit draws rows with replacement, one stream per seed.",
     run=run,
     data=("credit",),
     work="mendler2020",
-    citation="Mendler-Duenner, Perdomo, Zrnic, Hardt: Stochastic optimization for performative prediction (NeurIPS 2020)",
+    citation="Mendler-Duenner, Perdomo, Zrnic, Hardt: Stochastic optimization, performative prediction (NeurIPS 2020)",
     short={"rounds": 2000, "epochs": 0.5},
 )

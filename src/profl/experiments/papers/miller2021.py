@@ -1,8 +1,8 @@
 """Miller, Perdomo and Zrnic, "Outside the echo chamber: optimizing the performative risk" (ICML 2021).
 
-Two-stage estimation in a location family z = z0 + M theta: deploy theta_i ~ N(0, I), one sample each, and fit M by least
-squares; deploy 0; minimise the mean loss of z_j + M theta. ``profl.two_stage`` is the same in a federation. Against it
-derivative-free descent (DFO), greedy and lazy SGD, one sample at a time.
+Two-stage estimation in a location family z = z0 + M theta: deploy theta_i ~ N(0, I), one sample each, and fit M by
+least squares; deploy 0; minimise the mean loss of z_j + M theta. ``profl.two_stage`` is the same in a federation.
+Against it derivative-free descent (DFO), greedy and lazy SGD, one sample at a time.
 
 Linear regression in R^20: x ~ N(0, S), y = b.x + m.theta + N(0, 0.01), |m| = eps, |theta| <= 10, loss half the square.
 
@@ -210,7 +210,7 @@ def as_drawn(eps: float, medians: np.ndarray, free: np.ndarray, sgd: dict[str, n
 
 
 def counter_examples() -> list[Claim]:
-    """Four worlds on a line where the stable point is far from the optimum: both conditions hold at the stated points."""
+    """Four worlds on a line, the stable point far from the optimum: both conditions hold at the stated points."""
     eps, mu, gamma, beta = 1.5, 2.0, 1.0, 0.5
     risks = {
         "point mass at eps theta": lambda d, t: gamma / 2 * t**2 - beta * t * eps * d,
@@ -252,8 +252,8 @@ ITEM = Item(
         "DFO's samples in credit": 1_000_000,
         "SGD's samples in credit": 100_000,
     },
-    why="Medians, since S is nearly singular and a few trials end on the ball. How S is drawn is not stated: here a root with "
-    "independent normal entries. Credit has one trial per seed; its SGD ends after 100,000 samples, as the paper's right panel.",
+    why="Medians, since S is nearly singular and a few trials end on the ball. How S is drawn is not stated: here by a "
+    "root with independent normal entries. Credit has one trial per seed; its SGD ends after 100,000 samples.",
     run=run,
     data=("credit",),
     work="miller2021",

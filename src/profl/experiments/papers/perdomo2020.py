@@ -1,4 +1,4 @@
-"""Perdomo, Zrnic, Mendler-Duenner and Hardt, "Performative prediction" (ICML 2020): credit scores that people answer to.
+"""Perdomo, Zrnic, Mendler-Duenner and Hardt, "Performative prediction" (ICML 2020): credit scores with an answer.
 
 Repeated risk minimisation (RRM) from the minimum on the rows as they are; ``profl.experiments.papers.credit`` has the
 data, the answer x_S <- x_S - eps theta_S and the loss. The shift is one for all: the intercept absorbs it. So exact RRM
@@ -156,7 +156,7 @@ def exact_minima(data: Rows, multiples: tuple[int, ...]) -> tuple[list[dict[str,
 
 
 def settles_at_once(data: Rows, trial: Trial) -> list[Claim]:
-    """Exact RRM: the first gap is eps |theta_S|, the second none; and the distance that is printed at lam = 1000 / n."""
+    """Exact RRM: the first gap is eps |theta_S|, the second none; and the distance printed at lam = 1000 / n."""
     claims, zero = [], np.zeros(data.x.shape[1])
     for multiple in trial.take("lam n"):
         lam = multiple / len(data.y)
@@ -211,8 +211,8 @@ ITEM = Item(
     title="Credit scores: exact retraining settles in one step; the known figure is that of an inexact minimiser",
     paper={"eps": "0.01, 1, 100, 1000", "lam": "1000 / n in the text, 1 / n in the notebook", "rounds": 25},
     settings={"eps": (0.01, 1, 100, 1000), "lam n": (1, 10, 1000), "rounds": 25},
-    why="Nothing is drawn: the rows are the distribution, and all seeds are the same run. Figures of exact runs are from "
-    "an earlier run of the same; those of the notebook's minimiser are the notebook's own.",
+    why="Nothing is drawn: the rows are the distribution, and all seeds are the same run. Figures of exact runs are "
+    "from an earlier run of the same; those of the notebook's minimiser are the notebook's own.",
     run=run,
     data=("credit",),
     work="perdomo2020",

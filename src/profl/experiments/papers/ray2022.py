@@ -148,5 +148,5 @@ ITEM = Item(
     run=run,
     data=("credit",),
     work="ray2022",
-    citation="Ray, Ratliff, Drusvyatskiy, Fazel: Decision-dependent risk minimization, decaying environments (AAAI 2022)",
+    citation="Ray, Ratliff, Drusvyatskiy, Fazel: Decision-dependent risk in dynamic environments (AAAI 2022)",
 )
