@@ -264,7 +264,7 @@ def test_the_rejected_come_back_with_other_peoples_features(made):
     with jax.enable_x64(True):
         x, weights = jnp.asarray(made.x), mofakhami2023.start(0, 11)
         seen = np.asarray(mofakhami2023.answered(jax.random.key(0), weights, x, 0.4))
-        chance = 0.6 * np.mean(mofakhami2023.score(weights, x)) + 0.4
+        chance = 0.6 * float(jnp.mean(mofakhami2023.score(weights, x))) + 0.4
     strategic = list(credits.STRATEGIC)
     others = [i for i in range(11) if i not in strategic]
     assert np.array_equal(seen[:, others], made.x[:, others])

@@ -83,14 +83,15 @@ def logistic(data: Rows, theta: np.ndarray, lam: float, shifts: np.ndarray, shar
 
 
 def minimise(data: Rows, theta: np.ndarray, lam: float, shifts: np.ndarray) -> np.ndarray:
-    """The exact minimum, by Newton's steps from ``theta``, each halved until the loss falls.
+    """The exact minimum, by Newton's steps from ``theta`` or 0, whichever is lower, each halved until the loss falls.
 
     The intercept is measured at the middle of the crowds, b + middle.theta: far shifts would lose digits.
     """
     shifts = np.atleast_2d(shifts)
     middle = shifts.mean(0)
     shifts = shifts - middle
-    theta = np.append(theta[:-1], theta[-1] + middle @ theta)
+    here = np.append(theta[:-1], theta[-1] + middle @ theta)  # where scores are far out, the loss is a straight line
+    theta = min((here, np.zeros_like(here)), key=lambda start: logistic(data, start, lam, shifts).loss)
     fit = logistic(data, theta, lam, shifts)
     for _ in range(100):
         if np.max(np.abs(fit.gradient)) < TOLERANCE:

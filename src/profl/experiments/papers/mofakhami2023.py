@@ -37,6 +37,9 @@ PRINTED = {
 }
 """delta -> accuracy on the rows as they are, just after the first deployment, and after retraining in round 25."""
 POINT = 0.01
+LOG_RISK = {0.1: (-2.674, -2.693), 0.4: (-3.446, -3.488), 0.7: (-4.815, -4.851), 0.9: (-7.021, -7.062)}
+"""delta -> log risk just after the first deployment and in the end, read off the figure."""
+READ = 0.05
 
 
 class Fit(NamedTuple):
@@ -159,6 +162,10 @@ def as_printed(delta: float, seen: dict[str, Any], paths: list[Path]) -> list[Cl
     fall = seen["on the rows as they are"] - seen["after the first deployment"]
     claims.append(at_least(f"delta {delta}: accuracy lost by the first deployment", fall, 0.0, paper="a drop"))
     logs = np.log([path.risk for path in paths])
+    claims += [
+        close(f"delta {delta}: log risk {when}", logs[:, at].mean(), figure, READ, logs[:, at].mean() < -2, f"{figure}")
+        for when, at, figure in zip(("at first", "in the end"), (0, -1), LOG_RISK[delta], strict=True)
+    ]
     if logs.shape[1] > 3:
         ratio = np.mean(np.abs(np.diff(logs[:, 1:]))) / np.mean(np.abs(logs[:, 1] - logs[:, 0]))
         claims.append(
