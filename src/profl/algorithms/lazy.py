@@ -68,9 +68,9 @@ class Lazy(Descent):
         own, model = trees.where(due, (fresh, theta), (state.own, state.model))
         return model, Held(own, model, k, jnp.where(due, self.steps(k), state.left))
 
-    def step(
+    def step(  # type: ignore[override]
         self, problem: View, state: Held, theta: Theta, arrival: Arrival, key: Key
-    ) -> tuple[Theta, Held, dict[str, Array]]:  # type: ignore[override]
+    ) -> tuple[Theta, Held, dict[str, Array]]:
         here = arrival._replace(deployed=theta)  # the gradient at theta, on what the deployed model brought in
         theta, own, told = super().step(problem, state.own, theta, here, key)
         return theta, state._replace(own=own, left=state.left - 1), told

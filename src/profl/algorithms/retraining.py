@@ -52,9 +52,9 @@ class Retraining(Descent):
         weights = jnp.zeros((self.window, trees.rows(batch)))
         return Snapshots(super().init(problem, theta, batch), room, weights, jnp.int32(0))
 
-    def step(
+    def step(  # type: ignore[override]
         self, problem: View, state: Snapshots, theta: Theta, arrival: Arrival, key: Key
-    ) -> tuple[Theta, Snapshots, dict[str, Array]]:  # type: ignore[override]
+    ) -> tuple[Theta, Snapshots, dict[str, Array]]:
         loss, *_ = super().slope(problem, state.own, theta, arrival)
         rows = state.weights.shape[1]  # a live client may send more rows than it was asked for
         new = jax.tree.map(lambda leaf: leaf[:rows], (arrival.batch, arrival.weights))

@@ -19,7 +19,7 @@ def summary(results: Sequence[Result]) -> str:
     text += ".\n\n" + table(["item", "what it shows", "claims that hold"], lines)
     named = [(result["item"], claim) for result in results for claim in result["claims"]]
     far = [
-        f"- {item}, {claim['claim']}: {cell(claim['measured'])}, {claim['far']} than printed"
+        f"- {item}, {claim['claim']}: {cell(claim['measured'])}, {claim['far']} (printed: {claim['paper'] or '-'})"
         for item, claim in named
         if verdict(claim).startswith("in direction")
     ]

@@ -31,7 +31,7 @@ EVERY = 100  # steps between records; every E divides it
 EXACT = 0.01
 """How near E = 1 comes to its formula, relative, up to step 10,000; later the gap is as small as the noise."""
 LATE = 0.05
-RECORDED = {
+RECORDED: dict[Any, dict[int, float]] = {
     ((0.01, 0), 5): {6000: 0.677, 20_000: 0.078, 60_000: 0.034},
     ((0.01, 0), 10): {6000: 0.502, 20_000: 0.177, 60_000: 0.076},
     ((0.6, 6), 5): {6000: 8.3, 20_000: 5.0, 60_000: 2.1},
@@ -107,9 +107,8 @@ def run(trial: Trial) -> Found:
         some = {how: gaps(trial, (0.01, 0), 5, short, how)[:, -1].mean() for how in trial.take("taking part")}
         table += [{"variances": [0.01, 0], "E": 5, "taking part": how, "last": gap} for how, gap in some.items()]
         claims.append(close("ten of 25 with replacement over without: gap", some["with"] / some["without"], 1.0, 0.5))
-        seen, found = credit(trial.seeds[0])
-        table.append(seen)
-    return Found(table, claims + found, panels)
+        row, of_credit = credit(trial.seeds[0])
+    return Found([*table, row], claims + of_credit, panels)
 
 
 def after(gap: np.ndarray, at: np.ndarray) -> dict[str, float]:

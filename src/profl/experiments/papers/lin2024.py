@@ -88,7 +88,7 @@ def least(spread: np.ndarray, b: np.ndarray, m: np.ndarray, level: np.ndarray) -
 
 def plug_in(here: Worlds, draws: np.random.Generator, n: int) -> np.ndarray:
     """What n explored samples lead to, trial by trial: memory is a trial's."""
-    alone = [Worlds(*(part[i : i + 1] for part in here[:3]), here.s) for i in range(len(here.b))]
+    alone = [Worlds(here.root[[i]], here.b[[i]], here.m[[i]], here.s) for i in range(len(here.b))]
     return np.concatenate([fitted(one, draws, n) for one in alone])
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from profl.algorithms.dfo_lambda import schedule
@@ -29,7 +30,7 @@ POINTS = 100
 
 def epochs(samples: int, eta: float, delta: float, hold: float) -> tuple[np.ndarray, ...]:
     """eta_k, delta_k and tau_k of all epochs that begin within so many samples."""
-    found = schedule(np.arange(samples), eta, delta, hold)
+    found = schedule(jnp.arange(samples), eta, delta, hold)
     rate, distance, steps = (np.asarray(values) for values in found)
     count = int(np.searchsorted(np.cumsum(steps), samples)) + 1
     return rate[:count], distance[:count], steps[:count]
@@ -41,7 +42,8 @@ def descend(seeds: tuple[int, ...], size: int, forgetting: np.ndarray, samples: 
     draws = [np.random.default_rng([seed, size]) for seed in seeds]
     theta = np.broadcast_to(-mu, (len(seeds), len(forgetting), size)).copy()
     z = mu - KAPPA * theta
-    spread, every, made, records = SD * np.sqrt((2 - FOLLOWS) / FOLLOWS), samples // POINTS, 0, []
+    spread, every, made = SD * np.sqrt((2 - FOLLOWS) / FOLLOWS), samples // POINTS, 0
+    records: list[np.ndarray] = []
     for rate, distance, steps in zip(*epochs(samples, *stated), strict=True):
         noise = np.stack([each.standard_normal((steps + 1, size)) for each in draws], 1)
         u = noise[0] / np.linalg.norm(noise[0], axis=1, keepdims=True)

@@ -121,7 +121,8 @@ def retrain(seed: int, fit: Fit, delta: float, rounds: int, most: int, window: i
     """RRM from a fit on the rows as they are, each round on the last ``window`` snapshots."""
     x, y = (jnp.asarray(values) for values in rows())
     first, scale = accuracy(fit.weights, x, y), (1 - delta) ** 2
-    before, after, risks, shifts, snapshots = [], [], [], [], []
+    before, after, risks, shifts = [], [], [], []
+    snapshots: list[Array] = []
     for t in range(rounds):
         seen = answered(jax.random.fold_in(jax.random.key(seed), t), fit.weights, x, delta)
         before.append(accuracy(fit.weights, seen, y))
