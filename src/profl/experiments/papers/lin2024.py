@@ -26,6 +26,8 @@ from profl.experiments.papers.lines import line
 SIZE, NOISE = 20, 0.01
 SLOPE = 0.15
 """How far from -1 the slope of log excess against log n may be at s = 0."""
+ENOUGH = 5000
+"""Samples of greedy SGD, which is soon where it stays."""
 FLAT = 1.5
 """With s > 0 the excess at the most samples is at most this times the floor of infinitely many."""
 
@@ -69,7 +71,10 @@ class Worlds(NamedTuple):
             for _ in range(30):
                 rises = self.risk(theta - size * step) > self.risk(theta) + 1e-16
                 size = np.where(rises[:, None], size / 2, size)
-            theta = theta - np.where(rises[:, None], 0.0, size) * step
+            move = np.where(rises[:, None], 0.0, size) * step
+            theta = theta - move
+            if np.max(np.abs(move)) < 1e-12:
+                break
         return theta
 
 
@@ -138,7 +143,7 @@ def run(trial: Trial) -> Found:
         best = here.risk(here.optimum(limit))
         plugged = np.stack([here.risk(plug_in(here, draws, n)) - best for n in sizes], 1)
         free = here.risk(derivative_free(here, draws, sizes[-1])) - best
-        steps = here.risk(greedy(here, draws, sizes[-1])) - best
+        steps = here.risk(greedy(here, draws, min(sizes[-1], ENOUGH))) - best
         floors[s] = float(np.median(here.risk(limit) - best))
         ends = {
             "plug-in": plugged[:, -1],
