@@ -125,7 +125,7 @@ def show_list(console: Console, items: Sequence[Item]) -> None:
     for item in items:
         table.add_row(item.work, item.name, item.title, ", ".join(item.data), f"{SECONDS[item.name]}")
     console.print(table)
-    console.print(f"{sum(SECONDS[item.name] for item in items)} s on one core; --workers runs several items at a time")
+    console.print(f"{sum(SECONDS[item.name] for item in items)} s in all; --workers runs several items at a time")
 
 
 def show(console: Console, results: list[dict[str, Any]]) -> None:

@@ -143,7 +143,7 @@ def run(trial: Trial) -> Found:
     claims = [*recorded(means, at), *lazy_wins(means), *read_off(credits)]
     panels = [
         picture("mean estimation", means, at, "samples"),
-        picture("mean estimation", means, None, "deployments"),
+        picture("mean estimation", means, None, "log10 of deployments"),
         picture("credit", credits, np.arange(1, POINTS + 1) * (samples // POINTS), "samples"),
     ]
     return Found(table, claims, panels)
@@ -204,7 +204,8 @@ def read_off(found: dict[str, Any]) -> list[Claim]:
 
 
 def picture(title: str, found: dict[str, Any], x: np.ndarray | None, label: str) -> dict[str, Any]:
-    lines = [line(f"n(k) = {name}", "lazy", made if x is None else x, far) for name, (far, made) in found.items()]
+    axis = {name: np.log10(made) if x is None else x for name, (_, made) in found.items()}
+    lines = [line(f"n(k) = {name}", "lazy", axis[name], far) for name, (far, _) in found.items()]
     return panel(title, lines, {}, "|deployed - PS|", x=label, scale="log")
 
 

@@ -260,7 +260,7 @@ ITEM = Item(
     citation="Miller, Perdomo, Zrnic: Outside the echo chamber: optimizing the performative risk (ICML 2021)",
     short={
         "rounds": 1000,
-        "samples": (1000,),
+        "samples": (1000, 5000),
         "samples in credit": (1000,),
         "DFO's samples in credit": 10_000,
         "SGD's samples in credit": 1000,
