@@ -119,3 +119,17 @@ def test_losses_alone_where_people_follow():
 def test_bad_input(make, message):
     with pytest.raises(InputError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    "method",
+    [profl.lazy(0.1, "k"), profl.rrm(0.1, inner_steps=5, window=2), profl.dfo_lambda(0.01)],
+    ids=lambda m: m.name,
+)
+def test_step_by_step_is_the_same_run(method):
+    """Three clients, rounds of two steps: compiled, and one step after the other."""
+    case = profl.cases.housing(clients=3)
+    how = {"rounds": 3, "local_steps": 2, "samples": 20, "seeds": [1], "progress": False}
+    whole, stepwise = (profl.simulate(case, method, **how, engine=engine) for engine in ("fast", "debug"))
+    np.testing.assert_allclose(whole.theta, stepwise.theta, rtol=1e-4, atol=1e-5)
+    assert np.all(np.isfinite(whole.risk))
