@@ -92,7 +92,7 @@ def test_one_row_to_the_file_and_the_picture(subject, tmp_path, monkeypatch):
     row = next(row for row in item["rows"] if row["part"] == "housing" and row["method"] == methods.SUBJECT)
     assert len(row["line"]["mean"]) == 1 + deployments.QUICK_ROUNDS
     assert row["per seed"]["share left"] == [pytest.approx(row["share left"])]
-    names = {"claim", "expected", "measured", "threshold", "holds", "paper"}
+    names = {"claim", "expected", "measured", "threshold", "holds", "paper", "far"}
     assert all(set(claim) == names for claim in item["claims"])
     assert {"housing: share left", "all rows: best pofl's excess over its, geometric mean"} <= {
         claim["claim"] for claim in item["claims"]

@@ -11,7 +11,23 @@ from profl import random
 from profl.data import MissingDataError
 from profl.experiments import reproduce as work
 from profl.experiments.paper.item import Trial
-from profl.experiments.papers import ITEMS, brown2022, izzo2022, ray2022
+from profl.experiments.papers import (
+    ITEMS,
+    brown2022,
+    cyffers2024,
+    izzo2021,
+    izzo2022,
+    izzo_cases,
+    jin2024,
+    khorsandi2025,
+    lin2024,
+    liu2024,
+    mendler2020,
+    miller2021,
+    mofakhami2023,
+    perdomo2020,
+    ray2022,
+)
 from profl.experiments.papers import credit as credits
 from profl.experiments.papers.izzo_worlds import WORLDS
 from profl.experiments.papers.stateful import ENDS, MOVES
@@ -124,6 +140,163 @@ def test_epochs_rest_where_they_are_said_to_and_nearer_to_the_optimum_the_longer
         away = [float(np.linalg.norm(end - optimum)) for end in ended]
         assert away[0] > 1.5 * away[1] > 1.5 * 1e-2
         assert away[2] < 1e-4
+
+
+# -- Perdomo et al. 2020
+
+
+def test_exact_retraining_settles_in_one_step_and_an_early_stop_does_not(made):
+    """The shift is one for all and the intercept absorbs it: gaps eps |theta_S| and none; stopped early they go on."""
+    first = credits.minimise(made, np.zeros(11), 1e-3, np.zeros(11))
+    unit = np.linalg.norm(first[list(credits.STRATEGIC)])
+    gaps = perdomo2020.retrain(made, first, 100.0, 1e-3, 2, exact=True).gaps
+    assert gaps[0] == pytest.approx(100 * unit)
+    assert gaps[1] < 1e-10
+    with jax.enable_x64(True):
+        stopped = perdomo2020.retrain(made, first, 100.0, 1e-3, 4, exact=False).gaps
+    assert stopped.min() > 1e-6
+
+
+def test_the_notebooks_gaps_on_real_people():
+    """eps = 1: 0.11436 and then 0.00284, after a first fit of 1872 steps."""
+    try:
+        ITEMS["perdomo2020"].check_data()
+    except MissingDataError as error:
+        pytest.skip(str(error))
+    data, zero = credits.rows(), np.zeros(11)
+    with jax.enable_x64(True):
+        theta, loss, steps = perdomo2020.inexact(*data, zero, 1 / len(data.y), zero)
+        assert (float(loss), int(steps)) == (pytest.approx(0.609948675416671, abs=1e-12), 1872)
+        gaps = perdomo2020.retrain(data, np.asarray(theta), 1.0, 1 / len(data.y), 2, exact=False).gaps
+    assert gaps == pytest.approx([0.11436, 0.00284], abs=5e-6)
+
+
+# -- Mendler-Duenner et al. 2020
+
+
+def test_greedy_and_lazy_streams():
+    """Greedy: 90 * 800 / (800 + t) but for the noise; n(k) = k has made 45 deployments after 1000 samples."""
+    with jax.enable_x64(True):
+        greedy, made = mendler2020.mean_estimation("1", jnp.arange(4), 1000)
+        lazy, few = mendler2020.mean_estimation("k", jnp.arange(4), 1000)
+    assert greedy[:, -1] == pytest.approx(90 * 800 / 1800, rel=1e-2)
+    assert (made[-1], few[-1]) == (1001, 45)
+    assert lazy[:, -1].mean() == pytest.approx(4.23, rel=0.2)
+
+
+# -- Miller et al. 2021, Lin and Zrnic 2024
+
+
+def test_the_regression_of_miller():
+    """PO is where the gradient vanishes; a minimum outside the ball is replaced by the best point on it."""
+    with jax.enable_x64(True):
+        here = miller2021.world(jax.random.key(0), 1.0)
+        assert np.max(np.abs(jax.grad(here.risk)(here.optimum))) < 1e-12
+        gram, moment = jnp.diag(jnp.array([1e-3, 1.0])), jnp.array([1.0, 1.0])
+        best = miller2021.least_in_ball(gram, moment)
+        angles = jnp.linspace(0, 2 * jnp.pi, 100_001)
+        ring = miller2021.RADIUS * jnp.stack([jnp.cos(angles), jnp.sin(angles)], 1)
+        values = jnp.einsum("nd,de,ne->n", ring, gram, ring) / 2 - ring @ moment
+        assert np.allclose(best, ring[jnp.argmin(values)], atol=1e-3)
+        inside = miller2021.least_in_ball(jnp.eye(2), moment)
+        assert np.allclose(inside, moment)
+
+
+def test_two_stages_come_nearer_with_more_samples():
+    with jax.enable_x64(True):
+        keys = jax.random.split(jax.random.key(1), 10)
+        worlds = jax.vmap(lambda key: miller2021.world(key, 100.0))(keys)
+        few, many = (np.median(miller2021.over(miller2021.two_stages, keys, worlds, n)) for n in (400, 4000))
+    assert many < few / 3
+
+
+def test_a_bend_sets_the_floor_of_plugging_in():
+    """The optimum is flat; without a bend the limit of plugging in is the optimum, with one it is not."""
+    for s in (0.0, 1.0):
+        here = lin2024.worlds(np.random.default_rng(0), 3, s)
+        limit = lin2024.least(here.spread, here.b, here.m, np.zeros(3))
+        best = here.optimum(limit)
+        steps = 1e-4 * np.eye(lin2024.SIZE)
+        slopes = [(here.risk(best + step) - here.risk(best - step)) / 2e-4 for step in steps]
+        assert np.max(np.abs(slopes)) < 1e-5
+        floor = here.risk(limit) - here.risk(best)
+        assert np.all(np.abs(floor) < 1e-12) if s == 0 else np.all(floor > 1e-3)
+
+
+# -- Izzo et al. 2021
+
+
+@pytest.mark.parametrize(
+    "name", ["mixture", *(pytest.param(n, marks=pytest.mark.slow) for n in izzo2021.KNOWN if n != "mixture")]
+)
+def test_known_points_of_five_problems(name):
+    assert all(claim.holds for claim in izzo2021.answers(name, izzo_cases.CASES[name]()))
+
+
+# -- Jin et al. 2024
+
+
+def test_federated_averaging_follows_its_formula():
+    """Whatever the clients, with one step between averages; and they have the means that the stable point rests on."""
+    p, eps, mu = jin2024.clients(3, (0.6, 6), equal=False)
+    assert p @ mu / (1 - p @ eps) == pytest.approx(100)
+    assert (eps.var(), mu.var()) == (pytest.approx(0.6), pytest.approx(6))
+    with jax.enable_x64(True):
+        gaps = jin2024.gaps(Trial({}, (0, 1)), (0.6, 6), 1, 1000)
+    assert gaps == pytest.approx(np.stack([jin2024.formula(1000)] * 2), rel=1e-3)
+
+
+# -- Cyffers et al. 2024
+
+
+def test_the_push_forward_gradient_classifies_best():
+    ends = {
+        name: cyffers2024.descend(np.random.default_rng(0), name, 0.5, 20, 25, 500).accuracy[:, -1].mean()
+        for name in ("RP", "RRGD", "RGD")
+    }
+    assert ends["RP"] > ends["RRGD"] + 0.01 > ends["RGD"] + 0.01
+
+
+# -- Mofakhami et al. 2023, Khorsandi et al. 2025
+
+
+def test_the_rejected_come_back_with_other_peoples_features(made):
+    with jax.enable_x64(True):
+        x, weights = jnp.asarray(made.x), mofakhami2023.start(0, 11)
+        seen = np.asarray(mofakhami2023.answered(jax.random.key(0), weights, x, 0.4))
+        chance = 0.6 * float(jnp.mean(mofakhami2023.score(weights, x))) + 0.4
+    strategic = list(credits.STRATEGIC)
+    others = [i for i in range(11) if i not in strategic]
+    assert np.array_equal(seen[:, others], made.x[:, others])
+    assert np.mean(np.any(seen != made.x, axis=1)) == pytest.approx(chance, abs=0.1)
+    assert set(seen[:, 0]) <= set(made.x[:, 0])
+
+
+def test_a_smaller_delta_trains_on_and_snapshots_steady_retraining(made, monkeypatch):
+    monkeypatch.setattr(mofakhami2023, "rows", lambda: made)
+    with jax.enable_x64(True):
+        fits = mofakhami2023.first_fits(0, (0.1, 0.9), 400)
+        losses = {delta: float(mofakhami2023.loss(fit.weights, *map(jnp.asarray, made))) for delta, fit in fits.items()}
+        path = mofakhami2023.retrain(0, fits[0.9], 0.9, 3, 10, window=2)
+    assert losses[0.1] <= losses[0.9]
+    assert (len(path.after), len(path.shift)) == (3, 2)
+
+
+def test_snapshots_shift_rides_less():
+    one, two = (khorsandi2025.ride_share(0, tau, 20, 10).mean() for tau in ("1", "2"))
+    assert two < one / 2
+
+
+# -- Liu et al. 2024
+
+
+def test_epochs_and_what_early_steps_are_worth():
+    """Epochs fill the samples; more of an epoch used, nearer to the optimum."""
+    rate, distance, steps = liu2024.epochs(1000, 0.1, 2.0, 1.0)
+    assert len(rate) == len(distance) == len(steps)
+    assert steps.sum() >= 1000 > steps[:-1].sum()
+    away = liu2024.descend((0, 1), 5, np.array([0.0, 0.75]), 5000, (0.012, 2.0, 1.0))[:, -1].mean(0)
+    assert away[1] < away[0] - 0.05
 
 
 # -- quick forms

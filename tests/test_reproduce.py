@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import inspect
 import json
@@ -20,9 +21,10 @@ from profl.cli import reproduce as commands
 from profl.data import MissingDataError
 from profl.experiments import paper, robust
 from profl.experiments import reproduce as work
-from profl.experiments.claims import Part, at_most, item
+from profl.experiments.claims import Part, at_least, at_most, close, item
 from profl.experiments.paper import ITEMS, Found, Item, Trial
 from profl.experiments.paper import trial as trials
+from profl.experiments.seconds import SECONDS
 
 NAMES = [
     "table1",
@@ -167,6 +169,33 @@ def test_a_claim_that_fails_exits_1_and_is_named(made):
     assert "2 of 3 claims hold" in result.output
     assert "does not hold: fig3a: a figure" in result.output
     assert call("table1").exit_code == 0
+
+
+def test_a_claim_that_holds_in_direction_alone_is_named_and_does_not_exit_1(made):
+    """Three verdicts: the middle one is counted apart and says by how much a figure is off."""
+    items, _ = made
+    far = at_least("a bias", 0.01, 0.005, printed=0.55)
+    run = items["fig3a"].run
+    items["fig3a"] = dataclasses.replace(items["fig3a"], run=lambda trial: run(trial)._replace(claims=[far]))
+    result = call("all")
+    assert result.exit_code == 0
+    assert "2 of 3 claims hold, 1 in direction" in result.output
+    assert "in direction, 55 times smaller: fig3a: a bias" in result.output
+
+
+@pytest.mark.parametrize(("measured", "holds", "far"), [(1.0, True, ""), (1.1, True, "off by 0.1"), (0.8, False, "")])
+def test_a_figure_is_close_or_only_on_the_right_side(measured, holds, far):
+    claim = close("a figure", measured, 1.0, 0.05, direction=measured > 0.9)
+    assert claim.holds == holds
+    assert claim.far == far or not holds
+
+
+def test_a_paper_stands_for_its_items_and_all_are_listed():
+    assert [item.name for item in work.choose(["profl2024"])] == NAMES
+    assert set(SECONDS) == set(work.ITEMS)
+    listed = CliRunner().invoke(app, ["reproduce", "--list"], catch_exceptions=False)
+    assert listed.exit_code == 0
+    assert all(name in listed.output for name in (*NAMES, *work.works()))
 
 
 def test_missing_data_say_how_to_get_them_before_anything_runs(made, tmp_path, monkeypatch):

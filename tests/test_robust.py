@@ -320,5 +320,5 @@ def test_bench_runs(name, tmp_path):
     (item,) = json.loads(path.read_text())["items"]
     assert item["item"] == name
     assert item["rows"]
-    names = {"claim", "expected", "measured", "threshold", "holds", "paper"}
+    names = {"claim", "expected", "measured", "threshold", "holds", "paper", "far"}
     assert all(set(claim) == names for claim in item["claims"])

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from profl import cases, data
-from profl.algorithms import ALGORITHMS, dfo, pfl, pg, pofl, prm, profl, rgd, rrm, two_stage
+from profl.algorithms import ALGORITHMS, dfo, dfo_lambda, lazy, pfl, pg, pofl, prm, profl, rgd, rrm, two_stage
 from profl.algorithms.method import Arrival, Method, Outlook
 from profl.algorithms.settled import Settled
 from profl.checks import DivergedError, InputError, TooFewReports
@@ -87,7 +87,9 @@ __all__ = [
     "contaminate",
     "data",
     "dfo",
+    "dfo_lambda",
     "drifting",
+    "lazy",
     "load",
     "pfl",
     "pg",

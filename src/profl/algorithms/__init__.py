@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 from profl import checks
 from profl.algorithms.dfo import DerivativeFree as dfo
+from profl.algorithms.dfo_lambda import ForgettingDFO as dfo_lambda
+from profl.algorithms.lazy import lazy
 from profl.algorithms.method import Method
 from profl.algorithms.pfl import pfl, rgd, rrm
 from profl.algorithms.pofl import pg, pofl
@@ -24,7 +26,9 @@ ALGORITHMS: dict[str, Callable[..., Method]] = {
     "pg": pg,
     "rgd": rgd,
     "rrm": rrm,
+    "lazy": lazy,
     "dfo": dfo,
+    "dfo_lambda": dfo_lambda,
     "two_stage": two_stage,
 }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import optax
 
 from profl.algorithms.descent import Descent, Optimiser
+from profl.algorithms.retraining import Retraining
 
 
 def pfl(
@@ -28,6 +29,26 @@ def rgd(learning_rate: float | str = 0.01, *, optimiser: Optimiser = optax.sgd) 
     return Descent("rgd", learning_rate, optimiser, pooled=True)
 
 
-def rrm(learning_rate: float = 0.05, *, inner_steps: int = 100, optimiser: Optimiser = optax.sgd) -> Descent:
-    """Repeated risk minimisation: ``inner_steps`` gradient steps on the data of each deployment."""
-    return Descent("rrm", learning_rate, optimiser, inner_steps, pooled=True)
+def rrm(
+    learning_rate: float = 0.05,
+    *,
+    inner_steps: int = 100,
+    optimiser: Optimiser = optax.sgd,
+    window: int = 1,
+    until: float | None = None,
+) -> Descent:
+    """Repeated risk minimisation: ``inner_steps`` gradient steps on the data of each deployment.
+
+    Args:
+      window: on the data of so many of the last deployments together (Khorsandi et al. 2025).
+      until: instead of ``inner_steps`` and ``optimiser``, gradient descent until a step improves the loss by no more
+        than this (Perdomo et al. 2020, as their notebook does it).
+
+    >>> rrm(window=0)
+    Traceback (most recent call last):
+        ...
+    profl.checks.InputError: window must be a whole number of at least 1, got 0
+    """
+    if window == 1 and until is None:
+        return Descent("rrm", learning_rate, optimiser, inner_steps, pooled=True)
+    return Retraining("rrm", learning_rate, optimiser, inner_steps, pooled=True, window=window, until=until)

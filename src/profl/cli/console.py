@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from profl.results.cells import cell
+from profl.results.cells import cell, verdict
 from profl.results.record import Run
 from profl.results.tables import comparison, figures
 from profl.storage.atomic import write_json
@@ -43,7 +43,7 @@ def print_claims(console: Console, items: Sequence[dict[str, Any]]) -> None:
         table.add_column(column, justify="right" if column == "measured" else "left")
     for found in items:
         for claim in found["claims"]:
-            cells = [claim["claim"], claim["expected"], cell(claim["measured"]), "yes" if claim["holds"] else "NO"]
+            cells = [claim["claim"], claim["expected"], cell(claim["measured"]), verdict(claim).replace("no", "NO")]
             table.add_row(*([found["item"]] if several else []), *cells)
     console.print(table)
 

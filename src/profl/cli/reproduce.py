@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from profl.cli.console import print_claims, print_item
 from profl.cli.options import JsonPath, Quiet, parse_seeds
 from profl.experiments import pages
 from profl.experiments import reproduce as work
+from profl.experiments.paper.item import Item
+from profl.experiments.seconds import SECONDS
 from profl.progress import progress_bar
+from profl.results.cells import tally, verdict
 
 QUICK_SEEDS = "0-1"
 
 
 def reproduce(
     items: Annotated[
-        list[str] | None, typer.Argument(help=f"Which: {', '.join(work.ITEMS)}, or all.", show_default="all")
+        list[str] | None,
+        typer.Argument(help=f"Which: {', '.join(work.works())}, one of their items, or all.", show_default="all"),
     ] = None,
     seeds: Annotated[
         str | None,
@@ -34,16 +40,23 @@ def reproduce(
     workers: Annotated[
         int | None, typer.Option(help="Items run at a time, each in a process.", show_default="one per core, 4 at most")
     ] = None,
+    listed: Annotated[
+        bool, typer.Option("--list", help="Show the items and how long each takes; run nothing.")
+    ] = False,
     json_path: JsonPath = None,
     quiet: Quiet = False,
 ) -> None:
-    """The paper's tables and figures, redone; exits 1 where a claim does not hold.
+    """Tables and figures of the paper and of the field's, redone; exits 1 where a claim does not hold.
 
-    With --out a run that was cut off goes on where it was, and what is finished is not run again.
+    A claim holds, or holds in direction but far from the printed figure, or does not hold. With --out a run that was
+    cut off goes on where it was, and what is finished is not run again.
 
     Example: profl reproduce all --out out/paper
     """
     chosen = work.choose(items or [])
+    if listed:
+        show_list(Console(), chosen)
+        return
     console = Console(stderr=True)
     with progress_bar("reproduce", len(chosen), not quiet) as advance:
 
@@ -100,22 +113,36 @@ def cores() -> int:
 
 
 def progress_line(result: dict[str, Any], kept: bool) -> str:
-    held = sum(claim["holds"] for claim in result["claims"])
     when = "kept" if kept else f"{result['seconds']:.1f} s"
-    return f"{result['item']}: {held} of {len(result['claims'])} claims hold ({when})"
+    return f"{result['item']}: {tally(result['claims'])} ({when})"
+
+
+def show_list(console: Console, items: Sequence[Item]) -> None:
+    """Every item with its paper, its time and the data it needs."""
+    table = Table(title="items", title_justify="left")
+    for column in ("paper", "item", "what it shows", "needs", "seconds"):
+        table.add_column(column, justify="right" if column == "seconds" else "left")
+    for item in items:
+        table.add_row(item.work, item.name, item.title, ", ".join(item.data), f"{SECONDS[item.name]}")
+    console.print(table)
+    console.print(f"{sum(SECONDS[item.name] for item in items)} s in all; --workers runs several items at a time")
 
 
 def show(console: Console, results: list[dict[str, Any]]) -> None:
-    """One item in full; several as one table of claims, with those that fail named below it."""
+    """One item in full; several as one table of claims, with every paper's count and what fails named below it."""
     if len(results) == 1:
         print_item(console, results[0])
         return
     print_claims(console, results)
-    failed = [
-        f"{result['item']}: {claim['claim']}" for result in results for claim in result["claims"] if not claim["holds"]
-    ]
-    total = sum(len(result["claims"]) for result in results)
+    claims = [(result, claim) for result in results for claim in result["claims"]]
+    for name in dict.fromkeys(result["work"] for result in results):
+        of = tally(claim for result, claim in claims if result["work"] == name)
+        console.print(f"{name}: {of}", markup=False, highlight=False)
     seconds = sum(result["seconds"] for result in results)
-    console.print(f"{total - len(failed)} of {total} claims hold; {seconds:.0f} s over all items")
-    for name in failed:
-        console.print(f"does not hold: {name}", style="red", markup=False, highlight=False)
+    console.print(f"in all: {tally(claim for _, claim in claims)}; {seconds:.0f} s over all items", highlight=False)
+    for result, claim in claims:
+        name, found = f"{result['item']}: {claim['claim']}", verdict(claim)
+        if found == "no":
+            console.print(f"does not hold: {name}", style="red", markup=False, highlight=False)
+        elif found != "yes":
+            console.print(f"{found}: {name}", style="yellow", markup=False, highlight=False)

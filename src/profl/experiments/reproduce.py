@@ -3,7 +3,10 @@
 A result is
 
     {"item", "title", "quick", "seeds", "seed_list", "seconds", "settings", "paper_row", "why", "versions",
-     "rows": [...], "claims": [{"claim", "expected", "measured", "threshold", "holds", "paper"}], "panels": [...]}
+     "rows": [...], "claims": [{"claim", "expected", "measured", "threshold", "holds", "paper", "far"}],
+     "panels": [...], "work", "citation"}
+
+``work`` is the paper that an item is from; its name stands for all of its items.
 
 It is found again when it was made by this version of profl with the same settings, seeds and length. Files are
 written whole or not at all, so a run that was cut off goes on with the item it was at.
@@ -32,14 +35,19 @@ ITEMS: dict[str, Item] = {**paper.ITEMS, **papers.ITEMS}
 """Those of the paper in its order, and those of earlier work that it builds on."""
 
 
-def choose(names: Sequence[str]) -> list[Item]:
-    """The items called ``names``, in the paper's order; none or "all" is every one.
+def works() -> list[str]:
+    """The papers that items are from, in the items' order."""
+    return list(dict.fromkeys(item.work for item in ITEMS.values()))
 
-    >>> [item.name for item in choose(["fig3a", "table1"])]
-    ['table1', 'fig3a']
+
+def choose(names: Sequence[str]) -> list[Item]:
+    """The items called ``names`` or from papers called so, in the papers' order; none or "all" is every one.
+
+    >>> [item.name for item in choose(["fig3a", "table1"])], len(choose(["profl2024"]))
+    (['table1', 'fig3a'], 15)
     """
-    wanted = {checks.one_of("item", name, [*ITEMS, "all"]) for name in names}
-    return [item for item in ITEMS.values() if not wanted or "all" in wanted or item.name in wanted]
+    wanted = {checks.one_of("item", name, dict.fromkeys([*ITEMS, *works(), "all"])) for name in names}
+    return [item for item in ITEMS.values() if not wanted or wanted & {"all", item.name, item.work}]
 
 
 def reproduce(
@@ -118,6 +126,8 @@ def run(item: Item, seeds: Sequence[int], quick: bool = False) -> dict[str, Any]
         identity(item, seeds, quick)
         | {
             "title": item.title,
+            "work": item.work,
+            "citation": item.citation,
             "seeds": len(seeds),
             "seconds": time.perf_counter() - started,
             "paper_row": item.paper,
@@ -151,7 +161,7 @@ def read(path: Path) -> dict[str, Any] | None:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    complete = {"item", "quick", "seed_list", "settings", "versions", "rows", "claims", "panels"}
+    complete = {"item", "work", "quick", "seed_list", "settings", "versions", "rows", "claims", "panels"}
     whole = isinstance(found, dict) and complete <= found.keys() and "profl" in found["versions"]
     return found if whole else None
 

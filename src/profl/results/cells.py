@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -30,6 +31,28 @@ def number(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "-"
     return f"{value:.4g}" if abs(value) < 1e5 else f"{value:.3e}"
+
+
+def verdict(claim: dict[str, Any]) -> str:
+    """Whether a claim holds: yes, in direction but far from the printed figure, or no.
+
+    >>> verdict({"holds": True}), verdict({"holds": True, "far": "55 times smaller"}), verdict({"holds": False})
+    ('yes', 'in direction, 55 times smaller', 'no')
+    """
+    if not claim["holds"]:
+        return "no"
+    return f"in direction, {claim['far']}" if claim.get("far") else "yes"
+
+
+def tally(claims: Iterable[dict[str, Any]]) -> str:
+    """How many claims hold, and how many of the others do in direction.
+
+    >>> tally([{"holds": True}, {"holds": True, "far": "55 times smaller"}, {"holds": False}])
+    '1 of 3 claims hold, 1 in direction'
+    """
+    verdicts = [verdict(claim) for claim in claims]
+    far = sum(found.startswith("in direction") for found in verdicts)
+    return f"{verdicts.count('yes')} of {len(verdicts)} claims hold" + (f", {far} in direction" if far else "")
 
 
 def count(value: float) -> str:

@@ -5,26 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from profl.results.cells import cell
+from profl.results.cells import cell, tally, verdict
 
 Result = dict[str, Any]
 
 
 def summary(results: Sequence[Result]) -> str:
-    """How many claims hold, one line per item, and those that do not, with what was measured."""
-    held = sum(claim["holds"] for result in results for claim in result["claims"])
-    total = sum(len(result["claims"]) for result in results)
+    """How many claims hold, one line per item, and those that do not or only in direction, with what was measured."""
     lines = [
-        [result["item"], result["title"], f"{sum(c['holds'] for c in result['claims'])} of {len(result['claims'])}"]
-        for result in results
+        [result["item"], result["title"], tally(result["claims"]).replace(" claims hold", "")] for result in results
     ]
-    text = f"{held} of {total} claims hold.\n\n" + table(["item", "what it shows", "claims that hold"], lines)
+    text = tally(claim for result in results for claim in result["claims"])
+    text += ".\n\n" + table(["item", "what it shows", "claims that hold"], lines)
+    named = [(result["item"], claim) for result in results for claim in result["claims"]]
+    far = [
+        f"- {item}, {claim['claim']}: {cell(claim['measured'])}, {claim['far']} (printed: {claim['paper'] or '-'})"
+        for item, claim in named
+        if verdict(claim).startswith("in direction")
+    ]
     failed = [
-        f"- {result['item']}, {claim['claim']}: {cell(claim['measured'])}, expected {claim['expected']}"
-        for result in results
-        for claim in result["claims"]
+        f"- {item}, {claim['claim']}: {cell(claim['measured'])}, expected {claim['expected']}"
+        for item, claim in named
         if not claim["holds"]
     ]
+    text += "\n\nThese hold in direction, far from the printed figure:\n\n" + "\n".join(far) if far else ""
     return text + ("\n\nThese do not hold:\n\n" + "\n".join(failed) if failed else "")
 
 
@@ -37,7 +41,7 @@ def claims(results: Sequence[Result]) -> str:
             claim.get("paper") or "-",
             cell(claim["measured"]),
             claim["expected"],
-            "yes" if claim["holds"] else "**no**",
+            "**no**" if verdict(claim) == "no" else verdict(claim),
         ]
         for result in results
         for claim in result["claims"]

@@ -13,17 +13,18 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from profl.results.cells import cell
+from profl.results.cells import cell, tally, verdict
 from profl.results.plots import colours
 from profl.storage.atomic import atomic
 
 Result = dict[str, Any]
 
 INTRODUCTION = (
-    "Every table and figure of <em>ProFL: Performative Robust Optimal Federated Learning</em>, run again from scratch "
-    "with profl. Each claim has a threshold and the figure that was measured; where a claim does not hold, this page "
-    "says so. Lines are means over seeds, bands reach from the lowest seed to the highest. Tap a name below a figure "
-    "to hide its line, point at a figure to read values."
+    "Tables and figures of <em>ProFL: Performative Robust Optimal Federated Learning</em> and of the field's other "
+    "papers, run again from scratch with profl. Each claim has a threshold and the figure that was measured; where a "
+    "claim does not hold, or holds in direction but far from the printed figure, this page says so. Lines are means "
+    "over seeds, bands reach from the lowest seed to the highest. Tap a name below a figure to hide its line, point at "
+    "a figure to read values."
 )
 LANDSCAPE = (
     "Left to right: the model that was deployed, which decides what data come in. Bottom to top: the model that is "
@@ -46,7 +47,8 @@ def page(results: Sequence[Result], landscapes: Sequence[Result] = ()) -> str:
     sections = []
     if landscapes:
         sections.append(_landscape_section(landscapes, panels))
-    sections += [_section(result, panels) for result in results]
+    for work in _works(results):
+        sections += [_paper(work), *(_section(result, panels) for result in work)]
     return "\n".join(
         [
             "<!doctype html>",
@@ -65,22 +67,57 @@ def page(results: Sequence[Result], landscapes: Sequence[Result] = ()) -> str:
     )
 
 
-def _head(results: Sequence[Result], landscape: bool) -> str:
-    claims = [(result["item"], claim) for result in results for claim in result["claims"]]
-    held = sum(claim["holds"] for _, claim in claims)
+def _works(results: Sequence[Result]) -> list[list[Result]]:
+    """Results by the paper they are from."""
+    names = dict.fromkeys(result["work"] for result in results)
+    return [[result for result in results if result["work"] == name] for name in names]
+
+
+def _paper(results: Sequence[Result]) -> str:
+    """The head of a paper's part of the page: who wrote it, and its claims."""
     rows = [
         [
-            f'<a href="#{item}">{item}</a>',
+            f'<a href="#{result["item"]}">{result["item"]}</a>',
             escape(claim["claim"]),
             escape(claim.get("paper") or "-"),
             _html(claim["measured"]),
             escape(claim["expected"]),
-            '<span class="yes">yes</span>' if claim["holds"] else '<span class="no">no</span>',
+            _verdict(claim),
         ]
-        for item, claim in claims
+        for result in results
+        for claim in result["claims"]
     ]
-    links = [("landscape", "landscape")] if landscape else []
-    links += [(result["item"], result["item"]) for result in results]
+    return "\n".join(
+        [
+            f'<section id="paper-{escape(results[0]["work"])}"><h2>{escape(results[0]["citation"])}</h2>',
+            f"<p><strong>{_tally(results)}.</strong></p>",
+            _table(["item", "claim", "paper", "measured", "expected", "holds"], rows, {"measured"}) + "</section>",
+        ]
+    )
+
+
+def _verdict(claim: Result) -> str:
+    found = verdict(claim)
+    return f'<span class="{found if found in ("yes", "no") else "far"}">{escape(found)}</span>'
+
+
+def _tally(results: Sequence[Result]) -> str:
+    return tally(claim for result in results for claim in result["claims"])
+
+
+def _contents(results: Sequence[Result], landscape: bool) -> str:
+    """One line per paper, with its items."""
+    first = ['<li><a href="#landscape">The idea in one picture</a></li>'] if landscape else []
+    lines = [
+        f'<li><a href="#paper-{escape(work[0]["work"])}">{escape(work[0]["citation"])}</a>: {_tally(work)} '
+        + "".join(f'<a href="#{result["item"]}">{result["item"]}</a>' for result in work)
+        + "</li>"
+        for work in _works(results)
+    ]
+    return f"<nav><ul>{''.join(first + lines)}</ul></nav>"
+
+
+def _head(results: Sequence[Result], landscape: bool) -> str:
     seconds = sum(result["seconds"] for result in results)
     seeds = sorted({result["seeds"] for result in results})
     quick = (
@@ -92,10 +129,9 @@ def _head(results: Sequence[Result], landscape: bool) -> str:
         [
             "<header><h1>ProFL, reproduced</h1>",
             f"<p>{INTRODUCTION}</p>{quick}",
-            f"<p><strong>{held} of {len(claims)} claims hold.</strong> "
+            f"<p><strong>{_tally(results)}.</strong> "
             f"{'/'.join(map(str, seeds))} seeds, {seconds:.0f} s over all items, {_versions(results)}.</p>",
-            "<nav>" + "".join(f'<a href="#{anchor}">{text}</a>' for anchor, text in links) + "</nav>",
-            _table(["item", "claim", "paper", "measured", "expected", "holds"], rows, {"measured"}),
+            _contents(results, landscape),
             "<noscript><p>The figures need JavaScript; the tables do not.</p></noscript></header>",
         ]
     )
@@ -108,7 +144,6 @@ def _section(result: Result, panels: dict[str, Any]) -> str:
     numeric = {c for c in columns if any(isinstance(row.get(c), (int, float)) for row in result["rows"])}
     rows = [[_html(row.get(column, "")) for column in columns] for row in result["rows"]]
     failed = [claim for claim in result["claims"] if not claim["holds"]]
-    verdict = f"{len(result['claims']) - len(failed)} of {len(result['claims'])} claims hold"
     misses = "".join(
         f'<li><span class="no">Does not hold:</span> {escape(claim["claim"])}: {_html(claim["measured"])}, '
         f"expected {escape(claim['expected'])}.</li>"
@@ -118,7 +153,7 @@ def _section(result: Result, panels: dict[str, Any]) -> str:
         [
             f'<section id="{name}"><h2>{_title(name)}</h2><p>{escape(result["title"])}.</p>',
             f'<div class="panels">{figure}</div>',
-            f'<p class="{"no" if failed else "yes"}">{verdict}</p>' + (f"<ul>{misses}</ul>" if misses else ""),
+            f'<p class="{"no" if failed else "yes"}">{_tally([result])}</p>' + (f"<ul>{misses}</ul>" if misses else ""),
             _table(columns, rows, numeric),
             f"<details><summary>Settings</summary>{_settings(result)}</details></section>",
         ]

@@ -38,6 +38,8 @@ class Item:
       why: where ``settings`` differ from the paper's row, why.
       run: the runs, rows, claims and panels.
       data: the real data sets it needs.
+      work: the paper it is from, as on the command line; ``citation``: who wrote that.
+      short: settings of the quick form that are not the full one's; the rounds are cut by themselves.
     """
 
     name: str
@@ -46,13 +48,17 @@ class Item:
     settings: dict[str, Any]
     why: str
     run: Callable[[Trial], Found]
-    data: tuple[str, ...] = field(default=())
+    data: tuple[str, ...] = ()
+    work: str = "profl2024"
+    citation: str = "Zheng, Xie, Tan, Yener, Zhang: ProFL, performative robust optimal federated learning (2024)"
+    short: dict[str, Any] = field(default_factory=dict)
 
     def trial(self, seeds: Iterable[int], quick: bool = False) -> Trial:
         """What to run; ``quick`` cuts the rounds, which shows the form of the result and proves nothing."""
         settings = dict(self.settings)
         if quick:
             settings["rounds"] = min(settings["rounds"], QUICK_ROUNDS)
+            settings |= self.short
         return Trial(settings, tuple(seeds))
 
     def check_data(self) -> None:

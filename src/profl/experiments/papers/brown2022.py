@@ -155,4 +155,6 @@ ITEM = Item(
     "authors' notebook does in rounds 1, 4, ..., when only one has. Seeds draw the bootstrap that a run begins from.",
     run=run,
     data=("credit",),
+    work="brown2022",
+    citation="Brown, Hod, Kalemaj: Performative prediction in a stateful world (AISTATS 2022)",
 )

@@ -77,7 +77,15 @@ def logistic(data: Rows, theta: np.ndarray, lam: float, shifts: np.ndarray, shar
 
 
 def minimise(data: Rows, theta: np.ndarray, lam: float, shifts: np.ndarray) -> np.ndarray:
-    """The exact minimum, by Newton's steps from ``theta``, each halved until the loss falls."""
+    """The exact minimum, by Newton's steps from ``theta`` or 0, whichever is lower, each halved until the loss falls.
+
+    The intercept is measured at the middle of the crowds, b + middle.theta: far shifts would lose digits.
+    """
+    shifts = np.atleast_2d(shifts)
+    middle = shifts.mean(0)
+    shifts = shifts - middle
+    here = np.append(theta[:-1], theta[-1] + middle @ theta)  # where scores are far out, the loss is a straight line
+    theta = min((here, np.zeros_like(here)), key=lambda start: logistic(data, start, lam, shifts).loss)
     fit = logistic(data, theta, lam, shifts)
     for _ in range(100):
         if np.max(np.abs(fit.gradient)) < TOLERANCE:
@@ -89,4 +97,4 @@ def minimise(data: Rows, theta: np.ndarray, lam: float, shifts: np.ndarray) -> n
         if size <= 1e-8 or np.max(np.abs(step)) < TOLERANCE:
             break
         theta, fit = theta - size * step, new
-    return theta
+    return np.append(theta[:-1], theta[-1] - middle[:-1] @ theta[:-1])

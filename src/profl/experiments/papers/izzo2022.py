@@ -203,4 +203,6 @@ ITEM = Item(
     "short. There the authors' RGD and PGD leave |theta|^2 / 2 out of their gradient; so they do here, beside RGD that "
     "sees it, which ends at the stable point: as low as the authors' best.",
     run=run,
+    work="izzo2022",
+    citation="Izzo, Zou, Ying: How to learn when data gradually reacts to your model (AISTATS 2022)",
 )

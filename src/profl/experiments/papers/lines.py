@@ -10,7 +10,7 @@ import numpy as np
 from profl.experiments.paper.measures import drawn
 
 
-def line(label: str, method: str, x: Sequence[float], values: Any) -> dict[str, Any]:
+def line(label: str, method: str, x: Sequence[float] | np.ndarray, values: Any) -> dict[str, Any]:
     """Mean, lowest and highest over seeds of ``values``, (seeds, points).
 
     >>> line("RGD", "rgd", [0, 1], [[1.0, 2.0], [3.0, 2.0]])["mean"]

@@ -147,4 +147,6 @@ ITEM = Item(
     "as well, since 10 or 50 steps do not get there. Nothing is drawn: all seeds are the same run.",
     run=run,
     data=("credit",),
+    work="ray2022",
+    citation="Ray, Ratliff, Drusvyatskiy, Fazel: Decision-dependent risk in dynamic environments (AAAI 2022)",
 )

@@ -49,6 +49,7 @@ class StatefulDescent(Method):
       window: H, how many deployments are looked back on.
       perturbation: pert.
       warm: size of the random steps in the beginning; eta by default.
+      retrains_first: whether the steps in the beginning follow L1 instead of being random (2021).
       wait: deployments of every model.
       longest: the gradient is cut to this length.
     """
@@ -60,6 +61,7 @@ class StatefulDescent(Method):
     warm: float | None = None
     wait: int = 1
     longest: float = math.inf
+    retrains_first: bool = False
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -84,7 +86,8 @@ class StatefulDescent(Method):
         gradient = gradient * jnp.minimum(1.0, self.longest / jnp.linalg.norm(gradient))
         warm = self.learning_rate if self.warm is None else self.warm
         beginning = state.made <= self.wait * theta.shape[0]
-        move = jnp.where(beginning, warm * noise, -self.learning_rate * gradient)
+        opening = -self.learning_rate * found.first if self.retrains_first else warm * noise
+        move = jnp.where(beginning, opening, -self.learning_rate * gradient)
         return problem.project(theta + jnp.where(due, move, 0.0)), state, {"loss": found.loss}
 
     def jacobian(self, state: Seen) -> Array:
