@@ -199,9 +199,9 @@ ITEM = Item(
         },
     },
     why="Rates are the authors' where their code states them, and otherwise the best of two to five on seeds 100-105. "
-    "Everywhere 40 deployments. PRM measures its steps by how much samples differ, which is next to nothing in the other "
-    "worlds: it is run in the bottleneck alone. There the authors' RGD and PGD leave |theta|^2 / 2 out of their gradient; so they do here, beside RGD that "
-    "sees it, which ends at the stable point: as low as the authors' best.",
+    "Everywhere 40 deployments. PRM measures its steps by how much samples differ, which is next to nothing in the "
+    "other worlds: it is run in the bottleneck alone. There the authors' RGD and PGD leave |theta|^2 / 2 out of their "
+    "gradient; so they do here, beside RGD that sees it, which ends at the stable point: as low as the authors' best.",
     run=run,
     work="izzo2022",
     citation="Izzo, Zou, Ying: How to learn when data gradually reacts to your model (AISTATS 2022)",
