@@ -57,7 +57,7 @@ PLAIN: dict[str, Callable[[], Problem]] = {
     "retail": retail,
 }
 PARTS = 5
-TRACKING = pofl(jacobian="tracking")
+TRACKING, PLAINLY = pofl(jacobian="tracking"), pofl(jacobian="kalman")
 
 
 def bench(seeds: int = 10, quick: bool = False, advance: Advance = nothing) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def slowly(seeds: int, shorter: int) -> Part:
     worlds |= {f"rate {rate}": (slow(case, rate), None) for rate in BETWEEN}
     worlds |= {f"{groups} groups in turn": (staggered(case, groups), None) for groups in GROUPS}
     for world, (problem, share) in worlds.items():
-        for method in (TRACKING, pofl()):
+        for method in (TRACKING, PLAINLY):
             made = run(problem, method, seeds, LONG // shorter)
             left = above(made)
             rows.append(_row(world, method.jacobian.__class__.__name__, left, made.deployed_regret))
@@ -121,7 +121,7 @@ def by_itself(seeds: int, shorter: int) -> Part:
     for world, (drift, deployments) in DRIFTS.items():
         # prices end at an edge of their space where demand rises: then the gap of the beginning is the measure
         share = None if drift.get("trend") in (-0.003, 0.003) else gap
-        for method in (TRACKING, pofl()):
+        for method in (TRACKING, PLAINLY):
             made = run(drifting(case, **drift), method, seeds, deployments // shorter)
             left = above(made, share)
             rows.append(_row(world, method.jacobian.__class__.__name__, left, made.deployed_regret))
