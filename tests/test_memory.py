@@ -342,17 +342,21 @@ def test_what_is_found_is_said():
     assert profl.simulate(PRICING, profl.pfl(), **short).memory is None
 
 
-def test_an_estimator_between_the_points_of_its_grid():
-    """Rate 0.35, between settling times of 2 and 4; without noise of its own: J to a hundredth."""
-    rng, rule = np.random.default_rng(0), Tracking()
+UPDATE = jax.jit(Tracking().update)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_estimator_between_the_points_of_its_grid(seed):
+    """Rate 0.35, between settling times of 2 and 4, with the noise of 2,500 samples. With that of 10,000 what lies
+    between the points is taken for a walk in two of four seeds, and J is off by 0.13."""
+    rng, rule, noise = np.random.default_rng(seed), Tracking(), 0.02
     true, rate = np.array([[-1.0, 0.3], [0.2, 0.8]]), 0.35
     state, seen = rule.init(jnp.zeros(2), jnp.zeros(2)), np.zeros(2)
-    update = jax.jit(rule.update)
     for step in range(400):
         signal = 0.3 * rng.normal(size=2) if step else np.zeros(2)
         seen = seen + rate * (signal - seen)
-        f = true @ seen + 0.01 * rng.normal(size=2)
-        state = update(state, jnp.asarray(signal), jnp.asarray(f), jnp.full(2, 1e-4), jnp.zeros(2))
+        f = true @ seen + noise * rng.normal(size=2)
+        state = UPDATE(state, jnp.asarray(signal), jnp.asarray(f), jnp.full(2, noise**2), jnp.zeros(2))
     np.testing.assert_allclose(rule.estimate(state), true, atol=0.05)
     assert 2.0 ** float(rule.figures(state)["doublings"]) == pytest.approx(1 / rate, rel=0.1)
     assert int(rule.hold(state)) == 2

@@ -122,7 +122,7 @@ def cast(tree: Any, dtype: Any = float) -> Any:
         array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
         if jnp.issubdtype(array.dtype, jnp.floating) and array.dtype != wanted:
             array = array.astype(wanted)
-        return array if isinstance(array, jax.Array) else jax.device_put(array)
+        return jnp.asarray(array)
 
     return jax.tree.map(convert, tree)
 

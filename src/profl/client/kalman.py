@@ -86,8 +86,9 @@ class Kalman:
 
     def foretold(
         self, state: Line, signal: Array, f: Array, variance: Array, at: Array, walk: Array
-    ) -> tuple[Line, Array]:
-        """``update`` where the level walks by steps of that variance, and the log of how likely f was beforehand."""
+    ) -> tuple[Line, Array, Array]:
+        """``update`` where the level walks by steps of that variance; the log of how likely f was beforehand; and how
+        much of what was unsure about it was noise."""
         state = trees.where(state.seen == 0, begin(state, at, f, variance), state)
         noise = state.noise + NOISE_RATE * (jnp.mean(variance) - state.noise)
         step = self.anchor_rate * (at - state.anchor)
@@ -96,10 +97,10 @@ class Kalman:
         kappa2 = self.curvature**2 * jnp.mean(jnp.maximum(state.belief.slope**2 - self.error(state), 0.0))
         before = move(state.belief, step, kappa2 * further)
         before = before._replace(level_cov=before.level_cov + walk)
-        belief, likely = observe(before, signal - anchor, f, noise, kappa2)
+        belief, likely, share = observe(before, signal - anchor, f, noise, kappa2)
         reference = state.reference + self.reference_rate * (anchor - state.reference)
         charged = (1 - self.reference_rate) ** 2 * (state.charged + further)
-        return Line(belief, anchor, reference, charged, noise, state.seen + 1), likely
+        return Line(belief, anchor, reference, charged, noise, state.seen + 1), likely, share
 
     def estimate(self, state: Line) -> Array:
         return state.belief.slope
@@ -134,8 +135,9 @@ def move(belief: Belief, step: Array, doubt: Array) -> Belief:
     )
 
 
-def observe(belief: Belief, offset: Array, f: Array, noise: Array, kappa2: Array) -> tuple[Belief, Array]:
-    """One deployment weighed in: a rank-one update with the regressor (1, offset); and how likely it was, as a log."""
+def observe(belief: Belief, offset: Array, f: Array, noise: Array, kappa2: Array) -> tuple[Belief, Array, Array]:
+    """One deployment weighed in: a rank-one update with the regressor (1, offset); how likely it was, as a log; and the
+    noise's share of the doubt about it."""
     level_cov = belief.level_cov + jnp.sum(belief.cross_cov * offset)  # the covariance times the regressor
     slope_cov = belief.cross_cov + jnp.sum(belief.slope_cov * offset, -1)
     known = jnp.maximum(level_cov + jnp.sum(slope_cov * offset), 0.0)
@@ -151,4 +153,4 @@ def observe(belief: Belief, offset: Array, f: Array, noise: Array, kappa2: Array
         cross_cov=belief.cross_cov - level_gain * slope_cov,
         slope_cov=belief.slope_cov - slope_gain[:, None] * slope_cov,
     )
-    return new, likely
+    return new, likely, 1 - known / total
