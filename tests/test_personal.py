@@ -14,6 +14,7 @@ import profl
 from profl import random, trees
 from profl.algorithms.personal import Personal
 from profl.cases.orange_juice import orange_juice, own_dollars
+from profl.problem.reaction import Unmeasured
 
 SETTINGS = {"rounds": 4, "local_steps": 2, "samples": 20, "seeds": [3], "progress": False}
 
@@ -169,7 +170,7 @@ def test_both_parts_stay_in_the_model_space(pricing):
         np.testing.assert_array_equal(pricing.project(theta), theta)
 
 
-SHORT = {"clients": 4, "rounds": 60, "seeds": range(2)}
+SHORT = {"clients": 2, "rounds": 60, "seeds": range(2)}
 LONG = {"clients": None, "rounds": 160, "seeds": range(10)}
 
 
@@ -179,7 +180,9 @@ def test_stores_with_prices_of_their_own_earn_what_one_list_cannot(size):
     case = orange_juice(clients=size["clients"])
     both = profl.personal(case)
     schedule = {"rounds": size["rounds"], "samples": 121, "seeds": size["seeds"], "record_every": size["rounds"]}
-    run = profl.simulate(both, profl.pofl(0.2, jacobian="exact", personal="own"), **schedule, progress=False)
+    method = profl.pofl(0.2, jacobian="exact", personal="own")
+    blind = replace(both, reaction=Unmeasured(both.reaction))  # quicker: nobody asks for the common optimum
+    run = profl.simulate(blind, method, **schedule, progress=False)
     earned = [-1000 * both.weights @ both.own_risks(run.own_models(i)) for i in range(len(run.seeds))]
     common = -1000 * case.risk(case.optimum)
     share = (np.array(earned) - common) / (own_dollars(case) - common)

@@ -102,7 +102,7 @@ def personal(problem: Problem) -> Problem:
 
     >>> import profl
     >>> case = personal(profl.cases.pricing(clients=2, goods=1))
-    >>> case.name, sorted(case.optimum)
+    >>> case.name, sorted(case.initial(jax.random.key(0)))
     ('pricing, personal', ['common', 'own'])
     """
     if not isinstance(problem, Problem):
