@@ -79,7 +79,7 @@ def test_makers_refuse(make, message):
 @pytest.mark.parametrize(
     ("algorithm", "case", "message"),
     [
-        (profl.pofl(second_term="pathwise"), profl.cases.retail(clients=2), "use 'score'"),
+        (profl.pofl(second_term="pathwise"), profl.cases.retail(clients=2), "with shift.*use second_term='score'"),
         (profl.pg(jacobian="exact"), CASE, "pooled over clients"),
     ],
 )

@@ -31,6 +31,7 @@ from profl.problem.contamination import contaminate
 from profl.problem.families import ClassMeans, Family, GaussianMean, GroupShares, LinearGaussian, LocationScale
 from profl.problem.live import LiveProblem
 from profl.problem.memory import drifting, slow, staggered
+from profl.problem.personal import personal
 from profl.problem.problem import Box, Problem
 from profl.problem.push import Push
 from profl.problem.reaction import Reaction, SampledReaction
@@ -91,6 +92,7 @@ __all__ = [
     "drifting",
     "lazy",
     "load",
+    "personal",
     "pfl",
     "pg",
     "pofl",

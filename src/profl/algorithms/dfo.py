@@ -47,6 +47,7 @@ class DerivativeFree(Method):
     aggregate: Any = "mean"
 
     name = "dfo"
+    needs = ("losses",)
 
     def __post_init__(self) -> None:
         checks.positive("learning_rate", self.learning_rate)

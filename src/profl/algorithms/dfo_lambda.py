@@ -61,6 +61,7 @@ class ForgettingDFO(Method):
     aggregate: Any = "mean"
 
     name = "dfo_lambda"
+    needs = ("losses",)
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "delta", "hold"):

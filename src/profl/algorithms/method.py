@@ -20,9 +20,11 @@ The defaults are federated averaging without state or mail: a method of one's ow
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
+from profl import checks
 from profl.problem.problem import Problem, View
 from profl.server import rules
 from profl.server.aggregate import combine_models
@@ -50,11 +52,47 @@ class Outlook(NamedTuple):
     price: Array  # what one more deployment is expected to lose by trying something else than theta
 
 
+class Need(NamedTuple):
+    """Something that a method may have to know."""
+
+    what: str
+    given: Callable[[Problem], bool]  # whether a problem has it
+    instead: str = ""  # what to do without it
+
+
+def _always(problem: Problem) -> bool:
+    return True
+
+
+NEEDS = {
+    "losses": Need("what the deployed model lost", _always),
+    "samples": Need("samples, and a loss that has a gradient", _always),
+    "family": Need("a family that describes the samples by f", _always),
+    "shift": Need(
+        "a family with shift(z, delta)",
+        lambda problem: problem.family.shift is not None,
+        "use second_term='score' or 'auto'",
+    ),
+    "push": Need(
+        "what becomes of a sample under another model, Problem(push=...)",
+        lambda problem: problem.push is not None,
+        "use second_term='auto'",
+    ),
+    "exact map": Need(
+        "a problem that states f(theta) of one client",
+        lambda problem: problem.reaction.parameters is not None,
+        "use jacobian='tracking'",
+    ),
+}
+"""What ``Method.needs`` may name."""
+
+
 class Method:
     """Base class of all methods; see the module. Subclasses are frozen dataclasses.
 
     Attributes:
       name: shown in tables and plots.
+      needs: what it must know, words of ``NEEDS``; a problem that lacks one is refused.
       pooled: one centralised learner on everybody's data instead of a federation.
       exchanges: turns of messages in a round that deploy nothing.
       aggregate: how the server combines models: a name of ``profl.server.rules.RULES``, also with "nnm+" before it, or
@@ -66,6 +104,7 @@ class Method:
     """
 
     name: str = "method"
+    needs: tuple[str, ...] = ("samples",)
     pooled: bool = False
     exchanges: int = 0
     aggregate: Any = "mean"
@@ -77,6 +116,15 @@ class Method:
     def check(self, problem: Problem) -> None:
         """Refuse a problem that cannot give what the method needs, before any work."""
         rules.get(self.aggregate)
+        for need in self.needed(problem):
+            what, given, instead = NEEDS[checks.one_of("need", need, NEEDS)]
+            if not given(problem):
+                pooled = " pooled over clients" if self.pooled else ""
+                raise checks.InputError(f"{self.name} needs {what}; {problem.name!r}{pooled} has none: {instead}")
+
+    def needed(self, problem: Problem) -> tuple[str, ...]:
+        """``needs``, where the problem is at hand: what one problem offers may spare another need."""
+        return self.needs
 
     def settings(self) -> dict[str, Any]:
         """What the method was made with, as plain values."""

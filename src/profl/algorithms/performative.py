@@ -11,7 +11,7 @@ step goes on from theta.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -113,25 +113,20 @@ class PerformativeDescent(Descent):
     def sizes(self) -> tuple[int, ...] | None:  # type: ignore[override]
         return None if self.samples is None else self.samples.sizes
 
+    @property
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
+        if self.second_term == "push":
+            return ("samples", "push")
+        shift = ["shift"] if self.second_term == "pathwise" else []
+        return ("samples", "family", *shift, *(["exact map"] if self.exact else []))
+
+    def needed(self, problem: Problem) -> tuple[str, ...]:
+        return replace(self, second_term=self._second(problem)).needs
+
     def check(self, problem: Problem) -> None:
         super().check(problem)
-        if self.second_term == "pathwise" and problem.family.shift is None:
-            raise checks.InputError(
-                "second_term='pathwise' needs a family with shift(z, delta); "
-                f"{type(problem.family).__name__} has none: use 'score' or 'auto'"
-            )
-        if self.second_term == "push" and problem.push is None:
-            raise checks.InputError(
-                f"second_term='push' needs a problem that has one, Problem(push=...); "
-                f"{problem.name!r} has none: use 'auto'"
-            )
         if self._pushes(problem):
             self._check_push()
-        elif self.exact and problem.reaction.parameters is None:
-            raise checks.InputError(
-                f"jacobian='exact' needs a problem that states f(theta) of one client; {problem.name!r}"
-                f"{' pooled over clients' if self.pooled else ''} does not: use 'tracking'"
-            )
         if self.share is not None:
             self.share.check(problem.count)
 

@@ -7,21 +7,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import optax
 
 from profl.algorithms.descent import Descent, Optimiser
+from profl.algorithms.personal import kept
 from profl.algorithms.retraining import Retraining
 
 
 def pfl(
-    learning_rate: float | str = 0.01, *, optimiser: Optimiser = optax.sgd, correction: str | None = None
+    learning_rate: float | str = 0.01,
+    *,
+    optimiser: Optimiser = optax.sgd,
+    correction: str | None = None,
+    personal: Any = None,
 ) -> Descent:
     """Plain federated retraining: ends at the stable point; near it where clients differ and drift is not corrected.
+
+    ``personal`` names parts of theta that stay at the client, or is True for all (``profl.algorithms.personal``).
 
     >>> pfl(learning_rate=0.1).settings()["learning_rate"]
     0.1
     """
-    return Descent("pfl", learning_rate, optimiser, correction=correction)
+    return kept(Descent("pfl", learning_rate, optimiser, correction=correction), personal)
 
 
 def rgd(learning_rate: float | str = 0.01, *, optimiser: Optimiser = optax.sgd) -> Descent:

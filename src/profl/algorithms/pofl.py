@@ -14,6 +14,7 @@ import optax
 from profl import checks
 from profl.algorithms.descent import Optimiser
 from profl.algorithms.performative import PerformativeDescent
+from profl.algorithms.personal import kept
 from profl.client import jacobian as jacobians
 from profl.client.explore import Exploration
 from profl.server import clusters
@@ -28,6 +29,7 @@ def pofl(
     second_term: str = "auto",
     optimiser: Optimiser = optax.sgd,
     correction: str | None = None,
+    personal: Any = None,
 ) -> PerformativeDescent:
     """Performative optimal federated learning.
 
@@ -37,6 +39,7 @@ def pofl(
         or an estimator of one's own.
       window: H, how many earlier deployments "least_squares" and "paper" use; the others find their own.
       explore: an ``Exploration`` or None; "auto" takes the default one where the estimator asks for it.
+      personal: names of parts of theta that stay at the client, or True for all (``profl.algorithms.personal``).
 
     >>> pofl(window=0)
     Traceback (most recent call last):
@@ -44,7 +47,7 @@ def pofl(
     profl.checks.InputError: window must be a whole number of at least 1, got 0
     """
     parts = {"second_term": second_term, "optimiser": optimiser, "correction": correction}
-    return performative("pofl", learning_rate, window, jacobian, explore, **parts)
+    return kept(performative("pofl", learning_rate, window, jacobian, explore, **parts), personal)
 
 
 def pg(

@@ -144,6 +144,7 @@ class PRM(Method):
     minimising: int = 5
 
     name = "prm"
+    needs = ("samples", "family")
     least_deployments = 3
     rereads = True
 

@@ -13,6 +13,7 @@ import optax
 
 from profl.algorithms.descent import Optimiser
 from profl.algorithms.performative import PerformativeDescent
+from profl.algorithms.personal import kept
 from profl.algorithms.pofl import performative
 from profl.client.sample_size import AdaptiveSamples
 
@@ -31,6 +32,7 @@ def profl(
     second_term: str = "auto",
     optimiser: Optimiser = optax.sgd,
     correction: str | None = None,
+    personal: Any = None,
 ) -> PerformativeDescent:
     """Performative robust optimal federated learning.
 
@@ -49,7 +51,7 @@ def profl(
     """
     if isinstance(samples, AdaptiveSamples):
         samples = replace(samples, window=window)
-    return performative(
+    method = performative(
         "profl",
         learning_rate,
         window,
@@ -64,3 +66,4 @@ def profl(
         optimiser=optimiser,
         correction=correction,
     )
+    return kept(method, personal)

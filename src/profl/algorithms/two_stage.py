@@ -39,6 +39,7 @@ class TwoStage(Method):
     exchanges: int = 10
     aggregate: Any = "mean"
     name = "two_stage"
+    needs = ("samples", "family")
 
     def __post_init__(self) -> None:
         checks.positive("radius", self.radius)

@@ -34,6 +34,13 @@ def client_risks(world: World, deployed: Theta, theta: Theta) -> Array:
     return jax.vmap(reaction.decoupled, (None, None, 0))(deployed, theta, clients)
 
 
+def own_risks(world: World, thetas: Theta) -> Array:
+    """L_i(theta_i) of every client, each at a model of its own."""
+    reaction, clients, _ = world
+    assert reaction.decoupled is not None
+    return jax.vmap(reaction.decoupled)(thetas, thetas, clients)
+
+
 def decoupled_risk(world: World, deployed: Theta, theta: Theta) -> Array:
     """Many clients are summed up in chunks, also when this is differentiated: a million would not fit in memory."""
     reaction, clients, weights = world
@@ -85,6 +92,7 @@ def each_model(function: Callable[..., Any]) -> Callable[..., Any]:
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "client_risks": lambda world, theta: client_risks(world, theta, theta),
+    "own_risks": own_risks,
     "decoupled_risk": decoupled_risk,
     "risk": risk,
     "risks": each_model(risk),

@@ -182,6 +182,12 @@ class Problem:
         """L_i(theta) of every client, exactly."""
         return self._evaluate("client_risks", theta)
 
+    def own_risks(self, thetas: Theta) -> np.ndarray:
+        """L_i(theta_i) of every client at a model of its own, one row of ``thetas`` each, exactly."""
+        if (rows := trees.rows(thetas)) != self.count:
+            raise checks.InputError(f"own_risks takes one model per client, {self.count}, got {rows}")
+        return self._evaluate("own_risks", thetas, stacked=True)
+
     def decoupled_risk(self, deployed: Theta, theta: Theta) -> float:
         """DPR(deployed; theta): the risk of ``theta`` on the data that ``deployed`` brings in."""
         return self._evaluate("decoupled_risk", deployed, theta)

@@ -100,7 +100,25 @@ class Run:
     @property
     def jacobians(self) -> Jacobians | None:
         """Where Jacobians are shared, what each client had at the end; else None."""
-        return self.final if isinstance(self.final, Jacobians) else None
+        final = self.final if self.personal is None else self.final["method"]
+        return final if isinstance(final, Jacobians) else None
+
+    @property
+    def personal(self) -> Any:
+        """The parts of the model that stayed at the clients, at the end (seeds x clients x ...); None where none did.
+
+        NaN for a client that never took part, and for all over Flower, where no client tells its own.
+        """
+        return self.final.get("personal") if isinstance(self.final, dict) else None
+
+    def own_models(self, seed: int = 0) -> Theta:
+        """The model of every client at the end of the run number ``seed``, one row each: ``problem.own_risks``."""
+        copies = self.settings["clients"]
+        shared: Any = jax.tree.map(lambda leaf: np.repeat(leaf[seed, -1:], copies, axis=0), self.theta)
+        own: Any = jax.tree.map(lambda leaf: leaf[seed], self.personal)
+        if own is None:
+            return shared
+        return own if self.settings["personal"] is True else {**shared, **own}
 
     @property
     def memory(self) -> Memory | None:

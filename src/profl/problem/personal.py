@@ -1,0 +1,132 @@
+"""A model in two parts, one for all and one for each client: theta = {"common": ..., "own": ...}, used as their sum.
+
+Each method with ``personal="own"`` then finds a common model and what every client does differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from profl import checks
+from profl.problem.problem import Problem
+from profl.problem.reaction import Reaction
+from profl.typing import Array, Batch, Client, Key, Theta
+
+
+def whole(theta: dict[str, Theta]) -> Theta:
+    """The model that the two parts make.
+
+    >>> whole({"common": 1.0, "own": 0.5})
+    1.5
+    """
+    return jax.tree.map(lambda common, own: common + own, theta["common"], theta["own"])
+
+
+@dataclass(frozen=True)
+class OfWhole:
+    """A function of a model, for one in two parts."""
+
+    function: Callable[..., Any]
+
+    def __call__(self, theta: dict[str, Theta], *arguments: Any) -> Any:
+        return self.function(whole(theta), *arguments)
+
+
+@dataclass(frozen=True)
+class BothInside:
+    """Projects so that the common model and the whole one lie in the model space."""
+
+    project: Callable[[Theta], Theta]
+
+    def __call__(self, theta: dict[str, Theta]) -> dict[str, Theta]:
+        common = self.project(theta["common"])
+        inside = self.project(jax.tree.map(jnp.add, common, theta["own"]))
+        return {"common": common, "own": jax.tree.map(jnp.subtract, inside, common)}
+
+
+@dataclass(frozen=True)
+class PersonalReaction(Reaction):
+    """People see the whole model."""
+
+    inner: Reaction
+
+    def sample(self, key: Key, theta: Theta, client: Client, n: int) -> Batch:
+        return self.inner.sample(key, whole(theta), client, n)
+
+    def weights(self, client: Client, n: int, count: Array) -> Array:
+        return self.inner.weights(client, n, count)
+
+    @property
+    def parameters(self) -> Callable[..., Array] | None:  # type: ignore[override]
+        return _of_models(self.inner.parameters, 1)
+
+    @property
+    def decoupled(self) -> Callable[..., Array] | None:  # type: ignore[override]
+        return _of_models(self.inner.decoupled, 2)
+
+    @property
+    def accuracy(self) -> Callable[..., Array] | None:  # type: ignore[override]
+        return _of_models(self.inner.accuracy, 2)
+
+    def start(self, theta: Theta, client: Client) -> Any:
+        return self.inner.start(whole(theta), client)
+
+    def move(self, state: Any, key: Key, theta: Theta, client: Client) -> Any:
+        return self.inner.move(state, key, whole(theta), client)
+
+    def sample_in(self, state: Any, key: Key, theta: Theta, client: Client, n: int) -> Batch:
+        return self.inner.sample_in(state, key, whole(theta), client, n)
+
+    def risk_in(self, state: Any, deployed: Theta, theta: Theta, client: Client) -> Array:
+        return self.inner.risk_in(state, whole(deployed), whole(theta), client)
+
+    @property
+    def drifts(self) -> bool:  # type: ignore[override]
+        return self.inner.drifts
+
+    def at(self, clients: Client, time: float) -> tuple[Reaction, Client]:
+        inner, clients = self.inner.at(clients, time)
+        return replace(self, inner=inner), clients
+
+
+def personal(problem: Problem) -> Problem:
+    """``problem`` with a model in two parts, {"common": theta, "own": theta}, of which the sum is deployed.
+
+    Runs start where they did, with nothing of one's own. For methods with ``personal="own"``; its optimum is that of
+    one model for all, which clients with parts of their own may beat.
+
+    >>> import profl
+    >>> case = personal(profl.cases.pricing(clients=2, goods=1))
+    >>> case.name, sorted(case.initial(jax.random.key(0)))
+    ('pricing, personal', ['common', 'own'])
+    """
+    if not isinstance(problem, Problem):
+        raise checks.InputError(f"problem must be a profl.Problem such as profl.cases.pricing(), got {problem!r}")
+    if problem.push is not None:
+        raise checks.InputError("personal is for a problem without a push, got one: its theta would have no parts")
+
+    def initial(key: Key) -> dict[str, Theta]:
+        theta = problem.initial(key)
+        return {"common": theta, "own": jax.tree.map(jnp.zeros_like, theta)}
+
+    return replace(
+        problem,
+        name=f"{problem.name}, personal",
+        loss=OfWhole(problem.loss),
+        reaction=PersonalReaction(problem.reaction),
+        initial=initial,
+        project=BothInside(problem.project),
+        signal=OfWhole(problem.signal),
+    )
+
+
+def _of_models(function: Callable[..., Array] | None, models: int) -> Callable[..., Array] | None:
+    """A function whose first arguments are models, for models in two parts; None stays None."""
+    if function is None:
+        return None
+    return lambda *arguments: function(*map(whole, arguments[:models]), *arguments[models:])

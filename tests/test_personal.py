@@ -1,0 +1,189 @@
+"""``personal=``: a part of theta stays at the client, in every engine, and nobody else sees it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.util import find_spec
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import profl
+from profl import random, trees
+from profl.algorithms.personal import Personal
+from profl.cases.orange_juice import orange_juice, own_dollars
+from profl.problem.reaction import Unmeasured
+
+SETTINGS = {"rounds": 4, "local_steps": 2, "samples": 20, "seeds": [3], "progress": False}
+
+
+def shop(clients=3):
+    """Sales around level_i - 2 price, predicted by {"level", "slope"}: shops differ in their level alone."""
+
+    def sample(key, theta, client, n):
+        price = jnp.linspace(-1.0, 1.0, n)
+        return {"x": price, "y": client["level"] + 2.0 * price + 0.1 * random.normal(key, n)}
+
+    def loss(theta, z):
+        return (z["y"] - theta["level"] - theta["slope"] * z["x"]) ** 2
+
+    class Sales(profl.Family):
+        def estimate(self, batch, weights):
+            return (weights @ batch["y"])[None]
+
+        def log_prob(self, z, f):
+            return -((z["y"] - f[0]) ** 2)
+
+    levels = np.linspace(-3.0, 3.0, clients)
+    start = {"level": jnp.float32(0.0), "slope": jnp.float32(0.0)}
+    return profl.Problem("shops", loss, Sales(), sample, {"level": levels}, lambda key: start)
+
+
+SHOPS = shop()
+
+
+def test_levels_stay_and_the_slope_is_learned_together():
+    run = profl.simulate(SHOPS, profl.pfl(0.1, personal=("level",)), **{**SETTINGS, "rounds": 60})
+    np.testing.assert_allclose(run.personal["level"][0], SHOPS.clients["level"], atol=0.1)
+    np.testing.assert_allclose(run.theta["slope"][0, -1], 2.0, atol=0.1)
+    np.testing.assert_array_equal(run.theta["level"], 0.0)  # the server never has one
+    models = run.own_models()
+    np.testing.assert_array_equal(models["level"], run.personal["level"][0])
+    np.testing.assert_array_equal(models["slope"], np.full(3, run.theta["slope"][0, -1]))
+    assert run.settings["personal"] == "level"
+
+
+def test_all_of_it_personal_is_everyone_alone():
+    """With True a client's model is that of a run in which it is the only one, with the draws that it has among all."""
+    run = profl.simulate(SHOPS, profl.pfl(0.1, personal=True), **SETTINGS)
+    alone = replace(SHOPS, clients=trees.take(SHOPS.clients, slice(0, 1)), weights=None)
+    first = profl.simulate(alone, profl.pfl(0.1), **SETTINGS)
+    for name in ("level", "slope"):
+        np.testing.assert_allclose(run.own_models()[name][0], first.theta[name][0, -1], rtol=1e-5)
+        np.testing.assert_array_equal(run.theta[name], 0.0)
+
+
+def test_a_report_holds_nothing_of_ones_own():
+    method, theta = profl.pfl(0.1, personal="level"), {"level": jnp.float32(5.0), "slope": jnp.float32(2.0)}
+    start = SHOPS.initial(None)
+    state = method.init(SHOPS.functions.view(), start, None)._replace(part={"level": theta["level"]})
+    assert method.report(SHOPS.functions.view(), state, theta) == {"theta": {"level": 0.0, "slope": 2.0}}
+
+
+def test_hostile_reports_do_not_reach_what_is_personal():
+    run = profl.simulate(SHOPS, profl.pfl(0.1, personal="level"), **SETTINGS, attack="sign_flip", hostile=[0])
+    np.testing.assert_array_equal(run.theta["level"], 0.0)
+
+
+def everything(run):
+    return jax.tree.leaves((run.theta, run.personal))
+
+
+def same(first, second, **tolerance):
+    for one, two in zip(everything(first), everything(second), strict=True):
+        np.testing.assert_allclose(one, two, rtol=0, **tolerance)
+
+
+METHODS = {"pfl": profl.pfl(0.1, personal="level"), "pofl": profl.pofl(0.1, personal="level", jacobian="least_squares")}
+
+
+@pytest.mark.parametrize("method", ["pfl", pytest.param("pofl", marks=pytest.mark.slow)])
+def test_engines_agree_and_a_resumed_run_has_the_same_bits(method, tmp_path):
+    made = METHODS[method]
+    with jax.enable_x64(True):
+        fast = profl.simulate(SHOPS, made, **SETTINGS, participation=0.7)
+        slow = profl.simulate(SHOPS, made, **SETTINGS, participation=0.7, engine="debug")
+        same(fast, slow, atol=1e-9)
+    whole = profl.simulate(SHOPS, made, **SETTINGS, checkpoint=tmp_path / "whole")
+    for rounds in (2, 4):
+        parts = profl.simulate(SHOPS, made, **{**SETTINGS, "rounds": rounds}, checkpoint=tmp_path / "parts")
+    same(whole, parts, atol=0)
+    clients = profl.simulated_clients(SHOPS, made, samples=20, seed=3)
+    live = profl.train(clients, made, SHOPS, rounds=4, local_steps=2, samples=20, seed=3, progress=False)
+    same(whole, live, atol=1e-5)
+    whole.save(tmp_path / "run.npz")
+    same(whole, profl.load(tmp_path / "run.npz"), atol=0)
+
+
+@pytest.mark.skipif(find_spec("flwr") is None, reason="needs Flower")
+def test_over_flower_the_common_part_is_the_same_and_nobody_tells_ones_own():
+    from profl.engines.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
+
+    schedule = {"rounds": 4, "local_steps": 2, "samples": 20}
+    federation = Federation(SHOPS, METHODS["pfl"], 3, seed=3, **schedule)
+    over = ProFLStrategy(federation, wait=1.0).run(InProcessGrid(make_client_app(federation), 3))
+    fast = profl.simulate(SHOPS, METHODS["pfl"], **SETTINGS)
+    np.testing.assert_allclose(over.theta["slope"], fast.theta["slope"], atol=1e-5)
+    assert np.all(np.isnan(over.personal["level"]))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: profl.pfl(personal="levle"), "unknown personal part 'levle'; did you mean 'level'"),
+        (lambda: profl.pfl(personal=()), r"personal must be names of parts.*got \(\)"),
+        (lambda: profl.pofl(personal=3), "or True, got 3"),
+        (lambda: profl.profl("auto", personal="level"), "state a number"),
+        (lambda: profl.pofl(correction="scaffold", personal="level"), "drop one"),
+        (lambda: Personal(profl.prm(), "level"), "prm minimises one risk for all"),
+        (lambda: Personal(profl.two_stage(), "level"), "two_stage minimises one risk"),
+        (lambda: Personal(profl.rgd(), "level"), "rgd pools all data"),
+        (lambda: Personal("pofl", "level"), "for a method such as"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_words(make, message):
+    with pytest.raises(profl.InputError, match=message):
+        profl.simulate(SHOPS, make(), rounds=1)
+
+
+def test_a_model_without_names_is_pointed_to_the_wrapper():
+    with pytest.raises(profl.InputError, match=r"use personal=True for all of it, or profl.personal\(problem\)"):
+        profl.simulate(profl.cases.pricing(clients=2), profl.pfl(personal="own"), rounds=1)
+
+
+# -- a part of one's own beside any model
+
+
+@pytest.fixture(scope="module")
+def pricing():
+    return profl.cases.pricing(clients=2, goods=2)
+
+
+def test_the_wrapped_problem_has_the_risk_of_the_sum(pricing):
+    case = profl.personal(pricing)
+    theta = {"common": np.array([1.0, 2.0]), "own": np.array([0.5, -0.5])}
+    assert case.risk(theta) == pytest.approx(pricing.risk(np.array([1.5, 1.5])))
+    assert case.risk(case.optimum) == pytest.approx(pricing.risk(pricing.optimum), abs=1e-6)
+    models = {"common": np.ones((2, 2)), "own": np.array([[0.5, 0.5], [1.0, 1.0]])}
+    expected = [pricing.client_risks(np.full(2, price))[i] for i, price in enumerate((1.5, 2.0))]
+    np.testing.assert_allclose(case.own_risks(models), expected)
+    with pytest.raises(profl.InputError, match="one model per client, 2, got 3"):
+        case.own_risks({"common": np.ones((3, 2)), "own": np.ones((3, 2))})
+
+
+def test_both_parts_stay_in_the_model_space(pricing):
+    out = {"common": jnp.array([99.0, 1.0]), "own": jnp.array([-200.0, 99.0])}
+    inside = profl.personal(pricing).project(out)
+    for theta in (inside["common"], inside["common"] + inside["own"]):
+        np.testing.assert_array_equal(pricing.project(theta), theta)
+
+
+SHORT = {"clients": 2, "rounds": 60, "seeds": range(2)}
+LONG = {"clients": None, "rounds": 160, "seeds": range(10)}
+
+
+@pytest.mark.parametrize("size", [SHORT, pytest.param(LONG, marks=pytest.mark.slow)])
+def test_stores_with_prices_of_their_own_earn_what_one_list_cannot(size):
+    """At least 80 % of the way from the best common list to the best list of every store, f(theta) being known."""
+    case = orange_juice(clients=size["clients"])
+    both = profl.personal(case)
+    schedule = {"rounds": size["rounds"], "samples": 121, "seeds": size["seeds"], "record_every": size["rounds"]}
+    method = profl.pofl(0.2, jacobian="exact", personal="own")
+    blind = replace(both, reaction=Unmeasured(both.reaction))  # quicker: nobody asks for the common optimum
+    run = profl.simulate(blind, method, **schedule, progress=False)
+    earned = [-1000 * both.weights @ both.own_risks(run.own_models(i)) for i in range(len(run.seeds))]
+    common = -1000 * case.risk(case.optimum)
+    share = (np.array(earned) - common) / (own_dollars(case) - common)
+    assert np.all(share >= 0.8), share
