@@ -128,13 +128,13 @@ def network(
     *,
     groups: int = 3,
     features: int = 2,
-    hidden: int = 8,
+    hidden: int = 4,
     sensitivity: float = 2.0,
     spread: str = "even",
 ) -> Problem:
     """A neural network that accepts people, whose groups move with the mean score that it gives them.
 
-    >>> case = network(hidden=4)
+    >>> case = network()
     >>> [leaf.shape for leaf in jax.tree.leaves(case.initial(random.seed_key(0)))]
     [(4,), (2, 4), (), (4,)]
     >>> case.signal(case.initial(random.seed_key(0))).shape
