@@ -12,7 +12,8 @@ moves: those who should be refused. Loss: cross-entropy plus ridge / 2 |theta|^2
 
 f holds the means of all groups and classes. The exact answers are those of a fixed set of noise, antithetic, on which
 the risk is a smooth function of theta. It is not convex: ``optimum`` is the best of the local optima that descent
-reaches from five starts, and ``stable`` one of the stable points.
+reaches from five starts. ``stable`` is where the solver gives up: the gradient of retraining is still 0.013 there, in
+its largest entry, and retraining itself ends at a lower risk (0.594 against 0.648).
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ def network(
     *,
     groups: int = 3,
     features: int = 2,
-    hidden: int = 4,
+    hidden: int = 8,
     sensitivity: float = 2.0,
     spread: str = "even",
 ) -> Problem:
@@ -136,7 +137,7 @@ def network(
 
     >>> case = network()
     >>> [leaf.shape for leaf in jax.tree.leaves(case.initial(random.seed_key(0)))]
-    [(4,), (2, 4), (), (4,)]
+    [(8,), (2, 8), (), (8,)]
     >>> case.signal(case.initial(random.seed_key(0))).shape
     (3,)
     """
