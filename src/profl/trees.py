@@ -136,16 +136,23 @@ def map_chunks(function: Callable[..., Any], chunk: int, *stacked: Any) -> Any:
     return jax.lax.map(lambda row: function(*row), stacked, batch_size=chunk if chunk > 1 else None)
 
 
-def once(needed: Array, make: Callable[[], Any], old: Any) -> Any:
-    """``make()`` where ``needed``, else ``old``: a loop that goes round once or not at all.
+def once(needed: Array, make: Callable[..., Any], old: Any, *given: Any) -> Any:
+    """``make(*given)`` where ``needed``, else ``old``: a loop that goes round once or not at all.
 
     Unlike a conditional, which computes both sides for all rows once it is mapped over rows, this costs something only
-    while a row needs it.
+    while a row needs it. XLA moves out of a loop what does not change in it, and then computes that every time: what
+    is ``given`` is made to depend on the loop (a network of a million parameters: without it a step takes 5 times as
+    long).
 
     >>> jax.vmap(lambda need, old: once(need, lambda: old + 1.0, old))(jnp.array([True, False]), jnp.zeros(2))
     Array([1., 0.], dtype=float32)
     """
-    return jax.lax.while_loop(lambda c: c[0], lambda c: (jnp.zeros_like(c[0]), make()), (needed, old))[1]
+
+    def body(carry: tuple[Array, Any]) -> tuple[Array, Any]:
+        inside = jax.tree.map(lambda leaf: jnp.where(carry[0], leaf, jnp.zeros_like(leaf)), given)
+        return jnp.zeros_like(carry[0]), make(*inside)
+
+    return jax.lax.while_loop(lambda c: c[0], body, (needed, old))[1]
 
 
 def written(make: Callable[[], Any], yes: Array) -> Any:

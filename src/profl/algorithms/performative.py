@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from profl import checks, trees
+from profl import checks, random, trees
 from profl.algorithms.descent import Descent, State, shape_of_f
 from profl.algorithms.method import Arrival, Report
 from profl.client import jacobian as jacobians
@@ -38,6 +38,8 @@ def _nothing(state: Any) -> dict[str, Array]:
 
 SECOND_TERMS = ("auto", "push", "pathwise", "score")
 TRACKING = Tracking()
+MOST_SIGNAL = 2048  # numbers in a signal whose Jacobian is estimated: none could be learned from so few deployments
+MOST_BYTES = 2**30  # that the estimators of all clients may keep
 
 
 class Shared(NamedTuple):
@@ -127,6 +129,8 @@ class PerformativeDescent(Descent):
         super().check(problem)
         if self._pushes(problem):
             self._check_push()
+        elif not self.exact:
+            self._check_signal(problem)
         if self.share is not None:
             self.share.check(problem.count)
 
@@ -140,7 +144,7 @@ class PerformativeDescent(Descent):
             self.transformation.init(theta),
             self._nothing_known(problem, theta, signal, f),
             () if self.share is None else nothing,
-            self.explore.init(theta) if self._explores(problem) else (),
+            self._nothing_explored(theta, signal) if self._explores(problem) else (),
             () if self.samples is None else self.samples.clip(jnp.asarray(n, float)),
             scales.unmeasured(theta, signal, f) if self.measures and self._learns(problem) else (),
             spread=self._no_spread(problem, signal, f, batch),
@@ -221,7 +225,7 @@ class PerformativeDescent(Descent):
             found |= spreading.figures(state.spread)
         if "trend" in found:  # in units of f
             found["trend"] = jnp.mean(found["trend"] * state.measures.f.unit)
-        if problem.jacobian is None:
+        if problem.jacobian is None or scales.large(theta):  # the exact one is as large as f times the model
             return found
         to_theta = jax.vmap(lambda row: trees.ravel(jax.vjp(problem.signal, theta)[1](row)[0]))
         off = to_theta(self._used(state, own)) - problem.jacobian(theta)
@@ -265,6 +269,11 @@ class PerformativeDescent(Descent):
 
     def _explores(self, problem: View) -> bool:
         return self.explore is not None and self._learns(problem)
+
+    def _nothing_explored(self, theta: Theta, signal: Array) -> Any:
+        return (
+            self.explore.init(theta, signal) if getattr(self.explore, "measured", False) else self.explore.init(theta)
+        )
 
     def _nothing_known(self, problem: View, theta: Theta, signal: Array, f: Array) -> Any:
         """What is estimated of the reaction, before the first deployment."""
@@ -313,7 +322,10 @@ class PerformativeDescent(Descent):
         if self.measures:
             one, few = variance / jnp.sum(weights**2), scales.some(batch, weights)
             found = trees.once(
-                ~state.measures.known, lambda: scales.take_measures(problem, deployed, *few(), f, one), state.measures
+                ~state.measures.known,
+                lambda theta: scales.take_measures(problem, theta, *few(), f, one),
+                state.measures,
+                deployed,
             )
             state = state._replace(measures=found)
         return state
@@ -333,6 +345,21 @@ class PerformativeDescent(Descent):
 
     def _used(self, state: State, own: Array) -> Array:
         return own if self.share is None else jnp.where(state.shared.ready, state.shared.jacobian, own)
+
+    def _check_signal(self, problem: Problem) -> None:
+        """Before any work: what an estimator keeps of a client grows with the square of the signal."""
+        theta = jax.eval_shape(problem.initial, random.seed_key(0))
+        signal = jax.eval_shape(lambda t: trees.cast(problem.signal(t)), theta)
+        clients = 1 if self.pooled else problem.count
+        kept = jax.eval_shape(lambda: self.jacobian.init(signal, jnp.zeros(1)))  # of one entry of f
+        size = clients * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept))
+        if size > MOST_BYTES or signal.size > MOST_SIGNAL:
+            raise checks.InputError(
+                f"the data of {problem.name!r} may react to {signal.size} numbers, too many for df/dsignal to be "
+                f"estimated (at most {MOST_SIGNAL}, and {MOST_BYTES // 2**20} MiB for all clients; this takes "
+                f"{size // 2**20} MiB): give Problem a signal of a few numbers, such as the mean score of each group, "
+                "or use jacobian='exact' where the problem states f(theta), or profl.pfl, which needs none"
+            )
 
     def _check_push(self) -> None:
         if self.share is not None:

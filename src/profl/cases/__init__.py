@@ -14,6 +14,7 @@ from profl.cases.group_pricing import group_pricing
 from profl.cases.housing import housing
 from profl.cases.izzo import logistic_shift, mixture, nonlinear
 from profl.cases.mean_estimation import mean_estimation
+from profl.cases.network import network
 from profl.cases.orange_juice import orange_juice
 from profl.cases.pricing import pricing
 from profl.cases.real import adult, credit
@@ -29,6 +30,7 @@ CASES: dict[str, Callable[..., Problem]] = {
     "housing": housing,
     "retail": retail,
     "orange_juice": orange_juice,
+    "network": network,
     "mean_estimation": mean_estimation,
     "regression_shift": regression_shift,
     "nonlinear": nonlinear,

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from profl import trees
 from profl.cases import CASES
 from profl.cli.options import JsonPath, Quiet
 from profl.data import MissingDataError
@@ -45,5 +46,5 @@ def describe_case(name: str, function: Callable[..., Problem]) -> dict[str, Any]
     except MissingDataError:
         return {"case": name, "what": f"{what} (needs: profl data get {OF.get(name, name)})", **dict.fromkeys(keys)}
     points = (problem.optimum, problem.stable)
-    answers = [value for point in points for value in (point.tolist(), problem.risk(point))]
+    answers = [value for point in points for value in (trees.ravel(point).tolist(), problem.risk(point))]
     return {"case": name, "what": what, **dict(zip(keys, answers, strict=True))}

@@ -14,7 +14,8 @@ deployed regret is half the risk's curvature times the mean of it, the error of 
   where it is.
 
 Where data react to a few numbers made from theta, delta is the direction of theta that moves those numbers, weighed by
-the scales of the parameters.
+the scales of the parameters. A large model (``profl.client.scales``) is not kept a second time: a client remembers by
+what the signal was moved, and looks for the direction of theta anew.
 """
 
 from __future__ import annotations
@@ -24,10 +25,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 
-from profl import checks, random, trees
-from profl.client.scales import Measures
+from profl import checks, random
+from profl.client.scales import Measures, large, spread_over
 from profl.problem.problem import View
 from profl.typing import Array, Key, Theta
 
@@ -37,7 +37,7 @@ DIRECTIONS = ("isotropic", "uncovered")
 class Explored(NamedTuple):
     """What the next step needs: the last perturbation, and whether its opposite is due."""
 
-    delta: Theta
+    delta: Array | Theta  # of theta; of the signal, (s,), where the model is large
     due: Array  # () bool
     left: Array  # () int32: deployments for which it is still held
     made: Array  # () deployments so far, each a part of one where perturbations are held
@@ -79,8 +79,10 @@ class Exploration:
     measured = True  # works in natural units: ``explore`` is given the client's measures
     holds = True  # holds what is added for as long as the estimator says
 
-    def init(self, theta: Theta) -> Explored:
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), theta)
+    def init(self, theta: Theta, signal: Array | None = None) -> Explored:
+        """Before the first deployment; ``signal`` gives shape and type, of a large model."""
+        kept = signal if large(theta) else theta
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), kept)
         return Explored(zeros, jnp.zeros((), bool), jnp.int32(0), jnp.zeros(()))
 
     def explore(
@@ -98,31 +100,39 @@ class Exploration:
 
         What is added is held for ``hold`` deployments.
         """
-        fresh = self._fresh(problem, key, state.made, theta, *measures.inside(jacobian, error), measures)
+        jacobian, error = measures.inside(jacobian, error)
+        move = self._move(key, state.made, error, measures)
         held = state.left > 0
 
         def choose(new: Array, old: Array) -> Array:
             return jnp.where(held, old, jnp.where(state.due, -old, new))
 
-        delta = jax.tree.map(choose, fresh, state.delta)
+        ignorance = jnp.sum(error) / (jnp.sum(jacobian**2 + error) + jnp.finfo(error.dtype).tiny)
+        if large(theta):
+            kept = choose(move, state.delta)
+            delta = self._of_theta(problem, theta, kept, ignorance, measures)
+        else:
+            kept = delta = jax.tree.map(choose, self._of_theta(problem, theta, move, ignorance, measures), state.delta)
         deployed = problem.project(jax.tree.map(jnp.add, theta, delta))
         due = jnp.where(held, state.due, measures.known & ~state.due)
         left = jnp.where(held, state.left, jnp.where(measures.known, hold, 1)) - 1
-        return deployed, Explored(delta, due, left, state.made + 1 / hold)
+        return deployed, Explored(kept, due, left, state.made + 1 / hold)
 
-    def _fresh(
-        self, problem: View, key: Key, count: Array, theta: Theta, jacobian: Array, error: Array, measures: Measures
-    ) -> Theta:
-        signal, to_theta = jax.vjp(problem.signal, theta)
-        ignorance = jnp.sum(error) / (jnp.sum(jacobian**2 + error) + jnp.finfo(error.dtype).tiny)
+    def _move(self, key: Key, count: Array, error: Array, measures: Measures) -> Array:
+        """By what the signal is to be moved, over the square of its unit, (s,)."""
+        unit = measures.signal.unit
         size = self.scale * (self.settle / (self.settle + count)) ** self.fade
-        signs = random.signs(random.explore_key(key), signal.shape[0]).astype(signal.dtype)
+        signs = random.signs(random.explore_key(key), unit.shape[0]).astype(unit.dtype)
         if self.directions == "uncovered":
             share = jnp.mean(error, 0)
             signs = signs * jnp.sqrt(share / (jnp.mean(share) + jnp.finfo(error.dtype).tiny))
-        flat, unravel = ravel_pytree(theta)
-        (direction,) = to_theta(size * signs / measures.signal.unit)
-        delta = unravel((measures.scales**2 * trees.ravel(direction)).astype(flat.dtype))
+        return size * signs / unit
+
+    def _of_theta(self, problem: View, theta: Theta, move: Array, ignorance: Array, measures: Measures) -> Theta:
+        """The direction of theta that moves the signal so."""
+        (direction,) = jax.vjp(problem.signal, theta)[1](move)
+        scales = spread_over(measures.scales, theta)
+        delta = jax.tree.map(lambda unit, part: (unit**2 * part).astype(part.dtype), scales, direction)
         return jax.tree.map(
             lambda a, b: jnp.where(ignorance > self.inward, a, b), delta, with_room(problem, theta, delta)
         )

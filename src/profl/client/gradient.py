@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from profl import trees
+from profl.client.scales import large
 from profl.problem.problem import View
 from profl.problem.push import Push
 from profl.typing import Array, Batch, Theta
@@ -39,6 +40,11 @@ def terms(problem: View, second: str, theta: Theta, batch: Batch, weights: Array
         push = jax.vmap(push_of(problem), (0, None, None))
         total = jax.value_and_grad(lambda t: weights @ losses(t, push(batch, theta, t)))(theta)
         return Terms(*total, jnp.zeros_like(f))
+    if second == "pathwise" and large(theta):  # one way back through a network for both
+        shift = jax.vmap(problem.family.moved, (0, None, None))
+        both = jax.value_and_grad(lambda t, delta: weights @ losses(t, shift(batch, delta, f)), (0, 1))
+        loss, (first, f_gradient) = both(theta, jnp.zeros_like(f))
+        return Terms(loss, first, f_gradient)
     loss, first = jax.value_and_grad(lambda t: weights @ losses(t, batch))(theta)
     if second == "none":
         return Terms(loss, first, jnp.zeros_like(f))

@@ -6,6 +6,10 @@ sd and rms are over the samples of a batch: a model whose parameters all move by
 sample about as much as samples differ from one another. Nothing depends on where zero is, nor on the units of the
 parameters or of the loss: shifted or rescaled problems have the same scales, shifted or rescaled.
 
+A model of more than ``LARGE`` parameters, a network, has one scale per array: rms(dl/dtheta_j) is then that of all its
+entries. It takes no gradient of a single sample: with random signs e, the gradient of sum_i sqrt(w_i) e_i l_i has the
+mean square sum_i w_i (dl_i/dtheta_j)^2, so that a few of them, averaged over an array, tell its size.
+
 The unit of the signal is what it moves by when the parameters move by their scales, the unit of f the standard
 deviation of one sample's. A client takes its ``Measures`` on its first batch, and keeps them.
 """
@@ -19,6 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from profl import trees
 from profl.problem.problem import View
 from profl.typing import Array, Batch, Theta
 
@@ -29,6 +34,13 @@ ENOUGH = 256
 """Samples to measure on. Of 64 a feature with long tails shows no tail, and its scale comes out up to fifty times too
 large: credit, thirty deployments, eta = 0.1, seeds 0-9, ends 0.0086 above the optimum, deployed regret 0.45; with
 256 0.0031 (0.037), with 512 0.0026 (0.020). PoFL on pricing takes 1.07 times as long as with 64, with 512 1.3 times."""
+
+LARGE = 2**14
+"""Parameters above which they are measured by the array: 256 gradients of single samples then take 16 MiB a client."""
+
+PROBES = 4
+"""Gradients with random signs. An array of a thousand entries shows its slope to 2 % or so, where they are independent;
+a scale is a matter of factors."""
 
 
 def some(batch: Batch, weights: Array) -> Callable[[], tuple[Batch, Array]]:
@@ -60,6 +72,8 @@ def theta_scales(problem: View, theta: Theta, batch: Batch, weights: Array, comm
     >>> round(float(theta_scales(view, jnp.zeros(1), batch, jnp.full(4, 0.25))[0]), 3)
     0.474
     """
+    if large(theta):
+        return trees.ravel(spread_over(array_scales(problem, theta, batch, weights, common), theta))
     flat, unravel = ravel_pytree(theta)
 
     def loss(vector: Array, z: Batch) -> Array:
@@ -75,12 +89,55 @@ def theta_scales(problem: View, theta: Theta, batch: Batch, weights: Array, comm
     return jnp.where(jnp.isfinite(found) & (found > 0), found, jnp.maximum(jnp.abs(flat), 1.0))
 
 
+def large(theta: Theta) -> bool:
+    """Whether a model is measured by the array; its shapes say so."""
+    return sum(leaf.size for leaf in jax.tree.leaves(theta)) > LARGE
+
+
+def array_scales(problem: View, theta: Theta, batch: Batch, weights: Array, common: float = 1.0) -> Array:
+    """One scale per array of a large model, (arrays,): see the module. Where none shows, as ``theta_scales``."""
+    losses, back = jax.vjp(lambda t: jax.vmap(problem.loss, (None, 0))(t, batch), theta)
+
+    def mean_squares(of_samples: Array) -> Array:
+        return jnp.stack([jnp.mean(leaf**2) for leaf in jax.tree.leaves(back(of_samples.astype(losses.dtype))[0])])
+
+    keys = jax.random.split(jax.random.key(0), PROBES)  # any signs will do, and the same ones everywhere
+    probes = jax.vmap(lambda key: jnp.sqrt(weights) * jax.random.rademacher(key, weights.shape, weights.dtype))(keys)
+    rows = jax.lax.map(mean_squares, jnp.concatenate([probes, weights[None]]))
+    whole, mean = jnp.mean(rows[:-1], 0), rows[-1]
+    steepness = jnp.sqrt(jnp.maximum(whole - mean, 0.0) + common * mean)
+    spread = jnp.sqrt(weights @ (losses - weights @ losses) ** 2)
+    leaves, widths = jax.tree.leaves(theta), jax.tree.leaves(space_width(problem, theta))
+    total = sum(leaf.size for leaf in leaves)
+    shown = spread / (jnp.sqrt(float(total)) * jnp.where(steepness > 0, steepness, 1.0))
+    shown = jnp.where((steepness > 0) & (spread > 0), shown, jnp.inf)
+    found = jnp.minimum(shown, jnp.stack([jnp.min(width) for width in widths]))
+    size = jnp.stack([jnp.sqrt(jnp.mean(leaf**2)) for leaf in leaves])
+    return jnp.where(jnp.isfinite(found) & (found > 0), found, jnp.maximum(size, 1.0))
+
+
+def spread_over(scales: Array, theta: Theta) -> Theta:
+    """The scales as a model has its parameters: one per parameter (d,), or one per array."""
+    leaves, structure = jax.tree.flatten(theta)
+    if not large(theta):
+        return ravel_pytree(theta)[1](scales)
+    return structure.unflatten([jnp.broadcast_to(scales[i], leaf.shape) for i, leaf in enumerate(leaves)])
+
+
 def half_width(problem: View, theta: Theta) -> Array:
     """Half the width of the model space in every parameter, infinite where it has no end, (d,)."""
-    flat, unravel = ravel_pytree(theta)
-    ends = [ravel_pytree(problem.project(unravel(flat + side)))[0] for side in (FAR, -FAR)]
-    width = ends[0] - ends[1]
-    return jnp.where((width > 0) & (width < UNBOUNDED), width / 2, jnp.inf)
+    return trees.ravel(space_width(problem, theta))
+
+
+def space_width(problem: View, theta: Theta) -> Theta:
+    """The same, as a model has its parameters."""
+    ends = [problem.project(jax.tree.map(lambda leaf, side=side: leaf + side, theta)) for side in (FAR, -FAR)]
+
+    def half(high: Array, low: Array) -> Array:
+        width = high - low
+        return jnp.where((width > 0) & (width < UNBOUNDED), width / 2, jnp.inf)
+
+    return jax.tree.map(half, *ends)
 
 
 class Ruler(NamedTuple):
@@ -95,10 +152,16 @@ class Ruler(NamedTuple):
 
 def signal_scales(problem: View, theta: Theta, scales: Array) -> Array:
     """What the signal moves by when every parameter moves by its scale, in root mean square over their signs, (s,)."""
-    unravel = ravel_pytree(theta)[1]
-    signal, back = jax.vjp(lambda vector: problem.signal(unravel(vector)), ravel_pytree(theta)[0])
-    rows = jax.lax.map(lambda row: jnp.sum((back(row)[0] * scales) ** 2), jnp.eye(signal.size, dtype=signal.dtype))
-    moved = jnp.sqrt(rows)
+    signal, back = jax.vjp(problem.signal, theta)
+    units = spread_over(scales, theta)
+
+    def moved_by(row: Array) -> Array:
+        return sum(
+            jnp.sum((slope * unit) ** 2)
+            for slope, unit in zip(jax.tree.leaves(back(row)[0]), jax.tree.leaves(units), strict=True)
+        )
+
+    moved = jnp.sqrt(jax.lax.map(moved_by, jnp.eye(signal.size, dtype=signal.dtype)))
     return jnp.where(moved > 0, moved, 1.0)
 
 
@@ -106,7 +169,7 @@ class Measures(NamedTuple):
     """What a client measures with, from its first batch on."""
 
     known: Array  # () bool: whether there has been one
-    scales: Array  # of the parameters, (d,); zeros before it
+    scales: Array  # of the parameters, (d,), or (arrays,) of a large model's; zeros before it
     signal: Ruler
     f: Ruler
 
@@ -123,14 +186,15 @@ class Measures(NamedTuple):
 
 def unmeasured(theta: Theta, signal: Array, f: Array) -> Measures:
     """Before the first batch; ``signal`` and ``f`` give shapes and types."""
-    flat = ravel_pytree(theta)[0]
+    leaves = jax.tree.leaves(theta)
+    count = len(leaves) if large(theta) else sum(leaf.size for leaf in leaves)
     rulers = [Ruler(jnp.zeros(like.shape, like.dtype), jnp.ones(like.shape, like.dtype)) for like in (signal, f)]
-    return Measures(jnp.asarray(False), jnp.zeros_like(flat), *rulers)
+    return Measures(jnp.asarray(False), jnp.zeros(count, jnp.result_type(*leaves)), *rulers)
 
 
 def take_measures(problem: View, theta: Theta, batch: Batch, weights: Array, f: Array, one: Array) -> Measures:
     """Those of a batch that ``theta`` brought in; ``one`` is the variance of one sample's f."""
-    scales = theta_scales(problem, theta, batch, weights, COMMON)
+    scales = (array_scales if large(theta) else theta_scales)(problem, theta, batch, weights, COMMON)
     spread = jnp.sqrt(jnp.where(one > 0, one, jnp.where(jnp.any(one > 0), jnp.max(one), 1.0)))
     signal = Ruler(problem.signal(theta), signal_scales(problem, theta, scales))
     return Measures(jnp.asarray(True), scales, signal, Ruler(f, spread))
