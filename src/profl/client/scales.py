@@ -121,7 +121,7 @@ def spread_over(scales: Array, theta: Theta) -> Theta:
     leaves, structure = jax.tree.flatten(theta)
     if not large(theta):
         return ravel_pytree(theta)[1](scales)
-    return structure.unflatten([jnp.broadcast_to(scales[i], leaf.shape) for i, leaf in enumerate(leaves)])
+    return jax.tree.unflatten(structure, [jnp.broadcast_to(scales[i], leaf.shape) for i, leaf in enumerate(leaves)])
 
 
 def half_width(problem: View, theta: Theta) -> Array:
@@ -156,10 +156,8 @@ def signal_scales(problem: View, theta: Theta, scales: Array) -> Array:
     units = spread_over(scales, theta)
 
     def moved_by(row: Array) -> Array:
-        return sum(
-            jnp.sum((slope * unit) ** 2)
-            for slope, unit in zip(jax.tree.leaves(back(row)[0]), jax.tree.leaves(units), strict=True)
-        )
+        both = zip(jax.tree.leaves(back(row)[0]), jax.tree.leaves(units), strict=True)
+        return jnp.sum(jnp.stack([jnp.sum((slope * unit) ** 2) for slope, unit in both]))
 
     moved = jnp.sqrt(jax.lax.map(moved_by, jnp.eye(signal.size, dtype=signal.dtype)))
     return jnp.where(moved > 0, moved, 1.0)
