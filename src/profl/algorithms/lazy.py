@@ -89,6 +89,6 @@ def lazy(
     >>> lazy(schedule="k2")
     Traceback (most recent call last):
         ...
-    profl.checks.InputError: unknown schedule 'k2'; did you mean 'k'? There are: 1, sqrt k, k, k^2, k^3
+    profl.checks.InputError: unknown schedule 'k2'; did you mean 'k^2'? There are: 1, sqrt k, k, k^2, k^3
     """
     return Lazy("lazy", learning_rate, optimiser, schedule=schedule)
