@@ -33,6 +33,7 @@ collect_ignore_glob = (
 LONG = (
     *("test_methods", "test_docs", "test_robust", "test_engines", "test_filter_shapes", "test_speed", "test_settled"),
     *("test_convergence", "test_flower", "test_prm", "test_bench_deployments", "test_problem", "test_rules"),
+    *("test_spread", "test_units", "test_memory", "test_papers", "test_field_cases"),
     *("test_loop", "test_clusters", "test_checkpoints", "test_dropped", "test_gradient", "test_cli"),
 )
 
