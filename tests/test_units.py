@@ -92,7 +92,10 @@ def test_the_same_run_elsewhere(place):
 
 @pytest.mark.slow
 def test_far_from_zero_exploring_costs_what_it_costs_near_it():
-    """The test above in short. Single precision, plain SGD, prices of 100 to 105: it was 130 when the size of a price set that of a step."""
+    """Single precision, plain SGD, prices of 100 to 105: it was 130 when the size of a price set that of a step.
+
+    In short it is the test above.
+    """
     settings = {**SETTINGS, "rounds": 60, "samples": 500}
     near, far = (profl.simulate(moved(CASE, Elsewhere(o)), profl.pofl(0.03), **settings) for o in (0.0, 100.0))
     assert far.deployed_regret[:, -1].mean() == pytest.approx(near.deployed_regret[:, -1].mean(), rel=0.02)
