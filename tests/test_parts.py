@@ -17,7 +17,19 @@ from profl.server.participation import choose, first_occurrence
 
 SOURCE = Path(profl.__file__).parent
 LAYERS = [
-    {"typing", "checks", "trees", "random", "progress", "objects", "loops", "quantiles", "stages", "linear"},
+    {
+        "typing",
+        "checks",
+        "trees",
+        "random",
+        "progress",
+        "objects",
+        "loops",
+        "quantiles",
+        "stages",
+        "linear",
+        "interrupts",
+    },
     {"storage"},
     {"problem"},
     {"data"},

@@ -27,6 +27,7 @@ from profl.engines.live.batches import Delayed
 from profl.engines.live.simulated import simulated_clients
 from profl.engines.live.train import train
 from profl.engines.schedule import Schedule
+from profl.interrupts import Interrupted
 from profl.problem.contamination import contaminate
 from profl.problem.families import ClassMeans, Family, GaussianMean, GroupShares, LinearGaussian, LocationScale
 from profl.problem.live import LiveProblem
@@ -35,8 +36,10 @@ from profl.problem.personal import personal
 from profl.problem.problem import Box, Problem
 from profl.problem.push import Push
 from profl.problem.reaction import Reaction, SampledReaction
+from profl.results import tracking
 from profl.results.files import load
 from profl.results.record import Run
+from profl.results.watching import Record
 from profl.server.attacks import ATTACKS, Attack
 from profl.server.clusters import Clusters
 
@@ -68,6 +71,7 @@ __all__ = [
     "GaussianMean",
     "GroupShares",
     "InputError",
+    "Interrupted",
     "LinearGaussian",
     "LiveProblem",
     "LocationScale",
@@ -78,6 +82,7 @@ __all__ = [
     "Problem",
     "Push",
     "Reaction",
+    "Record",
     "RobustFilter",
     "Run",
     "SampledReaction",
@@ -104,6 +109,7 @@ __all__ = [
     "simulated_clients",
     "slow",
     "staggered",
+    "tracking",
     "train",
     "two_stage",
 ]

@@ -136,6 +136,13 @@ def map_chunks(function: Callable[..., Any], chunk: int, *stacked: Any) -> Any:
     return jax.lax.map(lambda row: function(*row), stacked, batch_size=chunk if chunk > 1 else None)
 
 
+def where_needed(needed: Array, make: Callable[[Any], Any], given: Any) -> Any:
+    """``make(given)`` where ``needed``, else zeros of its shapes, at no cost."""
+    shapes = jax.eval_shape(make, given)
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return jax.lax.cond(needed, make, lambda _: nothing, given)
+
+
 def once(needed: Array, make: Callable[..., Any], old: Any, *given: Any) -> Any:
     """``make(*given)`` where ``needed``, else ``old``: a loop that goes round once or not at all.
 

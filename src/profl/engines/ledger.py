@@ -23,6 +23,7 @@ from profl.engines.round import CLOSE, Asked, Carry, Work, ask, begin, final, so
 from profl.engines.step import Progress, client_view, start
 from profl.engines.tally import Tally, empty_tally, no_more, on_host
 from profl.results.measure import Trace
+from profl.results.watching import Watch
 from profl.typing import Array, Key, Theta
 
 Clients = Callable[[int, Asked, Theta], dict[int, Work]]
@@ -62,6 +63,11 @@ class Ledger(NamedTuple):
         ends = np.asarray(self.carry.stopped), np.asarray(self.carry.why)
         dropped = None if self.carry.dropped is None else mean_share(self.carry.dropped)
         return Trace(models, tally._asdict(), figures, last, trees.take(expected, slice(1, None)), *ends, dropped)
+
+    def since_last(self, plan: Plan) -> Trace:
+        """The trace of the last record alone, for who watches one seed."""
+        part = self._replace(records=self.records[-2:], tallies=self.tallies[-1:])
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[None], part.trace(plan, None))
 
     def at_the_end(self, plan: Plan) -> Any:
         """What the run keeps of clients whose states are at hand."""
@@ -203,6 +209,15 @@ def unpack(round_: int, state: Any, history: Any) -> Ledger:
     carry, since = jax.tree.map(jnp.asarray, (state["carry"], state["since"]))
     records = [trees.take(history["records"], i) for i in range(count)]
     return Ledger(round_, carry, since, records, [trees.take(history["tallies"], i) for i in range(1, count)])
+
+
+def watched(plan: Plan, watch: Watch, before: Ledger, after: Ledger) -> None:
+    """Callbacks are told of a record that the last round brought; the end of a run is one."""
+    every = plan.settings.record_every
+    if after.round % every and (after.settled or after.round == plan.settings.rounds):
+        after = _recorded(plan.settings, after)
+    if watch.listens and len(after.tallies) > len(before.tallies):
+        watch.see(after.since_last(plan), (len(after.tallies) - 1) * every)
 
 
 def _stack(rows: list[Any]) -> Any:

@@ -22,6 +22,7 @@ from profl.typing import Array, Client, Theta
 
 _CHUNK = 2**12  # clients summed up at once
 _BLOCK = 2**21  # models x numbers of the clients alive at once: some megabytes
+_MODELS = 64  # and models
 
 World = tuple[Reaction, Client, Array]
 """A reaction, the stacked clients, and their weights."""
@@ -81,13 +82,8 @@ def accuracy(world: World, theta: Theta) -> Array:
 
 
 def each_model(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function`` of a world and one model, for a stack of models; fewer at once where clients hold many numbers."""
-
-    def apply(world: World, thetas: Theta) -> Any:
-        numbers = sum(leaf.size for leaf in jax.tree.leaves(world[1]))
-        return jax.lax.map(partial(function, world), thetas, batch_size=max(1, min(256, _BLOCK // numbers)))
-
-    return apply
+    """``function`` of a world and one model, for a stack of models."""
+    return lambda world, thetas: jax.vmap(partial(function, world))(thetas)
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -109,6 +105,22 @@ def evaluate(name: str, reaction: Reaction, clients: Client, weights: Any, *mode
     with jax.enable_x64(True):
         result = _compiled(name, reaction, *trees.cast((clients, weights, models), jnp.float64))
         return jax.tree.map(lambda leaf: leaf.item() if leaf.ndim == 0 else np.asarray(leaf), result)
+
+
+def evaluate_each(name: str, reaction: Reaction, clients: Client, weights: Any, thetas: Theta) -> np.ndarray:
+    """One of ``FUNCTIONS`` for a stack of models, a block at a time: one program for stacks of any length.
+
+    A block is smaller where clients or models hold many numbers; the last one is filled up with the last model.
+    """
+    count = trees.rows(thetas)
+    numbers = sum(leaf.size for leaf in jax.tree.leaves((clients, trees.take(thetas, 0))))
+    block = max(1, min(_MODELS, _BLOCK // numbers))
+    with jax.enable_x64(True):
+        world, found = trees.cast((clients, weights), jnp.float64), []
+        for first in range(0, count, block):
+            models = trees.take(thetas, np.minimum(np.arange(first, first + block), count - 1))
+            found.append(_compiled(name, reaction, *world, (trees.cast(models, jnp.float64),)))
+        return np.concatenate([np.asarray(part) for part in found])[:count]
 
 
 @partial(jax.jit, static_argnums=(0, 1))

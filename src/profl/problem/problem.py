@@ -176,7 +176,7 @@ class Problem:
 
     def risks(self, thetas: Theta) -> np.ndarray:
         """L(theta) of a stack of models, exactly."""
-        return self._evaluate("risks", thetas, stacked=True)
+        return self._evaluate_each("risks", thetas)
 
     def client_risks(self, theta: Theta) -> np.ndarray:
         """L_i(theta) of every client, exactly."""
@@ -214,7 +214,7 @@ class Problem:
     def accuracies(self, thetas: Theta) -> np.ndarray:
         """The accuracy of a stack of models."""
         self._need_accuracy()
-        return self._evaluate("accuracies", thetas, stacked=True)
+        return self._evaluate_each("accuracies", thetas)
 
     @property
     def optimum(self) -> Theta:
@@ -242,6 +242,12 @@ class Problem:
         for model in models:
             checks.same_structure("theta", trees.take(model, 0) if stacked else model, self._like)
         return oracle.evaluate(name, self.reaction, self.clients, self.weights, *models)
+
+    def _evaluate_each(self, name: str, thetas: Theta) -> np.ndarray:
+        if "risk" in name:
+            self._need_risk()
+        checks.same_structure("theta", trees.take(thetas, 0), self._like)
+        return oracle.evaluate_each(name, self.reaction, self.clients, self.weights, thetas)
 
     def _need_risk(self) -> None:
         if not self.exact:

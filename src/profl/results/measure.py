@@ -45,12 +45,14 @@ class Layout(NamedTuple):
     sample_bytes: int
     report_bytes: int  # of one turn, up
     mail_bytes: int  # of one turn, down: the model and the mail
+    first: int = 0  # the round of the first record: above 0 where a trace is a part of a run
 
 
 def make_run(problem: Problem, method: Method, trace: Trace, layout: Layout, seconds: float) -> Run:
-    """Measure what an engine handed over."""
+    """Measure what an engine handed over; means and totals are from its first record on."""
     tally = trace.tally
-    records = np.minimum(np.arange(tally["deployments"].shape[1] + 1) * layout.record_every, layout.rounds)
+    later = np.arange(tally["deployments"].shape[1] + 1) * layout.record_every
+    records = np.minimum(layout.first + later, layout.rounds)
     shape = (len(layout.seeds), records.size)
     exact = problem.exact
     answers = _answers(problem, trace.theta, records * layout.local_steps, shape)
@@ -65,9 +67,10 @@ def make_run(problem: Problem, method: Method, trace: Trace, layout: Layout, sec
     info = {name: _per_round(total, made) for name, total in tally["info"].items()}
     info |= {name: _after_start(value) for name, value in trace.figures.items() if name not in JACOBIAN}
     with np.errstate(invalid="ignore", divide="ignore"):
-        regret = _total(tally["regret"]) / (made * layout.local_steps)
+        regret = _total(tally["regret"]) / ((made - layout.first) * layout.local_steps)
     if exact and problem.reaction.drifts:  # it was counted against the optimum of the beginning
-        regret = regret + answers.optimum_risk[0] - _mean_so_far(answers.optimum_risk, records * layout.local_steps)
+        regret = regret + problem.risk(problem.optimum)
+        regret = regret - _mean_so_far(answers.optimum_risk, (records - layout.first) * layout.local_steps)
     classifies = exact and problem.reaction.accuracy is not None
     return Run(
         case=problem.name,

@@ -15,36 +15,56 @@ import numpy as np
 
 from profl import checks
 from profl.engines.compiled.placement import place
-from profl.engines.compiled.scan import Records, Span, filled, over, records_on_host, segment, start, trace
+from profl.engines.compiled.scan import Records, Span, ended, filled, over, records_on_host, segment, start, trace
 from profl.engines.plan import Plan
+from profl.engines.round import Carry
 from profl.engines.tally import Tally
+from profl.interrupts import noted
 from profl.progress import progress_bar
 from profl.results.measure import Trace
+from profl.results.watching import Watch
 from profl.storage.checkpoints import Checkpoints
 
 
-def run_saved(plan: Plan, title: str, progress: bool, saved: Checkpoints, client_chunk: int | None = None) -> Trace:
-    """The trace of all seeds."""
+def run_saved(
+    plan: Plan, title: str, progress: bool, saved: Checkpoints, client_chunk: int | None, watch: Watch
+) -> Trace:
+    """The trace of all seeds, as far as the run went: Ctrl-C and callbacks end it between two rounds."""
     settings, population = plan.settings, plan.population
-    rounds = settings.rounds
+    rounds, every = settings.rounds, settings.record_every
     placement = place(settings, population, plan.models, client_chunk)
     carry = start(settings, population, plan.models)
     once = partial(segment, settings, placement, 1)
-    history = _nothing(jax.eval_shape(once, carry, population, plan.roots, Span(0, 1, rounds))[1])
+    history = _nothing(jax.eval_shape(once, carry, population, plan.roots, Span(0, 1, 1, rounds))[1])
     done = 0
     if (found := saved.newest(carry, history)) is not None:
         if found.round > rounds:
             raise checks.InputError(f"{saved.folder} holds round {found.round}, asked for {rounds} rounds")
         done, carry, history = found.round, jax.tree.map(jnp.asarray, found.state), found.history
-    with progress_bar(title, rounds, progress) as advance:
+    with progress_bar(title, rounds, progress) as advance, noted() as pressed:
         advance(done)
-        while done < rounds and not over(carry):
-            carry, out = segment(settings, placement, 1, carry, population, plan.roots, Span(done, 1, rounds))
+        seen = done - done % every
+        if seen and watch.listens:  # what an earlier process counted
+            watch.see(_part(plan, history, 0, seen, carry), 0, call=False)
+        while done < rounds and not over(carry) and not watch.stopped:
+            carry, out = segment(settings, placement, 1, carry, population, plan.roots, Span(done, done + 1, 1, rounds))
             history = jax.tree.map(lambda old, new: np.concatenate([old, new], axis=1), history, records_on_host(out))
             done += 1
             saved.save(done, carry, history)
             advance(1)
-    return trace(plan, _thin(filled(history, rounds, carry), settings.record_every), carry)
+            if watch.listens and (done % every == 0 or done == rounds):
+                watch.see(_part(plan, history, seen, done, carry), seen)
+                seen = done
+            if pressed():
+                watch.interrupt()
+    return trace(plan.models, _thin(filled(history, rounds, carry), every), carry, ended(plan, carry))
+
+
+def _part(plan: Plan, history: Records, first: int, last: int, carry: Carry) -> Trace:
+    """The trace of the rounds from ``first`` to ``last``."""
+    models = plan.models if first == 0 else jax.tree.map(lambda leaf: leaf[:, first - 1], history.theta)
+    rounds = jax.tree.map(lambda leaf: leaf[:, first:last], history)
+    return trace(models, _thin(rounds, plan.settings.record_every), carry)
 
 
 def _nothing(records: Records) -> Records:

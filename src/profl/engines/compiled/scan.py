@@ -1,13 +1,15 @@
 """Every client of every seed at once: jit, vmap over clients and seeds, loops over steps and rounds.
 
 Memory is bounded by chunks: at most a block of sampled numbers is alive at a time, whatever the number of clients
-and seeds (``placement``). Rounds run in a few segments of one compiled program, so that progress can be shown and what
-is finished lies on the host.
+and seeds (``placement``). Rounds run in segments of one compiled program, each some tenths of a second, so that
+progress can be shown, Ctrl-C answered, and what is finished lies on the host. The length of a run or a segment is no
+part of the program.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,11 +27,15 @@ from profl.engines.plan import Plan, Population, Settings, compiled, outlook
 from profl.engines.round import Carry, Work, ask, begin, close, final, reports, sound
 from profl.engines.step import Progress, client_view, local_steps, samples_wanted
 from profl.engines.tally import Tally, empty_tally, no_more, on_host
+from profl.interrupts import noted
 from profl.progress import progress_bar
 from profl.results.measure import Trace
+from profl.results.watching import Watch
 from profl.typing import Array, Key, Theta
 
-SEGMENTS = 20  # of a run: often enough for a progress bar, seldom enough to cost nothing
+SLOTS = 64  # records that a segment can hold
+MODELS = 2**26  # bytes of their models
+QUICK = 0.25  # seconds: a segment that took less may be twice as long; one that took twice as much, half
 
 
 class Records(NamedTuple):
@@ -45,29 +51,45 @@ class Span(NamedTuple):
     """Where a segment stands in a run; no part of its code."""
 
     first: Any  # its first record interval
+    end: Any  # the one after its last
     record_every: Any
     rounds: Any
 
 
-def run_compiled(plan: Plan, title: str, progress: bool, client_chunk: int | None) -> Trace:
-    """The trace of all seeds."""
+def run_compiled(plan: Plan, title: str, progress: bool, client_chunk: int | None, watch: Watch) -> Trace:
+    """The trace of all seeds, as far as the run went: Ctrl-C and callbacks end it between two records."""
     settings, population = plan.settings, plan.population
-    records = math.ceil(settings.rounds / settings.record_every)
-    per_segment = math.ceil(records / min(records, SEGMENTS))
+    records, slots, size = math.ceil(settings.rounds / settings.record_every), room(plan.models), 1
     placement = place(settings, population, plan.models, client_chunk)
     carry = start(settings, population, plan.models)
-    pieces = []
-    with progress_bar(title, records, progress) as advance:
-        for first in range(0, records, per_segment):
-            span = Span(first, settings.record_every, settings.rounds)
-            carry, out = segment(settings, placement, per_segment, carry, population, plan.roots, span)
-            done = min(per_segment, records - first)
-            pieces.append(jax.tree.map(lambda leaf, k=done: leaf[:, :k], records_on_host(out)))
-            advance(done)
-            if over(carry):
-                break
+    pieces: list[Records] = []
+    models, done = plan.models, 0
+    with progress_bar(title, records, progress) as advance, noted() as pressed:
+        while done < records and not over(carry) and not watch.stopped:
+            began, end = time.perf_counter(), min(done + size, records)
+            span = Span(done, end, settings.record_every, settings.rounds)
+            carry, out = segment(settings, placement, slots, carry, population, plan.roots, span)
+            pieces.append(jax.tree.map(lambda leaf, k=end - done: leaf[:, :k], records_on_host(out)))
+            advance(end - done)
+            watch.see(trace(models, pieces[-1], carry), done * settings.record_every)
+            models, done = trees.take(pieces[-1].theta, (slice(None), -1)), end
+            if pressed():
+                watch.interrupt()
+            size = 1 if watch.listens else paced(size, time.perf_counter() - began, slots)
     found = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *pieces)
-    return trace(plan, filled(found, records, carry), carry)
+    return trace(plan.models, filled(found, records, carry), carry, ended(plan, carry))
+
+
+def room(models: Theta) -> int:
+    """How many records a segment hands over at most."""
+    return max(1, min(SLOTS, MODELS // sum(leaf.nbytes for leaf in jax.tree.leaves(models))))
+
+
+def paced(size: int, seconds: float, most: int) -> int:
+    """How many records the next segment is to have, after one of ``size`` that took so long."""
+    if seconds < QUICK:
+        return min(2 * size, most)
+    return max(size // 2, 1) if seconds > 2 * QUICK else size
 
 
 def over(carry: Carry) -> bool:
@@ -86,15 +108,19 @@ def filled(found: Records, records: int, carry: Carry) -> Records:
     return jax.tree.map(lambda leaf, end: np.concatenate([leaf, np.repeat(end, missing, 1)], axis=1), found, last)
 
 
-def trace(plan: Plan, records: Records, carry: Carry) -> Trace:
-    """What is handed over to be measured: the records with the start before them, and what clients had at the end."""
-    models = jax.tree.map(
-        lambda start, later: np.concatenate([np.asarray(start)[:, None], later], axis=1), plan.models, records.theta
+def trace(models: Theta, records: Records, carry: Carry, last: Any = None) -> Trace:
+    """What is handed over to be measured: the records with the ``models`` before them; ``last`` is what clients had."""
+    joined = jax.tree.map(
+        lambda start, later: np.concatenate([np.asarray(start)[:, None], later], axis=1), models, records.theta
     )
-    last = jax.tree.map(np.asarray, at_the_end(plan.settings, plan.population, carry))
     ends = np.asarray(carry.stopped), np.asarray(carry.why)
     dropped = None if carry.dropped is None else mean_share(carry.dropped)
-    return Trace(models, records.tally._asdict(), records.figures, last, records.outlook, *ends, dropped)
+    return Trace(joined, records.tally._asdict(), records.figures, last, records.outlook, *ends, dropped)
+
+
+def ended(plan: Plan, carry: Carry) -> Any:
+    """What the run keeps of its clients."""
+    return jax.tree.map(np.asarray, at_the_end(plan.settings, plan.population, carry))
 
 
 def records_on_host(records: Records) -> Records:
@@ -122,7 +148,7 @@ def segment(
     roots: Key,
     span: Span,
 ) -> tuple[Carry, Records]:
-    """``records`` record intervals of every seed; intervals past the last round change nothing."""
+    """The record intervals of a span, of every seed; ``records`` is how many there may be."""
     work = partial(_records, settings, placement, records)
     if placement.devices > 1 and placement.over == "seeds":  # each device holds all clients and works alone
         seeds, same = PartitionSpec("seeds"), PartitionSpec()
@@ -150,8 +176,8 @@ def _records(
         copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (seed_chunk, *leaf.shape)), population)
 
         def interval(carry: Carry, record: Array) -> tuple[Carry, Records]:
-            start = record * span.record_every
-            stop = jnp.minimum(start + span.record_every, span.rounds)
+            start, there = record * span.record_every, record < span.end
+            stop = jnp.where(there, jnp.minimum(start + span.record_every, span.rounds), start)
 
             def body(round_: Array, state: tuple[Carry, Tally]) -> tuple[Carry, Tally]:
                 def at(n: int) -> tuple[Carry, Tally]:
@@ -165,9 +191,11 @@ def _records(
             nothing = empty_tally(settings.method.info)
             tally = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (seed_chunk,)), nothing)
             carry, tally = jax.lax.fori_loop(start, stop, body, (carry, tally))
-            figures = jax.vmap(partial(_figures, settings, placement.client_chunk, population))(carry)
-            expected = jax.vmap(lambda carry: outlook(settings, carry.server))(carry)
-            return carry, Records(carry.theta, tally, figures, expected)
+            return carry, Records(carry.theta, tally, *trees.where_needed(there, figures, carry))
+
+        def figures(carry: Carry) -> tuple[dict[str, Array], Outlook | None]:
+            own = jax.vmap(partial(_figures, settings, placement.client_chunk, population))(carry)
+            return own, jax.vmap(lambda carry: outlook(settings, carry.server))(carry)
 
         carry, found = jax.lax.scan(interval, carry, span.first + jnp.arange(records))
         return carry, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), found)

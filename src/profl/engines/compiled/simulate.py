@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from profl.engines.stepwise.debug import run_debug
 from profl.problem.problem import Problem
 from profl.results.measure import make_run
 from profl.results.record import Run
+from profl.results.watching import Callback, Watch
 from profl.storage.checkpoints import Checkpoints
 
 
@@ -34,7 +35,7 @@ def simulate(
     prng: str = "auto",
     checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = True,
-    callbacks: Iterable[Callable[[Run], None]] = (),
+    callbacks: Iterable[Callback] | Callback = (),
 ) -> Run:
     """Run ``method`` on ``problem`` for ``rounds`` rounds and measure it against the exact answers.
 
@@ -49,7 +50,10 @@ def simulate(
       prng: how Threefry's rounds are written, "unrolled" or "stock": the same numbers; "auto" is what is fast here.
       checkpoint: a folder; after every round all that the next one needs is written there ("fast" only).
       resume: go on from the newest checkpoint in that folder.
-      callbacks: called with the finished run; ready ones are in ``profl.results.tracking``.
+      callbacks: called with every record (``profl.Record``); what returns something true ends the run. Ready ones are
+        in ``profl.tracking`` ("fast" only).
+
+    Ctrl-C ends the run after the round it is at with ``profl.Interrupted``, whose ``run`` holds what was done.
 
     >>> import profl
     >>> case = profl.cases.housing(clients=4, heterogeneity=0)
@@ -58,24 +62,28 @@ def simulate(
     True
     """
     checks.one_of("engine", engine, ["fast", "debug"])
-    if checkpoint is not None and engine != "fast":
-        raise checks.InputError("checkpoint needs engine='fast'")
+    for name, value in {"checkpoint": checkpoint, "callbacks": callbacks or None}.items():
+        if value is not None and engine != "fast":
+            raise checks.InputError(f"{name} needs engine='fast'")
     plan = make_plan(problem, method, schedule, prng)
+    layout = describe(plan)
+    watch = Watch(problem, method, layout, callbacks)
     started = time.perf_counter()
     title = f"{method.name} on {problem.name}"
-    if checkpoint is not None:
-        saved = Checkpoints(checkpoint, fingerprint("simulate", problem, plan), resume)
-        trace = run_saved(plan, title, progress, saved, client_chunk)
-    elif engine == "debug":
-        trace = run_debug(plan)
-    else:
-        trace = run_compiled(plan, title, progress, client_chunk)
-    run = make_run(problem, method, trace, describe(plan), time.perf_counter() - started)
+    try:
+        if checkpoint is not None:
+            saved = Checkpoints(checkpoint, fingerprint("simulate", problem, plan), resume)
+            trace = run_saved(plan, title, progress, saved, client_chunk, watch)
+        elif engine == "debug":
+            trace = run_debug(plan)
+        else:
+            trace = run_compiled(plan, title, progress, client_chunk, watch)
+    finally:
+        watch.close()
+    run = make_run(problem, method, trace, layout, time.perf_counter() - started)
     if np.any(given_up := (trace.stopped >= 0) & (trace.why == 0)):
         raise checks.TooFewReports(_why_given_up(plan, trace.stopped, given_up), run)
-    for callback in callbacks:
-        callback(run)
-    return run
+    return watch.ended(run)
 
 
 def _why_given_up(plan: Plan, stopped: np.ndarray, given_up: np.ndarray) -> str:

@@ -25,7 +25,7 @@ from profl.engines.flower import wire
 from profl.engines.flower.federation import Federation
 from profl.engines.flower.nodes import Nodes
 from profl.engines.flower.rounds import Turn, begin_round, blank_report, final, next_turn, open_federation, settle_round
-from profl.engines.ledger import closed
+from profl.engines.ledger import closed, watched
 from profl.engines.live.history import Incident, UnderWay, in_order, keep, restore, tell
 from profl.engines.live.spells import Spell, follow
 from profl.engines.live.train import live_figures
@@ -33,6 +33,7 @@ from profl.engines.plan import describe
 from profl.engines.round import Work
 from profl.results.measure import make_run
 from profl.results.record import Run
+from profl.results.watching import Callback, Watch
 from profl.storage.atomic import atomic
 from profl.storage.checkpoints import Checkpoints
 
@@ -51,6 +52,7 @@ class ProFLStrategy(Strategy):
       timeout: seconds that a turn of messages may take; ``start`` gets it as well.
       wait: seconds to wait for clients that are not connected, before the first round and when too few are there.
       report: called with one sentence per incident.
+      callbacks: as in ``profl.train``.
     """
 
     def __init__(
@@ -63,12 +65,14 @@ class ProFLStrategy(Strategy):
         timeout: float = 120.0,
         wait: float = 30.0,
         report: Callable[[str], None] | None = None,
+        callbacks: Iterable[Callback] | Callback = (),
     ) -> None:
         settings = federation.plan.settings._replace(patience=checks.positive_int("patience", patience))
         self.federation, self.plan = federation, federation.plan._replace(settings=settings)
         self.timeout = checks.positive("timeout", timeout)
         self.nodes = Nodes(federation, checks.positive("wait", wait))
         self.report = report
+        self.watch = Watch(federation.world, federation.method, describe(self.plan), callbacks)
         self.started = time.perf_counter()
         self.bytes_up = self.bytes_down = 0
         self.incidents: tuple[Incident, ...] = ()
@@ -90,10 +94,13 @@ class ProFLStrategy(Strategy):
     def run(self, grid: Grid) -> Run:
         """All rounds that are left, and what they came to."""
         left = self.federation.schedule.rounds - self.ledger.round
-        if left > 0 and not self.ledger.settled:
-            turns = left * self.federation.turns
-            self.start(grid, wire.arrays(self.ledger.carry.theta), num_rounds=turns, timeout=self.timeout)
-        return self.finish()
+        try:
+            if left > 0 and not self.ledger.settled:
+                turns = left * self.federation.turns
+                self.start(grid, wire.arrays(self.ledger.carry.theta), num_rounds=turns, timeout=self.timeout)
+        finally:
+            self.watch.close()
+        return self.watch.ended(self.finish())
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *arguments: Any, **named: Any) -> Result:
         """Flower's loop over turns, which a run that is done (``profl.Settled``) leaves early."""
@@ -153,7 +160,8 @@ class ProFLStrategy(Strategy):
             )
         if self.saved is not None:
             keep(self.saved, UnderWay(self.ledger, incidents=self.incidents, spells=self.spells))
-        if self.ledger.settled:
+        watched(self.plan, self.watch, before, self.ledger)
+        if self.ledger.settled or self.watch.stopped:
             raise Done
         risk = self.ledger.latest["loss"]
         return wire.arrays(self.ledger.carry.theta), MetricRecord({"estimated-risk": risk, "reports": len(done)})

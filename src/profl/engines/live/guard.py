@@ -15,7 +15,7 @@ class Guard(NamedTuple):
     high: int = 0  # rounds in a row in which it was far above that
 
 
-def watch(guard: Guard, ledger: Ledger, limit: float) -> Guard:
+def guarded(guard: Guard, ledger: Ledger, limit: float) -> Guard:
     """The guard after one more round: has the risk risen by more than ``limit`` times its first scale?"""
     risk = ledger.latest["loss"]
     if not math.isfinite(risk):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any, Protocol
@@ -22,8 +22,8 @@ from profl import checks, trees
 from profl.algorithms.method import Method
 from profl.client.privacy import Privacy
 from profl.engines.fingerprint import fingerprint
-from profl.engines.ledger import Ledger, blank, closed, open_ledger, run_round
-from profl.engines.live.guard import watch
+from profl.engines.ledger import Ledger, blank, closed, open_ledger, run_round, watched
+from profl.engines.live.guard import guarded
 from profl.engines.live.history import UnderWay, in_order, keep, restore, tell
 from profl.engines.live.spells import follow
 from profl.engines.live.team import Team
@@ -35,6 +35,7 @@ from profl.problem.problem import Problem
 from profl.progress import progress_bar
 from profl.results.measure import make_run
 from profl.results.record import Live, Run
+from profl.results.watching import Callback, Watch
 from profl.storage.checkpoints import Checkpoints
 from profl.typing import Batch, Theta
 
@@ -63,6 +64,7 @@ def train(
     progress: bool = True,
     checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = True,
+    callbacks: Iterable[Callback] | Callback = (),
 ) -> Run:
     """Train on clients that deploy for real.
 
@@ -87,6 +89,10 @@ def train(
       progress: show a progress bar on a terminal.
       checkpoint: a folder; after every round all that the next one needs is written there.
       resume: go on from the newest checkpoint in that folder.
+      callbacks: called with every record (``profl.Record``); what returns something true ends the run. Ready ones are
+        in ``profl.tracking``.
+
+    Ctrl-C ends the run at once with ``profl.Interrupted``, whose ``run`` holds the rounds that were finished.
 
     >>> import profl
     >>> case, method = profl.cases.housing(clients=2), profl.pofl()
@@ -114,17 +120,21 @@ def train(
     if checkpoint is not None:
         saved = Checkpoints(checkpoint, fingerprint("train", world, plan) | {"privacy": repr(privacy)}, resume)
         live = restore(saved, rounds, live)
+    watch = Watch(world, method, describe(plan), callbacks)
     team = Team(clients, plan, timeout, privacy)
     finish, nobody = partial(_finish, world, plan, started), cache(partial(blank, plan))
     try:
         with progress_bar(f"{method.name} on {world.name}", rounds, progress) as advance:
             advance(live.ledger.round)
-            while live.ledger.round < rounds and not live.ledger.settled:
+            while live.ledger.round < rounds and not live.ledger.settled and not watch.stopped:
                 ledger = run_round(plan, plan.roots[0], live.ledger, team.work, f"seed {plan.seeds[0]}", nobody)
                 spells, begun = follow(live.spells, plan, live.ledger, ledger)
                 new = team.take_incidents(ledger.round)
                 tell(report, (*new, *(spell.incident for spell in begun)))
-                live = UnderWay(ledger, watch(live.guard, ledger, guard), (*live.incidents, *new), spells)
+                before, live = (
+                    live,
+                    UnderWay(ledger, guarded(live.guard, ledger, guard), (*live.incidents, *new), spells),
+                )
                 advance(1)
                 if ledger.given_up:
                     raise checks.TooFewReports(_why_stopped(plan, live), finish(live))
@@ -132,9 +142,15 @@ def train(
                     raise checks.DivergedError(_why_diverged(live, guard))
                 if saved is not None:
                     keep(saved, live)
+                watched(plan, watch, before.ledger, ledger)
+    except KeyboardInterrupt:
+        if not live.ledger.tallies:
+            raise
+        watch.interrupt()
     finally:
         team.close()
-    return finish(live)
+        watch.close()
+    return watch.ended(finish(live))
 
 
 def live_figures(ledger: Ledger) -> Live:
