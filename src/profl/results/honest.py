@@ -57,7 +57,8 @@ def _unknown_jacobian(run: Run) -> list[str]:
     size, error = np.sqrt(size[~run.diverged, -1]), error[~run.diverged, -1]
     if not size.size or not np.isfinite(size.mean()) or not error.mean() > size.mean():
         return []
+    known, off = number(float(size.mean())), number(float(error.mean()))
     return [
-        f"WARNING: the Jacobian is hardly known: its entries are {number(float(size.mean()))} in size, their stated "
-        f"error is {number(float(error.mean()))}. Take more samples or deployments, or a larger profl.Exploration(scale=...)."
+        f"WARNING: the Jacobian is hardly known: its entries are {known} in size, their stated error is {off}. "
+        "Take more samples or deployments, or a larger profl.Exploration(scale=...)."
     ]
