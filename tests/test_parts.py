@@ -28,6 +28,7 @@ LAYERS = [
         "quantiles",
         "stages",
         "linear",
+        "html",
         "interrupts",
     },
     {"storage"},

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import ClassVar
+from xml.etree import ElementTree
+
+import jax
 import numpy as np
 import pytest
 
 import profl
-from profl.experiments.compare import compare
+from profl.engines.compare import compare
+from profl.results import honest, measure
 from profl.results.plots import plot_runs
 from profl.results.tables import comparison, gap_closed
+from tests.problems import unmeasured
 
 
 @pytest.fixture(scope="module")
@@ -149,3 +156,111 @@ def test_the_error_of_the_jacobian_is_recorded_and_drawn(tmp_path):
     assert told.jacobian_off is None
     with pytest.raises(profl.InputError, match="leave jacobian out"):
         told.plot(tmp_path / "told.png", jacobian=True)
+
+
+# -- what is shown where the exact answers are not known, and in notebooks
+
+
+@pytest.fixture(scope="module")
+def blind():
+    """A live run and a simulated one, without exact answers."""
+    case = unmeasured(profl.cases.housing(clients=3))
+    settings = {"rounds": 4, "local_steps": 2, "samples": 30, "progress": False}
+    clients = profl.simulated_clients(case, profl.pfl(), samples=30)
+    return profl.train(clients, profl.pfl(), case, **settings), profl.simulate(case, profl.pfl(), **settings, seeds=[0])
+
+
+def test_runs_without_exact_answers_show_the_clients_own_risk(blind, tmp_path):
+    live, _ = blind
+    for run in blind:
+        assert not run.exact
+        np.testing.assert_allclose(run.estimated_risk[0, 1:], live.live.risk[0, 1:], rtol=1e-5)
+        run.plot(tmp_path / "own.png")
+        (panel,) = run.plot().axes
+        np.testing.assert_allclose(panel.lines[0].get_ydata()[1:], live.live.risk[0, 1:], rtol=1e-5)
+        assert panel.get_ylabel() == "the clients' own risk"
+        frame = run.to_pandas()
+        assert not frame["estimated_risk"][1:].isna().any()
+        assert not {"risk", "excess"} & set(frame)
+        lines = run.summary().splitlines()
+        assert not any(set(line.split()[1:]) == {"-"} for line in lines if line)
+        assert any(line.startswith("clients' own risk") for line in lines)
+    low, high = live.live.low[0, 1:], live.live.high[0, 1:]
+    assert np.all((low < live.live.risk[0, 1:]) & (live.live.risk[0, 1:] < high))
+    row = next(line for line in live.summary().splitlines() if line.startswith("last record")).split()[2:]
+    assert [float(cell) for cell in row] == pytest.approx([live.live.risk[0, -1], low[-1], high[-1]], rel=1e-3)
+
+
+def test_the_band_is_that_of_single_clients(blind):
+    """The lowest and the highest of the clients' mean losses in the last round, each by itself."""
+    live, _ = blind
+    case = unmeasured(profl.cases.housing(clients=3))
+    alone = {"rounds": 4, "local_steps": 2, "samples": 30, "progress": False}
+
+    class Noting:
+        losses: ClassVar = {}
+
+        def __init__(self, number, client):
+            self.number, self.client = number, client
+
+        def deploy(self, theta, samples, step):
+            batch = self.client.deploy(theta, samples, step)
+            loss = np.mean([case.loss(theta, jax.tree.map(lambda leaf, i=i: leaf[i], batch)) for i in range(samples)])
+            self.losses.setdefault(self.number, []).append(float(loss))
+            return batch
+
+    clients = profl.simulated_clients(case, profl.pfl(), samples=30)
+    profl.train([Noting(i, client) for i, client in enumerate(clients)], profl.pfl(), case, **alone)
+    last = [np.mean(losses[-2:]) for losses in Noting.losses.values()]
+    assert (live.live.low[0, -1], live.live.high[0, -1]) == pytest.approx((min(last), max(last)), rel=1e-4)
+
+
+def test_notebooks_get_tables_and_figures(runs, blind):
+    for shown in (runs, *runs, *blind, runs[0].summary(), profl.cases.strategic(clients=3)):
+        page = shown._repr_html_()
+        ElementTree.fromstring(f"<div>{page}</div>")  # well formed
+    assert "pofl" in runs._repr_html_()
+    assert runs.plot()._repr_png_()[:4] == b"\x89PNG"
+    assert len(runs.to_pandas()) == 2 * 3 * 21
+    assert repr(runs) == runs.summary()
+    assert repr(profl.cases.strategic(clients=3)) == (
+        "<Problem 'strategic': 3 clients, model (2,), exact answers known>"
+    )
+
+
+def test_compare_needs_a_method():
+    with pytest.raises(profl.InputError, match="at least one method"):
+        profl.compare(profl.cases.housing(), [], rounds=1)
+
+
+# -- what a run says against itself
+
+
+def test_a_run_that_ends_where_it_should_says_nothing(runs):
+    assert honest.warnings(runs[1]) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda run: {"excess": run.excess * 0 + 2 * (run.stable_risk - run.optimum_risk)},
+            "retraining would do better",
+        ),
+        (lambda run: {"risk": run.risk[:, ::-1] + np.linspace(0, 1, run.risk.shape[1])}, "the risk rose from"),
+        (lambda run: {"info": {"jacobian_size": run.jacobian_error**2 / 4}}, "the Jacobian is hardly known"),
+    ],
+)
+def test_a_run_warns_of_itself(runs, change, words):
+    odd = replace(runs[1], **change(runs[1]))
+    (line,) = honest.warnings(odd)
+    assert words in line
+    assert line in odd.summary()
+
+
+def test_odd_requests_are_told():
+    case = profl.cases.strategic(clients=4, sensitivity=1.0, heterogeneity=1.5)
+    flips, twice = measure.odd(case, (0, 1, 1))
+    assert "1 of 4 clients answer in the opposite direction (gamma has both signs)" in flips
+    assert "seeds 1 stand there more than once" in twice
+    assert measure.odd(profl.cases.orange_juice(clients=5), (0, 1)) == ()

@@ -22,6 +22,7 @@ from profl.client.explore import Exploration
 from profl.client.filters import PaperFilter, RobustFilter
 from profl.client.privacy import Privacy
 from profl.client.sample_size import AdaptiveSamples
+from profl.engines.compare import compare
 from profl.engines.compiled.simulate import simulate
 from profl.engines.live.batches import Delayed
 from profl.engines.live.simulated import simulated_clients
@@ -37,6 +38,7 @@ from profl.problem.problem import Box, Problem
 from profl.problem.push import Push
 from profl.problem.reaction import Reaction, SampledReaction
 from profl.results import tracking
+from profl.results.comparison import Comparison
 from profl.results.files import load
 from profl.results.record import Run
 from profl.results.watching import Record
@@ -64,6 +66,7 @@ __all__ = [
     "Box",
     "ClassMeans",
     "Clusters",
+    "Comparison",
     "Delayed",
     "DivergedError",
     "Exploration",
@@ -90,6 +93,7 @@ __all__ = [
     "Settled",
     "TooFewReports",
     "cases",
+    "compare",
     "contaminate",
     "data",
     "dfo",

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress_bar(title: str, total: int, show: bool) -> Iterator[Callable[[int], None]]:
-    """Yields ``advance(steps)``; does nothing when ``show`` is false or nobody watches."""
-    if not (show and sys.stderr.isatty()):
+    """Yields ``advance(steps)``; does nothing when ``show`` is false or nobody watches, in a terminal or a notebook."""
+    if not (show and (sys.stderr.isatty() or "ipykernel" in sys.modules)):
         yield lambda steps: None
         return
     from rich.console import Console

@@ -210,7 +210,7 @@ class PerformativeDescent(Descent):
         return mail if self.share is None else {**dict(mail), "shared": state.shared}
 
     def figures(self, problem: View, state: State, theta: Theta) -> dict[str, Array]:
-        """Mean squared error of an entry of J: as the client states it, and as it is, where that is known.
+        """Mean square of an entry of J and of its error: as the client states it, and as it is, where that is known.
 
         And what the estimator has found of the world, where it looks; where a push is learned, the share of its
         parameters' variance that is left.
@@ -220,7 +220,8 @@ class PerformativeDescent(Descent):
         if self._pushes(problem):
             return {"push_unknown": pushing.ignorance(push_of(problem), state.jacobian)}
         own, error = self._known(state)
-        found = {"jacobian_error": jnp.mean(error), **getattr(self.jacobian, "figures", _nothing)(state.jacobian)}
+        found = {"jacobian_error": jnp.mean(error), "jacobian_size": jnp.mean(own**2)}
+        found |= getattr(self.jacobian, "figures", _nothing)(state.jacobian)
         if state.spread:
             found |= spreading.figures(state.spread)
         if "trend" in found:  # in units of f

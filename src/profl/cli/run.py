@@ -29,8 +29,8 @@ from profl.cli.options import (
     make_case,
     parse_seeds,
 )
+from profl.engines.compare import compare as compare_algorithms
 from profl.engines.compiled.simulate import simulate
-from profl.experiments.compare import compare as compare_algorithms
 from profl.results.plots import plot_runs
 
 

@@ -21,7 +21,7 @@ from profl.engines.dropped import mean_share
 from profl.engines.plan import Plan, Population, Settings, compiled, first_state, outlook
 from profl.engines.round import CLOSE, Asked, Carry, Work, ask, begin, final, sound
 from profl.engines.step import Progress, client_view, start
-from profl.engines.tally import Tally, empty_tally, no_more, on_host
+from profl.engines.tally import BAND, Tally, empty_tally, no_more, on_host
 from profl.results.measure import Trace
 from profl.results.watching import Watch
 from profl.typing import Array, Key, Theta
@@ -59,7 +59,8 @@ class Ledger(NamedTuple):
         """What was recorded; ``last`` is what clients had at the end (``at_the_end``)."""
         models, expected = _stack(self.records)
         tally = _stack(self.tallies)
-        figures = {name: tally.latest[name] for name in tally.latest if name not in plan.settings.method.info}
+        others = (*plan.settings.method.info, *BAND)
+        figures = {name: tally.latest[name] for name in tally.latest if name not in others}
         ends = np.asarray(self.carry.stopped), np.asarray(self.carry.why)
         dropped = None if self.carry.dropped is None else mean_share(self.carry.dropped)
         return Trace(models, tally._asdict(), figures, last, trees.take(expected, slice(1, None)), *ends, dropped)
@@ -129,7 +130,8 @@ def record(settings: Settings, ledger: Ledger) -> Ledger:
 def _recorded(settings: Settings, ledger: Ledger) -> Ledger:
     model = jax.tree.map(np.asarray, (ledger.carry.theta, OUTLOOK(settings, ledger.carry.server)))
     tally = on_host(ledger.since)
-    nothing = empty_tally(tuple(ledger.since.info), tuple(n for n in ledger.since.latest if n not in ledger.since.info))
+    figures = tuple(name for name in ledger.since.latest if name not in (*ledger.since.info, *BAND))
+    nothing = empty_tally(tuple(ledger.since.info), figures)
     return ledger._replace(records=[*ledger.records, model], tallies=[*ledger.tallies, tally], since=nothing)
 
 

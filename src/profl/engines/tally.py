@@ -32,13 +32,17 @@ class Tally(NamedTuple):
     bad_round: Array  # of the first refused report, -1 where there was none
     bad_client: Array
     info: dict[str, Array]  # sums over rounds of the participants' weighted means
-    latest: dict[str, Array]  # those of the last round, figures that the clients sent with them
+    latest: dict[str, Array]  # those of the last round, figures that the clients sent with them, and ``BAND``
+
+
+BAND = ("loss_low", "loss_high")
+"""The lowest and the highest loss of a client."""
 
 
 def empty_tally(info: tuple[str, ...], figures: tuple[str, ...] = ()) -> Tally:
     zero, unknown = jnp.zeros((), jnp.int32), jnp.full((), jnp.nan)
     none = Count(zero, zero)
-    sums, latest = dict.fromkeys(info, jnp.zeros(())), dict.fromkeys((*info, *figures), unknown)
+    sums, latest = dict.fromkeys(info, jnp.zeros(())), dict.fromkeys((*info, *figures, *BAND), unknown)
     return Tally(jnp.zeros(()), none, none, zero, zero, zero - 1, zero - 1, sums, latest)
 
 
@@ -72,8 +76,14 @@ def count(tally: Tally, round_: Array, local_steps: int, new: Counted) -> Tally:
         jnp.where(is_first, jnp.int32(round_), tally.bad_round),
         jnp.where(is_first, jnp.int32(new.clients[jnp.argmax(bad)]), tally.bad_client),
         {name: tally.info[name] + value for name, value in means.items()},
-        means | figures,
+        means | figures | band(new.info["loss"], new.accepted),
     )
+
+
+def band(loss: Array, accepted: Array) -> dict[str, Array]:
+    """Of the clients whose reports were used; NaN where none was."""
+    ends = jnp.min(loss, initial=jnp.inf, where=accepted), jnp.max(loss, initial=-jnp.inf, where=accepted)
+    return {name: jnp.where(jnp.any(accepted), end, jnp.nan) for name, end in zip(BAND, ends, strict=True)}
 
 
 def no_more(tally: Tally) -> Tally:

@@ -63,6 +63,9 @@ class LiveProblem:
     signal: Callable[[Theta], Array] = trees.ravel
     push: Any = None
 
+    def __repr__(self) -> str:
+        return f"<LiveProblem {self.name!r}: data come from clients that deploy for real>"
+
     def problem(self, clients: int) -> Problem:
         """The same for ``clients`` clients, in the form that the engines take."""
         leaves, structure = jax.tree.flatten(self.sample)

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from profl import checks, random, trees
+from profl import checks, html, random, trees
 from profl.problem import oracle
 from profl.problem.families import Family
 from profl.problem.monte_carlo import MonteCarloReaction
@@ -131,6 +131,14 @@ class Problem:
         object.__setattr__(self, "clients", jax.tree.map(np.asarray, self.clients))
         object.__setattr__(self, "weights", checks.client_weights(self.weights, counts[0]))
         self._check_functions()
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(str(leaf.shape) for leaf in jax.tree.leaves(self._like))
+        known = "exact answers known" if self.exact else "no exact answers: .solve() finds them"
+        return f"<Problem {self.name!r}: {self.count} clients, model {shapes}, {known}>"
+
+    def _repr_html_(self) -> str:
+        return html.text(repr(self)[1:-1])
 
     # -- what it is made of --------------------------------------------------------------------------------------------
 

@@ -21,12 +21,12 @@ from profl.results.record import SERIES, Live, Run
 from profl.storage.atomic import atomic
 from profl.storage.fingerprint import sha256
 
-FORMAT = 3
+FORMAT = 4
 _ARRAYS = ("rounds", "dropped", *SERIES)
 _TREES = ("theta", "optimum", "stable", "final", "live", "info")
 _SEQUENCES: dict[str, Any] = {"jacobians": Jacobians, "list": list, "tuple": tuple}  # the first that fits
 _PLAIN = ("case", "algorithm", "settings", "seeds", "first_refused", "optimum_risk", "stable_risk", "seconds")
-_LATER = ("incidents", "settled", "stop_reason")  # plain as well, and not in every file of this format
+_LATER = ("incidents", "settled", "stop_reason", "notes")  # plain as well, and not in every file of this format
 
 
 def save(run: Run, path: str | os.PathLike[str]) -> None:
@@ -70,6 +70,7 @@ def load(path: str | os.PathLike[str]) -> Run:
     models["info"] = models["info"] or {}
     models["live"] = None if models["live"] is None else Live(*models["live"])
     plain["incidents"] = tuple((r, c, str(what)) for r, c, what in meta.get("incidents", []))
+    plain["notes"] = tuple(meta.get("notes", []))
     for name in ("settled", "stop_reason"):
         plain[name] = tuple(meta.get(name, [None] * len(plain["seeds"])))
     series: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}

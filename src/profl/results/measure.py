@@ -106,7 +106,29 @@ def make_run(problem: Problem, method: Method, trace: Trace, layout: Layout, sec
         settled=settled,
         stop_reason=tuple(REASONS.get(int(why)) for why in trace.why),
         dropped=None if trace.dropped is None else np.repeat(trace.dropped, layout.members, axis=1),
+        notes=odd(problem, layout.seeds),
     )
+
+
+SENSITIVITIES = ("gamma", "eps", "elasticity")
+"""What clients of the cases differ by in how strongly they answer."""
+
+
+def odd(problem: Problem, seeds: tuple[int, ...]) -> tuple[str, ...]:
+    """Sentences on what was asked for: clients that answer in opposite directions, seeds that stand there twice."""
+    found = []
+    clients = problem.clients if isinstance(problem.clients, dict) else {}
+    for name in clients.keys() & set(SENSITIVITIES):
+        values = np.asarray(clients[name], float)
+        flipped = np.sum(np.any(np.sign(values) * np.sign(values.mean(0)) < 0, axis=tuple(range(1, values.ndim))))
+        if flipped:
+            found.append(
+                f"{flipped} of {len(values)} clients answer in the opposite direction ({name} has both signs): "
+                "a smaller heterogeneity keeps them alike in kind."
+            )
+    if twice := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
+        found.append(f"seeds {', '.join(map(str, twice))} stand there more than once: the spread is too small.")
+    return tuple(found)
 
 
 class Answers(NamedTuple):

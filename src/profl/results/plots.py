@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,42 +20,66 @@ STYLES = {
     "rgd": ("RGD", "#dd8452"),
     "rrm": ("RRM", "#937860"),
     "profl": ("ProFL", "#208a6c"),
+    "prm": ("PRM", "#111111"),
 }
 """algorithm -> (what the legend says, colour)"""
 
 _SUFFIXES = (".png", ".svg", ".pdf")
 
 
-def plot_runs(cases: Mapping[str, Sequence[Run]], path: str | os.PathLike[str], jacobian: bool = False) -> None:
+def plot_runs(
+    cases: Mapping[str, Sequence[Run]], path: str | os.PathLike[str] | None = None, jacobian: bool = False
+) -> Any:
     """Each run's mean over seeds with a band from the lowest to the highest seed, and lines at PO and PS.
 
-    ``jacobian`` adds a panel with the error of the Jacobians, as the clients state it and as it is.
+    Where the exact risk is not known, there is one panel with the clients' own. ``jacobian`` adds a panel with the
+    error of the Jacobians, as the clients state it and as it is. Returns the figure, written where there is a path.
     """
-    suffix = os.path.splitext(os.fspath(path))[1].lower()
-    checks.one_of("plot suffix", suffix, _SUFFIXES)
+    suffix = "" if path is None else checks.one_of("plot suffix", _suffix(path), _SUFFIXES)
+    exact = all(run.exact for runs in cases.values() for run in runs)
+    rows = (2 if exact else 1) + jacobian
+    figure = new_figure(5.2 * len(cases), 3.1 * rows)
+    panels = figure.subplots(rows, len(cases), squeeze=False, sharex="col")
+    for column, (name, runs) in zip(panels.T, cases.items(), strict=True):
+        upper, *more = column
+        upper.set_title(name, loc="left", fontweight="bold")
+        _panel(upper, runs, "risk" if exact else "own")
+        upper.set_ylabel("performative risk" if exact else "the clients' own risk")
+        if exact:
+            upper.axhline(runs[0].optimum_risk, color="0.15", lw=1, ls="--", label="optimum (PO)")
+            upper.axhline(runs[0].stable_risk, color="0.15", lw=1, ls=":", label="stable point (PS)")
+            lower = more.pop(0)
+            _panel(lower, runs, "excess")
+            lower.set_yscale("log")
+            lower.set_ylabel("excess over the optimum (log scale)")
+        upper.legend(frameon=False, fontsize=8)
+        for panel in more:
+            _jacobian_panel(panel, runs)
+        column[-1].set_xlabel("deployments per client")
+    if path is not None:
+        with atomic(path) as temporary:
+            figure.savefig(temporary, dpi=150, format=suffix[1:])
+    return figure
+
+
+def new_figure(width: float, height: float) -> Any:
+    """A figure that a notebook shows, whether or not pyplot is in use; sizes are in inches."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError("plots need matplotlib: pip install 'profl[report]'") from error
 
-    rows = 3 if jacobian else 2
-    figure = Figure(figsize=(5.2 * len(cases), 3.1 * rows), layout="constrained")
-    panels = figure.subplots(rows, len(cases), squeeze=False, sharex="col")
-    for (upper, lower, *more), (name, runs) in zip(panels.T, cases.items(), strict=True):
-        upper.set_title(name, loc="left", fontweight="bold")
-        _panel(upper, runs, "risk")
-        upper.axhline(runs[0].optimum_risk, color="0.15", lw=1, ls="--", label="optimum (PO)")
-        upper.axhline(runs[0].stable_risk, color="0.15", lw=1, ls=":", label="stable point (PS)")
-        upper.set_ylabel("performative risk")
-        upper.legend(frameon=False, fontsize=8)
-        _panel(lower, runs, "excess")
-        lower.set_yscale("log")
-        lower.set_ylabel("excess over the optimum (log scale)")
-        for panel in more:
-            _jacobian_panel(panel, runs)
-        (more or [lower])[-1].set_xlabel("deployments per client")
-    with atomic(path) as temporary:
-        figure.savefig(temporary, dpi=150, format=suffix[1:])
+    class Picture(Figure):
+        def _repr_png_(self) -> bytes:
+            buffer = io.BytesIO()
+            self.savefig(buffer, format="png", dpi=100)
+            return buffer.getvalue()
+
+    return Picture(figsize=(width, height), layout="constrained")
+
+
+def _suffix(path: str | os.PathLike[str]) -> str:
+    return os.path.splitext(os.fspath(path))[1].lower()
 
 
 def _jacobian_panel(panel: Any, runs: Sequence[Run]) -> None:
@@ -79,13 +104,22 @@ def _panel(panel: Any, runs: Sequence[Run], name: str) -> None:
     for number, run in enumerate(runs):
         label, colour = STYLES.get(run.algorithm, (run.algorithm, f"C{number}"))
         per_client = run.deployments.mean(axis=0) / run.settings["clients"]
-        values = np.maximum(run.excess, 1e-9) if name == "excess" else run.risk
+        values, low, high = _series(run, name)
         panel.plot(per_client, mean_over_seeds(run, values), color=colour, label=label, lw=1.8)
-        good = values[~run.diverged]
-        if len(good):
-            panel.fill_between(per_client, good.min(0), good.max(0), color=colour, alpha=0.18, lw=0)
+        good = ~run.diverged
+        if good.any():
+            panel.fill_between(per_client, low[good].min(0), high[good].max(0), color=colour, alpha=0.18, lw=0)
     panel.spines[["top", "right"]].set_visible(False)
     panel.grid(alpha=0.25)
+
+
+def _series(run: Run, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A figure with its band, seeds x records: over seeds, or over clients where each told its own."""
+    if name == "own" and run.live is not None:
+        return run.live.risk, run.live.low, run.live.high
+    own = run.estimated_risk if run.estimated_risk is not None else run.risk
+    values = {"excess": np.maximum(run.excess, 1e-9), "risk": run.risk, "own": own}[name]
+    return values, values, values
 
 
 PALETTE = ("#208a6c", "#2f6db5", "#c44e52", "#8172b3", "#dd8452", "#937860", "#4c9fb0", "#b0578d")
@@ -110,18 +144,14 @@ def plot_panels(
 
     All side by side, unless ``columns`` says how many.
     """
-    suffixes = [checks.one_of("plot suffix", os.path.splitext(os.fspath(p))[1].lower(), _SUFFIXES) for p in paths]
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("plots need matplotlib: pip install 'profl[report]'") from error
+    suffixes = [checks.one_of("plot suffix", _suffix(path), _SUFFIXES) for path in paths]
+    columns = columns or len(panels)
+    rows = -(-len(panels) // columns)
+    figure = new_figure(4.6 * columns, 3.9 * rows)
+    import matplotlib
 
     # Fixed names inside SVG and no date in any file: the same result gives the same bytes.
     with matplotlib.rc_context({"svg.hashsalt": "profl"}):
-        columns = columns or len(panels)
-        rows = -(-len(panels) // columns)
-        figure = Figure(figsize=(4.6 * columns, 3.9 * rows), layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False).ravel()
         for axis in axes[len(panels) :]:
             axis.set_axis_off()

@@ -28,6 +28,8 @@ class Live(NamedTuple):
     risk: np.ndarray  # the mean loss that the clients of the last round reported
     jacobian_error: np.ndarray  # estimated mean squared error of an entry of their Jacobians
     absent: np.ndarray  # how often a client that was asked sent nothing, since the last record
+    low: np.ndarray  # the lowest loss of a client
+    high: np.ndarray  # the highest
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +59,7 @@ class Run:
       settled, stop_reason: per seed, the round after which it was done (``profl.Settled``), and why; None where it went
         on to the last round. The records after it repeat the last model, and nothing more is counted.
       live: estimates that stand in for the exact figures, where the clients are no simulation; else None.
+      notes: what is odd about what was asked for, in sentences.
       incidents: what clients did wrong, and where the filter dropped much of what they sent, as (round, client, what),
         where they are no simulation.
     """
@@ -96,6 +99,7 @@ class Run:
     settled: tuple[int | None, ...] = ()
     stop_reason: tuple[str | None, ...] = ()
     dropped: np.ndarray | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def jacobians(self) -> Jacobians | None:
@@ -140,6 +144,24 @@ class Run:
         from profl.results import world
 
         return world.spread(self)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the exact risk is known."""
+        return bool(np.isfinite(self.optimum_risk))
+
+    @property
+    def estimated_risk(self) -> np.ndarray | None:
+        """The clients' own mean loss at the records, on the data that came in (seeds x records); NaN at the start."""
+        return self.info.get("loss") if self.live is None else self.live.risk
+
+    def answers(self) -> str:
+        """The risk at the optimum and at the stable point, in words; nothing where they are not known."""
+        from profl.results.cells import number
+
+        if not self.exact:
+            return ""
+        return f"risk at PO {number(self.optimum_risk)}, at PS {number(self.stable_risk)}"
 
     @property
     def diverged(self) -> np.ndarray:
@@ -192,8 +214,13 @@ class Run:
         }
         for name in SERIES:
             values = getattr(self, name)
-            if values is not None:
+            if values is not None and not np.all(np.isnan(values)):
                 columns[name] = values.ravel()
+        if self.estimated_risk is not None:
+            columns["estimated_risk"] = self.estimated_risk.ravel()
+        if self.live is not None:
+            named = {"lowest_risk": self.live.low, "highest_risk": self.live.high, "absent": self.live.absent}
+            columns |= {name: values.ravel() for name, values in named.items()}
         return pandas.DataFrame({"case": self.case, "algorithm": self.algorithm, **columns})
 
     def _of_clients(self) -> dict[str, np.ndarray]:
@@ -205,14 +232,16 @@ class Run:
             "dropped": dropped,
         }
 
-    def plot(self, path: str | os.PathLike[str], jacobian: bool = False) -> None:
+    def plot(self, path: str | os.PathLike[str] | None = None, jacobian: bool = False) -> Any:
         """Risk against deployments, with lines at PO and PS and a band over seeds; PNG, SVG or PDF by suffix.
 
-        ``jacobian`` adds the error of the clients' Jacobians, as they state it and as it is.
+        Where the exact risk is not known, the clients' own, with a band from the lowest client to the highest.
+        Returns the figure, which a notebook shows; without a path nothing is written. ``jacobian`` adds the error of
+        the clients' Jacobians, as they state it and as it is.
         """
         from profl.results.plots import plot_runs
 
-        plot_runs({self.case: [self]}, path, jacobian)
+        return plot_runs({self.case: [self]}, path, jacobian)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the run to one file, atomically; ``profl.load`` reads it back."""
@@ -222,6 +251,11 @@ class Run:
 
     def __repr__(self) -> str:
         return self.summary()
+
+    def _repr_html_(self) -> str:
+        from profl.results.tables import as_html
+
+        return as_html(self)
 
 
 SERIES = (

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from profl import html
 from profl.client.filtering import MUCH
-from profl.results import world
+from profl.results import honest, world
 from profl.results.cells import count, number
 from profl.results.record import Run, mean_over_seeds
 
@@ -19,6 +20,14 @@ ADVICE = (
     "That may be a second kind of customer and not junk: look at the data (profl check), give the filter a vetted",
     "sample, RobustFilter(reference=...), or a limit, at_most=..., or take filter='none' if the data are clean.",
 )
+LABELS = {
+    "tail_excess": "excess over PO, last 10 %",
+    "risk": "risk at the end",
+    "deployed_regret": "deployed regret",
+    "to_optimum": "distance to PO",
+    "to_stable": "distance to PS",
+    "accuracy": "accuracy",
+}
 _COSTS = ("deployments", "samples", "bytes_up", "bytes_down", "refused")
 
 
@@ -27,6 +36,9 @@ class Text(str):
 
     def __repr__(self) -> str:
         return str(self)
+
+    def _repr_html_(self) -> str:
+        return html.text(self)
 
 
 def figures(run: Run) -> dict[str, Any]:
@@ -53,29 +65,65 @@ def figures(run: Run) -> dict[str, Any]:
 
 def summarise(run: Run) -> str:
     """One run as an aligned table."""
+    lines = [_head(run), *([run.answers()] if run.exact else []), "", align(_measured(run)), "", align(_costs(run))]
+    return Text("\n".join([*lines, "", f"seconds {run.seconds:.2f}", *remarks(run)]))
+
+
+def as_html(run: Run) -> str:
+    """The same as a notebook shows it."""
+    said = "\n".join([run.answers(), f"seconds {run.seconds:.2f}", *remarks(run)])
+    return html.table(_measured(run), _head(run)) + html.table(_costs(run)) + html.text(said.strip())
+
+
+def remarks(run: Run) -> list[str]:
+    """What there is to say of a run in words."""
     found = figures(run)
+    return [
+        *_outlook(run, found),
+        *_dropped(found["dropped"]),
+        *world.warnings(run),
+        *honest.warnings(run),
+        *run.failures(),
+        *_live(run),
+    ]
+
+
+def _head(run: Run) -> str:
     settings = ", ".join(f"{key} {value}" for key, value in run.settings.items())
-    head = f"{run.algorithm} on {run.case}: {settings}, {len(run.seeds)} seeds"
+    return f"{run.algorithm} on {run.case}: {settings}, {len(run.seeds)} seeds"
+
+
+def _measured(run: Run) -> list[list[str]]:
+    """What was reached; where the exact risk is not known, the clients' own."""
+    found = figures(run)
     rows = [["", "mean", "sd over seeds", "min", "max"]]
-    labels = {
-        "tail_excess": "excess over PO, last 10 %",
-        "risk": "risk at the end",
-        "deployed_regret": "deployed regret",
-        "to_optimum": "distance to PO",
-        "to_stable": "distance to PS",
-        "accuracy": "accuracy",
-    }
-    for name, label in labels.items():
-        if found[name] is not None:
+    for name, label in LABELS.items():
+        if found[name] is not None and found[name]["mean"] is not None:
             rows.append([label, *(number(found[name][key]) for key in ("mean", "sd", "min", "max"))])
-    clients = run.settings["clients"]
-    costs = [["", "total", "per client"]]
-    for name in _COSTS:
-        costs.append([name.replace("_", " "), count(found[name]), count(found[name] / clients)])
-    lines = [head, f"risk at PO {number(run.optimum_risk)}, at PS {number(run.stable_risk)}", ""]
-    lines += [align(rows), "", align(costs), "", f"seconds {run.seconds:.2f}"]
-    lines += [*_outlook(run, found), *_dropped(found["dropped"]), *world.warnings(run), *run.failures(), *_live(run)]
-    return Text("\n".join(lines))
+    if len(rows) > 1 or run.estimated_risk is None:
+        return rows
+    later = run.estimated_risk[:, 1:]
+    rows = [["clients' own risk", "mean", "lowest client", "highest client"]]
+    ends = {"first record": 0, "last record": -1}
+    if run.live is not None:
+        for label, i in ends.items():
+            band = (run.live.risk, run.live.low, run.live.high)
+            rows.append([label, *(number(float(values[:, 1:][:, i].mean())) for values in band)])
+        return rows
+    rows[0] = ["clients' own risk", "mean", "lowest seed", "highest seed"]
+    for label, i in ends.items():
+        values = later[~run.diverged, i] if later.size else np.array([])
+        low, high = (values.min(), values.max()) if values.size else (np.nan, np.nan)
+        rows.append([label, *(number(float(v)) for v in (values.mean() if values.size else np.nan, low, high))])
+    return rows
+
+
+def _costs(run: Run) -> list[list[str]]:
+    found, clients = figures(run), run.settings["clients"]
+    return [
+        ["", "total", "per client"],
+        *([name.replace("_", " "), count(found[name]), count(found[name] / clients)] for name in _COSTS),
+    ]
 
 
 def _outlook(run: Run, found: dict[str, Any]) -> list[str]:
@@ -111,7 +159,9 @@ def _live(run: Run) -> list[str]:
     if run.live is None:
         return []
     risk, error = run.live.risk[:, -1].mean(), run.live.jacobian_error[:, -1].mean()
-    lines = [f"estimated risk {number(risk)}, estimated squared error of an entry of the Jacobian {number(error)}"]
+    lines = [f"the clients' own risk in the end: {number(risk)}"]
+    if np.isfinite(error):
+        lines.append(f"estimated error of an entry of the Jacobian: {number(np.sqrt(error))}")
     lines += [f"{len(run.incidents)} incidents, the last ones:"] if run.incidents else []
     return lines + [f"round {round_}, client {client}: {what}" for round_, client, what in run.incidents[-5:]]
 

@@ -22,7 +22,7 @@ from profl.checks import InputError
 from profl.storage.atomic import atomic
 from profl.storage.fingerprint import sha256
 
-FORMAT = 4
+FORMAT = 5
 KEEP = 3
 _NAME = re.compile(r"round-(\d{8})\.npz")
 

@@ -30,6 +30,7 @@ from profl.engines.live.team import Team
 from profl.engines.live.turn import check_privacy
 from profl.engines.plan import Plan, describe, make_plan
 from profl.engines.schedule import Schedule, scheduled
+from profl.engines.tally import BAND
 from profl.problem.live import LiveProblem
 from profl.problem.problem import Problem
 from profl.progress import progress_bar
@@ -161,7 +162,7 @@ def live_figures(ledger: Ledger) -> Live:
         return np.array([np.nan, *later])[None]
 
     absent = np.array([0, *(int(tally.absent) for tally in ledger.tallies)])[None]
-    return Live(series("loss"), series("jacobian_error"), absent)
+    return Live(series("loss"), series("jacobian_error"), absent, *map(series, BAND))
 
 
 def _check_clients(clients: Sequence[Client]) -> Sequence[Client]:
