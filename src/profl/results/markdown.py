@@ -23,7 +23,7 @@ def summary(results: Sequence[Result]) -> str:
 
 
 def misses(named: Sequence[tuple[str, Result]]) -> list[str]:
-    """Claims that hold in direction only, and those that do not, each list under its line; ``named`` has (item, claim)."""
+    """Claims that hold in direction only, and those that do not; ``named`` has what stands before a claim, and it."""
     far = [
         f"- {item}{claim['claim']}: {cell(claim['measured'])}, {claim['far']} "
         f"({'printed: ' + claim['paper'] if claim['paper'] else 'expected ' + claim['expected']})"

@@ -1,7 +1,8 @@
-"""Variants of the credit benchmark of Perdomo et al. (2020) that do have a gap between the stable point and the optimum.
+"""Variants of the credit benchmark of Perdomo et al. (2020) whose stable point is not the optimum.
 
-(a) The intercept is penalised as well: it can no longer absorb the shift for nothing. (b) All ten features move, and ten
-clients, consecutive tenths of the shuffled rows (defaults first, before they are shuffled), answer with different strengths eps_k; the intercept is free.
+(a) The intercept is penalised as well: it can no longer absorb the shift for nothing. (b) All ten features move, and
+ten clients answer with different strengths eps_k; each has a tenth of the rows, which are put defaults first and then
+shuffled. The intercept is free.
 
     DPR(d; theta) = mean_k mean_i [log(1 + e^s) - y s] + (lam / 2) |penalised part of theta|^2,
     s = x_i.theta - eps_k d_S.theta_S
@@ -43,7 +44,7 @@ TINY = 1e-8
 
 
 class Ten(NamedTuple):
-    """A row of (b): gaps after steps 1, 10 and 24, risks at ERM, the last model and PO, accuracies there, |last - PO|."""
+    """A row of (b): gaps 1, 10 and 24; risks and accuracies at ERM, the last model and PO; |last - PO|."""
 
     lam: int  # times n
     strengths: tuple[float, ...]
@@ -70,13 +71,13 @@ TEN = {
     "10 / n, eps 0 to 1": Ten(10, even(1), (2.8, 3.5, 3.5), (1.36300, 1.36198, 0.63747), (0.590, 0.584, 0.655), 1.95),
 }
 GAP, ROUGH, FEW = 0.02, 0.25, 1e-4
-"""How near to the gaps, relative: those of two digits, of one digit; one below ``FEW`` need only be as small as that."""
+"""How near to the gaps, relative: those of two digits, of one; one below ``FEW`` need only be as small as that."""
 RISK_OF_TEN, ACCURACY, AWAY = 1e-5, 1e-3, 0.01
 """How near to the risks, the accuracies and, relative, |last - PO|."""
 
 
 class Benchmark(NamedTuple):
-    """Rows of the clients, (clients, n, 11), their strengths by feature, (clients, 11), and the penalty by coordinate."""
+    """Rows of the clients, (clients, n, 11), strengths by feature, (clients, 11), and the penalty by coordinate."""
 
     x: Array
     y: Array
@@ -131,7 +132,7 @@ def stable_point(here: Benchmark, theta: Array) -> Array:
 
 
 def retrain(here: Benchmark, count: int) -> tuple[list[Array], np.ndarray]:
-    """ERM and the models of ``count`` steps of RRM from it, and the lengths of the steps; it ends once they are tiny."""
+    """ERM and the models of ``count`` steps of RRM from it, and the steps' lengths; it ends once they are tiny."""
     models, gaps = [fitted(here, jnp.zeros(11), jnp.zeros(11))], [np.inf]
     while len(gaps) <= count and gaps[-1] > 1e-13:
         models.append(fitted(here, models[-1], models[-1]))

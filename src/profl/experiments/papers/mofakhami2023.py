@@ -187,8 +187,8 @@ ITEM = Item(
     title="A network and people who come back changed if rejected: one drop, then retraining is stable",
     paper={"delta": "0.1, 0.4, 0.7, 0.9", "rounds": 30, "hidden": "8, also 16, 32, 64"},
     settings={"delta": (0.1, 0.4, 0.7, 0.9), "rounds": 6, "first steps": 60_000, "most steps": 4000, "networks": 1},
-    why="Six rounds of one network (seed 0), with at most 60,000 steps of Adam at first and 4000 a round: full runs of "
-    "ten take hours. Printed accuracies after retraining are those of round 25.",
+    why="Six rounds of one network (seed 0), with at most 60,000 steps of Adam at first and 4000 a round: full runs "
+    "of ten take hours. Printed accuracies after retraining are those of round 25.",
     run=run,
     data=("credit",),
     work="mofakhami2023",
