@@ -168,7 +168,7 @@ ITEM = Item(
     work="brown2022",
     citation="Brown, Hod, Kalemaj: Performative prediction in a stateful world (AISTATS 2022)",
     finding="Delayed retraining is done after one; by degrees every gap is 0.3 of the one before: everyone's shift is "
-    "the same, and the intercept absorbs it. Who answers first gains. Delayed retraining gives the advantages on "
-    "record; plain retraining nearly, from gaps that are others from the first round on: the order of answering and "
-    "retraining within a round is not on record.",
+    "the same, and the intercept absorbs it. Who answers first gains. Gaps of plain retraining and the advantages "
+    "under delayed retraining are those on record; plain retraining's advantage of the second group is just out of "
+    "what was allowed.",
 )

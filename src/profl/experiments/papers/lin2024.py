@@ -107,10 +107,10 @@ def fitted(here: Worlds, draws: np.random.Generator, n: int) -> np.ndarray:
     return least(x.swapaxes(1, 2) @ x / n, fit[:, :SIZE], fit[:, SIZE:-1], fit[:, -1])
 
 
-def derivative_free(here: Worlds, draws: np.random.Generator, n: int) -> np.ndarray:
-    """DFO as in Miller et al. (2021): batches of 20, delta = 10, rate 0.01 / t, |theta| <= 10."""
-    theta = np.ones_like(here.b)
-    for t in range(1, n // 20 + 1):
+def derivative_free(here: Worlds, draws: np.random.Generator, sizes: tuple[int, ...]) -> list[np.ndarray]:
+    """DFO as in Miller et al. (2021), batches of 20, delta = 10, rate 0.01 / t: the models after so many samples."""
+    theta, seen = np.ones_like(here.b), []
+    for t in range(1, sizes[-1] // 20 + 1):
         u = draws.standard_normal(theta.shape)
         u /= np.linalg.norm(u, axis=1, keepdims=True)
         tried = np.repeat((theta + 10 * u)[:, None], 20, axis=1)
@@ -118,7 +118,9 @@ def derivative_free(here: Worlds, draws: np.random.Generator, n: int) -> np.ndar
         loss = np.mean((y - np.einsum("ind,ind->in", x, tried)) ** 2, 1) / 2
         theta = theta - 0.01 / t * SIZE / 10 * loss[:, None] * u
         theta *= np.minimum(1.0, 10 / np.linalg.norm(theta, axis=1, keepdims=True))
-    return theta
+        if 20 * t in sizes:
+            seen.append(theta)
+    return seen
 
 
 def greedy(here: Worlds, draws: np.random.Generator, sizes: tuple[int, ...]) -> list[np.ndarray]:
@@ -145,7 +147,7 @@ def run(trial: Trial) -> Found:
         best = here.risk(here.optimum(limit))
         ends = {
             "plug-in": np.stack([here.risk(plug_in(here, draws, n)) - best for n in sizes], 1),
-            "DFO": np.stack([here.risk(derivative_free(here, draws, n)) - best for n in sizes], 1),
+            "DFO": np.stack([here.risk(theta) - best for theta in derivative_free(here, draws, sizes)], 1),
             "greedy SGD": np.stack([here.risk(theta) - best for theta in greedy(here, draws, sizes)], 1),
         }
         floors[s] = here.risk(limit) - best
@@ -203,8 +205,10 @@ ITEM = Item(
     run=run,
     work="lin2024",
     citation="Lin, Zrnic: Plug-in performative optimization (ICML 2024)",
-    finding="Where the fit is right the plug-in's excess goes to zero, where it is a little wrong it is soon flat. At "
-    "s = 1 the model is so wrong that it is no help.",
+    finding="Where the fit is right the plug-in's excess goes to zero as 1 / n; where it is wrong it is soon flat, at "
+    "a floor that s sets. By the mean over trials plugging in is no help once s > 0: in a few trials, whose S is "
+    "nearly singular, the fitted minimum lies far out, where the bend is large, and no ball bounds it here. By the "
+    "median it is ahead at s = 0.25, and behind DFO and greedy SGD at s = 1.",
     changed="Medians took the place of means, a claim was dropped, greedy SGD was compared at s = 0 alone and cut to "
     "5,000 samples, all after results had been seen. Means, greedy SGD at every s and its 20,000 samples are back, "
     "and medians stay beside means; which claim was dropped is not on record.",
