@@ -217,12 +217,14 @@ def counter_examples() -> list[Claim]:
         "mean eps theta": lambda d, t: ((eps * d - t) ** 2 + 1) / 2,
         "theta x Exp(1)": lambda d, t: ((d - t) ** 2 + d**2) / 2,
     }
-    stable = {"point mass at eps theta": 0.0, "spread eps theta": mu, "mean eps theta": 0.0, "theta x Exp(1)": 3.0}
+    stable = {"point mass at eps theta": 0.0, "spread eps theta": mu, "mean eps theta": 0.0}
     best = {"spread eps theta": mu / (1 + eps**2), "mean eps theta": 0.0, "theta x Exp(1)": 0.0}
     claims = [
         at_most(f"{name}: gradient at the stable point, data held", abs(jax.grad(risks[name], 1)(at, at)), 1e-12)
         for name, at in stable.items()
     ]
+    every = [abs(jax.grad(risks["theta x Exp(1)"], 1)(at, at)) for at in (-2.0, 0.5, 3.0)]
+    claims.append(at_most("theta x Exp(1): gradient with data held, the largest of three models", max(every), 1e-12))
     claims += [
         at_most(
             f"{name}: gradient of the risk at the optimum", abs(jax.grad(lambda t, r=risks[name]: r(t, t))(at)), 1e-12
@@ -237,6 +239,10 @@ def counter_examples() -> list[Claim]:
     return [*claims, at_least("mean eps theta, eps = 1.5: |theta| after 20 retrainings from 1", theta, 1e3)]
 
 
+def least_curvature(risk: Any, size: int) -> float:
+    return float(np.linalg.eigvalsh(jax.hessian(risk)(jnp.ones(size))).min())
+
+
 def convexity() -> list[Claim]:
     """How convex the risk is where z = z0 + M theta, with loss gamma / 2 |theta|^2 - beta theta.z + gamma_z / 2 |z|^2.
 
@@ -244,19 +250,20 @@ def convexity() -> list[Claim]:
     gamma_z, gamma - 2 eps beta + gamma_z sigma_min(M)^2); M = eps I attains the latter's second form. And a spread
     that moves: z = mu + eps theta N(0, 1), where gamma = beta = gamma_z = 1.
     """
-    draws = np.random.default_rng(0)
-    above, plain, tight = [], [], []
+    draws, above, plain, tight, spread = np.random.default_rng(0), [], [], [], []
     for eps in np.linspace(0.05, 2.0, 40):
         gamma, beta, gamma_z = draws.uniform(0.5, 2.0, 3)
         for m in (draws.standard_normal((3, 3)), eps * np.eye(3)):
             m = m * eps / np.linalg.norm(m, 2)
-            risk = lambda t, m=m, g=gamma, b=beta, c=gamma_z: g / 2 * t @ t - b * t @ m @ t + c / 2 * (m @ t) @ (m @ t)  # noqa: E731
-            curved = float(np.linalg.eigvalsh(jax.hessian(risk)(jnp.ones(3))).min())
+            curved = least_curvature(
+                lambda t, m=m, g=gamma, b=beta, c=gamma_z: g / 2 * t @ t - b * t @ m @ t + c / 2 * (m @ t) @ (m @ t), 3
+            )
             moved = gamma - 2 * eps * beta + gamma_z * np.linalg.norm(m, -2) ** 2
             above.append(curved - max(gamma - beta**2 / gamma_z, moved))
             plain.append(curved - (gamma - 2 * eps * beta))
         tight.append(abs(curved - moved))
-    spread = [(1 + e**2) - max(0.0, 1 - 2 * e + e**2) for e in np.linspace(0.05, 2.0, 40)]
+        curved = least_curvature(lambda t, eps=eps: jnp.sum((2 - t) ** 2 + eps**2 * t**2) / 2, 1)
+        spread.append(curved - max(0.0, 1 - 2 * eps + eps**2))
     text = "location families: least curvature of the risk less"
     return [
         at_least(f"{text} gamma - 2 eps beta, the least of 80", min(plain), -1e-9),
