@@ -23,7 +23,7 @@ from profl.experiments.claims import Claim, at_least, at_most, close
 from profl.experiments.papers.credit import STRATEGIC, Rows
 from profl.typing import Array
 
-PENALISED: dict[Any, dict[float, tuple[float | None, float | None, float | None]]] = {
+PENALISED: dict[str, dict[float, tuple[float, float | None, float | None]]] = {
     "1000 / n": {
         1: (0.091, None, None),
         10: (0.60, 0.651616, 0.651368),
@@ -142,8 +142,9 @@ def retrain(here: Benchmark, count: int) -> tuple[list[Array], np.ndarray]:
 
 def variants(data: Rows, count: int) -> tuple[list[dict[str, Any]], list[Claim]]:
     """Both; RRM has ``count`` steps in (b), and six times as many in (a): it has converged then, or never will."""
-    tables, claims = zip(penalised(data, 6 * count), ten(data, count), strict=True)
-    return [row for table in tables for row in table], [claim for found in claims for claim in found]
+    table, claims = penalised(data, 6 * count)
+    of_clients = ten(data, count)
+    return table + of_clients[0], claims + of_clients[1]
 
 
 def penalised(data: Rows, count: int) -> tuple[list[dict[str, Any]], list[Claim]]:
@@ -176,7 +177,9 @@ def penalised(data: Rows, count: int) -> tuple[list[dict[str, Any]], list[Claim]
             if (name, eps) == ("1000 / n", 1):
                 first = np.asarray(models[0])
                 length = float(np.linalg.norm(first[list(STRATEGIC)]))
-                claims.append(close("intercept penalised: loss of ERM", here.risk(0 * ends[0], first), 0.652369, RISK))
+                claims.append(
+                    close("intercept penalised: loss of ERM", here.risk(jnp.zeros(11), models[0]), 0.652369, RISK)
+                )
                 claims.append(close("intercept penalised: |theta_S| of ERM", length, 0.047544, RISK))
     return table, claims
 
@@ -210,15 +213,7 @@ def of_ten(text: str, known: Ten, gaps: np.ndarray, risks: Any, accuracies: Any,
             near = close(f"{text}: gap {t} of RRM", gaps[t], gap, gap * (ROUGH if gap < 0.1 else GAP))
             claims.append(near if gap > FEW else at_most(f"{text}: gap {t} of RRM", gaps[t], FEW))
     points = ("ERM", "RRM's last model", "PO")
-    return [
-        *claims,
-        *(
-            close(f"{text}: risk at {p}", *pair, RISK_OF_TEN)
-            for p, *pair in zip(points, risks, known.risks, strict=True)
-        ),
-        *(
-            close(f"{text}: accuracy at {p}", *pair, ACCURACY)
-            for p, *pair in zip(points, accuracies, known.accuracies, strict=True)
-        ),
-        close(f"{text}: |RRM's last model - PO|", away, known.away, AWAY * known.away + 5e-4),
-    ]
+    for point, risk, at, accuracy, share in zip(points, risks, known.risks, accuracies, known.accuracies, strict=True):
+        claims.append(close(f"{text}: risk at {point}", risk, at, RISK_OF_TEN))
+        claims.append(close(f"{text}: accuracy at {point}", accuracy, share, ACCURACY))
+    return [*claims, close(f"{text}: |RRM's last model - PO|", away, known.away, AWAY * known.away + 5e-4)]
