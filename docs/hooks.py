@@ -13,12 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from profl.results import markdown
+from profl.results.cells import tally
 from profl.results.plots import plot_panels
 from profl.results.report import write_report
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 DATA = DOCS / "results.json"
+PAPER = "profl2024"
+"""The paper itself; all other works are the field's."""
+POINTS = 60
+"""Of a stored line, which a figure on a page cannot show more of."""
 
 
 def on_pre_build(config: Any) -> None:
@@ -35,10 +40,14 @@ def on_pre_build(config: Any) -> None:
 def on_page_markdown(text: str, page: Any, **_: Any) -> str:
     """Fill in what a page asks for with ``<!-- results: NAME -->``, and the guide for contributors."""
     stored = json.loads(DATA.read_text(encoding="utf-8"))
+    own = [result for result in stored["items"] if result["work"] == PAPER]
+    others = [result for result in stored["items"] if result["work"] != PAPER]
     makers = {
-        "summary": lambda: markdown.summary(stored["items"]),
-        "claims": lambda: markdown.claims(stored["items"]),
-        "items": lambda: items(stored["items"]),
+        "summary": lambda: markdown.summary(own),
+        "claims": lambda: markdown.claims(own),
+        "items": lambda: items(own),
+        "papers": lambda: markdown.papers(others),
+        "field": lambda: markdown.field(others),
         "bound": lambda: markdown.rows(stored["theory"]["rows"]),
         "constants": lambda: markdown.rows([stored["theory"]["constants"]]),
     }
@@ -64,9 +73,20 @@ def items(results: list[dict[str, Any]]) -> str:
 
 
 def readme(text: str, results: list[dict[str, Any]]) -> str:
-    """The README with its summary made again."""
-    block = f"<!-- reproduced -->\n{markdown.summary(results)}\n<!-- /reproduced -->"
+    """The README with its table of papers made again."""
+    told = tally(claim for result in results for claim in result["claims"])
+    block = f"<!-- reproduced -->\n{told}.\n\n{markdown.papers(results)}\n<!-- /reproduced -->"
     return re.sub(r"<!-- reproduced -->.*<!-- /reproduced -->", lambda _: block, text, flags=re.DOTALL)
+
+
+def thinned(panel: dict[str, Any]) -> dict[str, Any]:
+    """A panel whose lines have at most ``POINTS`` points, the first and the last among them."""
+    lines = []
+    for line in panel["lines"]:
+        last = len(line["x"]) - 1
+        kept = sorted({round(i * last / (POINTS - 1)) for i in range(POINTS)})
+        lines.append(line | {name: [line[name][i] for i in kept] for name in ("x", "mean", "low", "high")})
+    return panel | {"lines": lines}
 
 
 def collect(directory: Path) -> None:
@@ -75,7 +95,7 @@ def collect(directory: Path) -> None:
     from profl.experiments.pages import landscapes
     from profl.experiments.reproduce import read_all
 
-    found = read_all(directory)
+    found = [result | {"panels": [thinned(panel) for panel in result["panels"]]} for result in read_all(directory)]
     stored = {"items": found, "landscapes": landscapes(directory), "theory": beside_the_bound(found)}
     DATA.write_text(json.dumps(stored, separators=(",", ":"), allow_nan=False) + "\n", encoding="utf-8")
     plot_panels(stored["landscapes"], [DOCS / "landscape.png"])

@@ -15,7 +15,8 @@ from profl.algorithms import ALGORITHMS
 from profl.cases import CASES
 from profl.client.filters import FILTERS
 from profl.client.jacobian import ESTIMATORS
-from profl.experiments.paper import ITEMS
+from profl.experiments import paper
+from profl.experiments.reproduce import ITEMS
 from profl.server.attacks import ATTACKS
 from profl.server.rules import RULES
 from tests.made import made_adult
@@ -39,7 +40,10 @@ def hooks():
 
 
 def test_the_stored_results_are_whole(stored):
-    assert [result["item"] for result in stored["items"]] == list(ITEMS)
+    """Those of the paper, and of the field's papers as many as are stored, in their order."""
+    names = [result["item"] for result in stored["items"]]
+    assert names[: len(paper.ITEMS)] == list(paper.ITEMS)
+    assert names == [name for name in ITEMS if name in names]
     for result in stored["items"]:
         assert result["seed_list"] == list(range(10)), result["item"]
         assert not result["quick"]
@@ -54,6 +58,31 @@ def test_the_stored_results_were_made_with_the_settings_of_today(stored):
 def test_the_readme_shows_them(stored, hooks):
     text = (ROOT / "README.md").read_text()
     assert hooks.readme(text, stored["items"]) == text
+
+
+def test_every_paper_has_its_part_of_the_page(stored, hooks, monkeypatch, tmp_path):
+    """Counts by verdict, what does not hold, what was found and changed; the paper itself is not among the field's."""
+    other = {"work": "other2020", "citation": "Other (2020)", "finding": "Found so.", "changed": "A tolerance."}
+    claim = {"expected": "at most 1", "measured": 2.0, "threshold": 1.0, "paper": "", "far": ""}
+    claims = [{"claim": "one", "holds": True} | claim, {"claim": "two", "holds": False} | claim]
+    items = [*stored["items"], stored["items"][0] | other | {"item": "other2020", "claims": claims}]
+    monkeypatch.setattr(hooks, "DATA", tmp_path / "results.json")
+    hooks.DATA.write_text(json.dumps(stored | {"items": items}))
+    papers, field = (hooks.on_page_markdown(f"<!-- results: {name} -->", None) for name in ("papers", "field"))
+    assert papers.splitlines()[2:] == ["| other2020 | Other (2020) | 1 of 2 |  | 1 |"]
+    for text in ("### Other (2020)", "Found so.", "seen: A tolerance.", "These do not hold:\n\n- two: 2, expected at"):
+        assert text in field
+    assert "other2020" not in hooks.on_page_markdown("<!-- results: summary -->", None)
+    assert "| profl2024 |" in hooks.readme("<!-- reproduced --><!-- /reproduced -->", items)
+
+
+def test_stored_lines_are_thin_and_keep_their_ends(hooks):
+    line = {"label": "PFL"} | {name: list(range(500)) for name in ("x", "mean", "low", "high")}
+    kept = hooks.thinned({"title": "made", "lines": [line]})["lines"][0]
+    assert len(kept["x"]) == hooks.POINTS
+    assert (kept["x"][0], kept["mean"][-1]) == (0, 499)
+    short = {"title": "made", "lines": [line | {name: [1.0, 2.0] for name in ("x", "mean", "low", "high")}]}
+    assert hooks.thinned(short) == short
 
 
 def test_every_page_asks_for_something_that_exists(hooks):

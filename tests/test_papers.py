@@ -14,6 +14,7 @@ from profl.experiments.paper.item import Trial
 from profl.experiments.papers import (
     ITEMS,
     brown2022,
+    credit_gaps,
     cyffers2024,
     izzo2021,
     izzo2022,
@@ -157,6 +158,20 @@ def test_exact_retraining_settles_in_one_step_and_an_early_stop_does_not(made):
     assert stopped.min() > 1e-6
 
 
+def test_variants_of_the_credit_benchmark_have_a_gap(made):
+    """Where clients differ, the optimum is not the stable point, at which retraining ends."""
+    with jax.enable_x64(True):
+        x, y = jnp.asarray(made.x).reshape(2, 100, 11), jnp.asarray(made.y).reshape(2, 100)
+        moves = jnp.array([[0.1], [0.5]]) * jnp.ones(11).at[-1].set(0.0)
+        here = credit_gaps.Benchmark(x, y, moves, jnp.full(11, 0.1).at[-1].set(0.0))
+        models, gaps = credit_gaps.retrain(here, 40)
+        stable, best = credit_gaps.stable_point(here, models[-1]), credit_gaps.optimum(here, models[-1])
+        assert np.max(np.abs(jax.grad(lambda theta: here.risk(theta, theta))(best))) < 1e-10
+        assert here.risk(best, best) < here.risk(stable, stable) - 1e-5
+    assert np.linalg.norm(models[-1] - stable) < 1e-6
+    assert gaps[-1] < 1e-6 < gaps[0]
+
+
 def test_the_notebooks_gaps_on_real_people():
     """eps = 1: 0.11436 and then 0.00284, after a first fit of 1872 steps."""
     try:
@@ -210,6 +225,11 @@ def test_two_stages_come_nearer_with_more_samples():
     assert many < few / 3
 
 
+def test_the_risk_is_as_convex_as_the_theory_says():
+    with jax.enable_x64(True):
+        assert all(claim.holds for claim in miller2021.convexity())
+
+
 def test_a_bend_sets_the_floor_of_plugging_in():
     """The optimum is flat; without a bend the limit of plugging in is the optimum, with one it is not."""
     for s in (0.0, 1.0):
@@ -255,6 +275,7 @@ def test_the_push_forward_gradient_classifies_best():
         for name in ("RP", "RRGD", "RGD")
     }
     assert ends["RP"] > ends["RRGD"] + 0.01 > ends["RGD"] + 0.01
+    assert cyffers2024.held_slope((2, -2)) < 1e-12
 
 
 # -- Mofakhami et al. 2023, Khorsandi et al. 2025

@@ -50,6 +50,12 @@ def written(results):
     return results / "report.html"
 
 
+def test_the_page_says_what_was_found_and_changed(results):
+    found = work.read(results / "table1.json") | {"finding": "Found so.", "changed": "1 < 2 now."}
+    assert "<p>Found so.</p>\n<p>Changed after results had been seen: 1 &lt; 2 now.</p>" in page([found])
+    assert "Changed after" not in page([work.read(results / "fig2a.json")])
+
+
 def test_reproduce_writes_the_page_too(results, tmp_path, monkeypatch):
     monkeypatch.setattr(work, "ITEMS", {"table1": made_item("table1", [])})
     shutil.copy(results / "landscape.json", tmp_path)
@@ -69,7 +75,7 @@ def test_the_page_says_what_holds_and_what_does_not(written):
     text = written.read_text()
     assert "2 of 3 claims hold" in text
     assert "Does not hold:" in text
-    for words in ("title of fig2a", "Figure 4d", "the paper&#x27;s row", "jax 0.", "made"):
+    for words in (work.ITEMS["fig2a"].title, "Figure 4d", "the paper&#x27;s row", "jax 0.", "made"):
         assert words in text, words
 
 

@@ -183,6 +183,20 @@ def test_a_claim_that_holds_in_direction_alone_is_named_and_does_not_exit_1(made
     assert "in direction, 55 times smaller: fig3a: a bias" in result.output
 
 
+def test_what_was_changed_after_results_were_seen_is_said_wherever_a_result_is(made, tmp_path):
+    """In the terminal, of one item and of several, and in the file; the words are today's, though the run is kept."""
+    items, ran = made
+    items["fig2a"] = dataclasses.replace(items["fig2a"], changed="A tolerance, from 1 to 2.", finding="Found so.")
+    assert "fig2a: Changed after results had been seen: A tolerance" in call("all", "--out", tmp_path).output
+    items["fig2a"] = dataclasses.replace(items["fig2a"], changed="Nothing but words.")
+    shown = call("fig2a", "--out", tmp_path).output
+    assert "Changed after results had been seen: Nothing but words." in shown
+    assert "Found so." in shown
+    assert len(ran) == 3
+    assert work.read_all(tmp_path)[1]["changed"] == "Nothing but words."
+    assert "Changed" not in call("table1").output
+
+
 @pytest.mark.parametrize(("measured", "holds", "far"), [(1.0, True, ""), (1.1, True, "off by 0.1"), (0.8, False, "")])
 def test_a_figure_is_close_or_only_on_the_right_side(measured, holds, far):
     claim = close("a figure", measured, 1.0, 0.05, direction=measured > 0.9)

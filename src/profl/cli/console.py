@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from profl.results.cells import cell, verdict
+from profl.results.cells import cell, changed, verdict
 from profl.results.record import Run
 from profl.results.tables import comparison, figures
 from profl.storage.atomic import write_json
@@ -32,6 +32,9 @@ def print_item(console: Console, found: dict[str, Any]) -> None:
             table.add_row(*[cell(row.get(column, "")) for column in columns])
         console.print(table)
     print_claims(console, [found])
+    for text in (found.get("finding"), found.get("why"), changed(found)):
+        if text:
+            console.print(text, markup=False, highlight=False)
     console.print(f"{found['seeds']} seeds, {found['seconds']:.0f} s")
 
 

@@ -18,7 +18,7 @@ from profl.experiments import reproduce as work
 from profl.experiments.paper.item import Item
 from profl.experiments.seconds import SECONDS
 from profl.progress import progress_bar
-from profl.results.cells import tally, verdict
+from profl.results.cells import changed, tally, verdict
 
 QUICK_SEEDS = "0-1"
 
@@ -146,3 +146,6 @@ def show(console: Console, results: list[dict[str, Any]]) -> None:
             console.print(f"does not hold: {name}", style="red", markup=False, highlight=False)
         elif found != "yes":
             console.print(f"{found}: {name}", style="yellow", markup=False, highlight=False)
+    for result in results:
+        if result["changed"]:
+            console.print(f"{result['item']}: {changed(result)}", style="yellow", markup=False, highlight=False)

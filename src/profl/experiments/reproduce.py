@@ -4,9 +4,10 @@ A result is
 
     {"item", "title", "quick", "seeds", "seed_list", "seconds", "settings", "paper_row", "why", "versions",
      "rows": [...], "claims": [{"claim", "expected", "measured", "threshold", "holds", "paper", "far"}],
-     "panels": [...], "work", "citation"}
+     "panels": [...], "work", "citation", "finding", "changed"}
 
-``work`` is the paper that an item is from; its name stands for all of its items.
+``work`` is the paper that an item is from; its name stands for all of its items. What is said of a result (``words``)
+is always the item's of today, what was measured is the file's.
 
 It is found again when it was made by this version of profl with the same settings, seeds and length. Files are
 written whole or not at all, so a run that was cut off goes on with the item it was at.
@@ -125,19 +126,21 @@ def run(item: Item, seeds: Sequence[int], quick: bool = False) -> dict[str, Any]
     return plain(
         identity(item, seeds, quick)
         | {
-            "title": item.title,
-            "work": item.work,
-            "citation": item.citation,
             "seeds": len(seeds),
             "seconds": time.perf_counter() - started,
-            "paper_row": item.paper,
-            "why": item.why,
             "versions": versions(),
             "rows": found.rows,
             "claims": [claim._asdict() for claim in found.claims],
             "panels": found.panels,
         }
+        | words(item)
     )
+
+
+def words(item: Item) -> dict[str, Any]:
+    """What is said of an item's results."""
+    said = ("title", "work", "citation", "why", "finding", "changed")
+    return plain({name: getattr(item, name) for name in said} | {"paper_row": item.paper})
 
 
 def identity(item: Item, seeds: Sequence[int], quick: bool) -> dict[str, Any]:
@@ -152,7 +155,7 @@ def find(out: Path, item: Item, seeds: Sequence[int], quick: bool) -> dict[str, 
     if found is None or found["versions"]["profl"] != versions()["profl"]:
         return None
     wanted = identity(item, seeds, quick)
-    return found if {key: found[key] for key in wanted} == wanted else None
+    return found | words(item) if {key: found[key] for key in wanted} == wanted else None
 
 
 def read(path: Path) -> dict[str, Any] | None:
@@ -170,7 +173,7 @@ def read_all(out: Path) -> list[dict[str, Any]]:
     """Every result in a directory, in the paper's order."""
     if not out.is_dir():
         raise checks.InputError(f"no results in {out}: no such directory; make them with: profl reproduce --out {out}")
-    found = [result for name in ITEMS if (result := read(out / f"{name}.json"))]
+    found = [result | words(item) for name, item in ITEMS.items() if (result := read(out / f"{name}.json"))]
     if not found:
         raise checks.InputError(f"no results in {out}; make them with: profl reproduce --out {out}")
     return found

@@ -55,6 +55,15 @@ def tally(claims: Iterable[dict[str, Any]]) -> str:
     return f"{verdicts.count('yes')} of {len(verdicts)} claims hold" + (f", {far} in direction" if far else "")
 
 
+def changed(result: dict[str, Any]) -> str:
+    """What was changed in a reproduced result's claims once results had been seen; nothing where all was fixed before.
+
+    >>> changed({"changed": "A tolerance, from 1 to 2."}), changed({})
+    ('Changed after results had been seen: A tolerance, from 1 to 2.', '')
+    """
+    return f"Changed after results had been seen: {result['changed']}" if result.get("changed") else ""
+
+
 def count(value: float) -> str:
     """A number of things: whole, with separators.
 

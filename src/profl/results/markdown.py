@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from profl.results.cells import cell, tally, verdict
+from profl.results.cells import cell, changed, tally, verdict
 
 Result = dict[str, Any]
 
@@ -17,19 +17,63 @@ def summary(results: Sequence[Result]) -> str:
     ]
     text = tally(claim for result in results for claim in result["claims"])
     text += ".\n\n" + table(["item", "what it shows", "claims that hold"], lines)
-    named = [(result["item"], claim) for result in results for claim in result["claims"]]
+    return "\n\n".join(
+        [text, *misses([(f"{result['item']}, ", claim) for result in results for claim in result["claims"]])]
+    )
+
+
+def misses(named: Sequence[tuple[str, Result]]) -> list[str]:
+    """Claims that hold in direction only, and those that do not; ``named`` has what stands before a claim, and it."""
     far = [
-        f"- {item}, {claim['claim']}: {cell(claim['measured'])}, {claim['far']} (printed: {claim['paper'] or '-'})"
+        f"- {item}{claim['claim']}: {cell(claim['measured'])}, {claim['far']} "
+        f"({'printed: ' + claim['paper'] if claim['paper'] else 'expected ' + claim['expected']})"
         for item, claim in named
         if verdict(claim).startswith("in direction")
     ]
     failed = [
-        f"- {item}, {claim['claim']}: {cell(claim['measured'])}, expected {claim['expected']}"
+        f"- {item}{claim['claim']}: {cell(claim['measured'])}, expected {claim['expected']}"
         for item, claim in named
         if not claim["holds"]
     ]
-    text += "\n\nThese hold in direction, far from the printed figure:\n\n" + "\n".join(far) if far else ""
-    return text + ("\n\nThese do not hold:\n\n" + "\n".join(failed) if failed else "")
+    said = [("These hold in direction, far from the figure:", far), ("These do not hold:", failed)]
+    return [f"{line}\n\n" + "\n".join(claims) for line, claims in said if claims]
+
+
+def papers(results: Sequence[Result]) -> str:
+    """One line per paper: how many of its claims hold, hold in direction, do not, and whether any were changed."""
+    lines = []
+    for work in by_paper(results):
+        found = [verdict(claim) for result in work for claim in result["claims"]]
+        far = sum(each.startswith("in direction") for each in found)
+        counts = [f"{found.count('yes')} of {len(found)}", str(far or ""), str(found.count("no") or "")]
+        lines.append([work[0]["work"], work[0]["citation"], *counts])
+    return table(["name", "paper", "claims that hold", "in direction", "not"], lines)
+
+
+def field(results: Sequence[Result]) -> str:
+    """Every paper under its citation: what came out, what was changed, what does not hold, a picture, and its rows."""
+    return "\n\n".join(
+        "\n\n".join(
+            text
+            for text in (
+                f"### {result['citation']}",
+                f"`profl reproduce {result['item']}`: {tally(result['claims'])}.",
+                result["finding"],
+                changed(result),
+                *misses([("", claim) for claim in result["claims"]]),
+                f"![{result['title']}](figures/{result['item']}.png)",
+                item(result),
+            )
+            if text
+        )
+        for result in results
+    )
+
+
+def by_paper(results: Sequence[Result]) -> list[list[Result]]:
+    """Results by the paper they are from, in their order."""
+    names = dict.fromkeys(result["work"] for result in results)
+    return [[result for result in results if result["work"] == name] for name in names]
 
 
 def claims(results: Sequence[Result]) -> str:

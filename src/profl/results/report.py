@@ -13,7 +13,8 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from profl.results.cells import cell, tally, verdict
+from profl.results.cells import cell, changed, tally, verdict
+from profl.results.markdown import by_paper
 from profl.results.plots import colours
 from profl.storage.atomic import atomic
 
@@ -22,9 +23,9 @@ Result = dict[str, Any]
 INTRODUCTION = (
     "Tables and figures of <em>ProFL: Performative Robust Optimal Federated Learning</em> and of the field's other "
     "papers, run again from scratch with profl. Each claim has a threshold and the figure that was measured; where a "
-    "claim does not hold, or holds in direction but far from the printed figure, this page says so. Lines are means "
-    "over seeds, bands reach from the lowest seed to the highest. Tap a name below a figure to hide its line, point at "
-    "a figure to read values."
+    "claim does not hold, holds in direction but far from the printed figure, or was changed after results had been "
+    "seen, this page says so. Lines are means over seeds, bands reach from the lowest seed to the highest. Tap a name "
+    "below a figure to hide its line, point at a figure to read values."
 )
 LANDSCAPE = (
     "Left to right: the model that was deployed, which decides what data come in. Bottom to top: the model that is "
@@ -47,7 +48,7 @@ def page(results: Sequence[Result], landscapes: Sequence[Result] = ()) -> str:
     sections = []
     if landscapes:
         sections.append(_landscape_section(landscapes, panels))
-    for work in _works(results):
+    for work in by_paper(results):
         sections += [_paper(work), *(_section(result, panels) for result in work)]
     return "\n".join(
         [
@@ -65,12 +66,6 @@ def page(results: Sequence[Result], landscapes: Sequence[Result] = ()) -> str:
             "</body></html>\n",
         ]
     )
-
-
-def _works(results: Sequence[Result]) -> list[list[Result]]:
-    """Results by the paper they are from."""
-    names = dict.fromkeys(result["work"] for result in results)
-    return [[result for result in results if result["work"] == name] for name in names]
 
 
 def _paper(results: Sequence[Result]) -> str:
@@ -112,7 +107,7 @@ def _contents(results: Sequence[Result], landscape: bool) -> str:
         f'<li><a href="#paper-{escape(work[0]["work"])}">{escape(work[0]["citation"])}</a>: {_tally(work)} '
         + "".join(f'<a href="#{result["item"]}">{result["item"]}</a>' for result in work)
         + "</li>"
-        for work in _works(results)
+        for work in by_paper(results)
     ]
     return f"<nav><ul>{''.join(first + lines)}</ul></nav>"
 
@@ -152,6 +147,7 @@ def _section(result: Result, panels: dict[str, Any]) -> str:
     return "\n".join(
         [
             f'<section id="{name}"><h2>{_title(name)}</h2><p>{escape(result["title"])}.</p>',
+            *(f"<p>{escape(text)}</p>" for text in (result.get("finding"), changed(result)) if text),
             f'<div class="panels">{figure}</div>',
             f'<p class="{"no" if failed else "yes"}">{_tally([result])}</p>' + (f"<ul>{misses}</ul>" if misses else ""),
             _table(columns, rows, numeric),

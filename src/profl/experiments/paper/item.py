@@ -40,6 +40,8 @@ class Item:
       data: the real data sets it needs.
       work: the paper it is from, as on the command line; ``citation``: who wrote that.
       short: settings of the quick form that are not the full one's; the rounds are cut by themselves.
+      finding: what came out, and why it is another than what the paper shows, where it is.
+      changed: what was changed after results had been seen, and why; nothing where all was fixed before.
     """
 
     name: str
@@ -52,6 +54,8 @@ class Item:
     work: str = "profl2024"
     citation: str = "Zheng, Xie, Tan, Yener, Zhang: ProFL, performative robust optimal federated learning (2024)"
     short: dict[str, Any] = field(default_factory=dict)
+    finding: str = ""
+    changed: str = ""
 
     def trial(self, seeds: Iterable[int], quick: bool = False) -> Trial:
         """What to run; ``quick`` cuts the rounds, which shows the form of the result and proves nothing."""

@@ -10,7 +10,7 @@ import numpy as np
 from profl.algorithms import pofl, prm, rgd
 from profl.algorithms.method import Method
 from profl.engines.compiled.simulate import simulate
-from profl.experiments.claims import Claim, at_most
+from profl.experiments.claims import Claim, at_most, close
 from profl.experiments.paper.item import Found, Item
 from profl.experiments.paper.measures import panel
 from profl.experiments.paper.trial import Trial
@@ -31,6 +31,9 @@ LEARN = ("SPGD", "PoFL (tracking)", "PRM")
 SAME = 1e-3
 """How far an optimum may be from the closed form: numbers are given to four or five digits."""
 PAPER = {"bottleneck": {"RGD": "-0.019", "PGD": "-0.053", "SPGD": "-0.168; -0.192 where it knows the bottleneck"}}
+RUN = {"RGD": -0.019, "PGD": -0.053, "SPGD": -0.168}
+TENTH = 0.0209
+"""What the authors' script ends at in the bottleneck, and how near to it: a tenth of what the optimum gains."""
 BEST = -0.192
 """The best long-run loss in the bottleneck: that of the authors' method which knows that only theta.mu counts."""
 
@@ -62,6 +65,17 @@ def run(trial: Trial) -> Found:
         rows += table(world, world, outcome)
         claims += [closed_form(world, outcome), *below(world, outcome)]
         if world == "bottleneck":
+            claims.append(close("bottleneck: risk at the optimum", outcome.best(), -0.20929, 1e-5))
+            claims += [
+                close(
+                    f"bottleneck: long-run loss of {label}",
+                    outcome.ended(label),
+                    figure,
+                    TENTH,
+                    outcome.ended(label) < 0,
+                )
+                for label, figure in RUN.items()
+            ]
             claims += [
                 at_most(f"bottleneck: long-run loss of {method}", outcome.ended(method), BEST, paper=f"{BEST}")
                 for method in ("PoFL (tracking)", "PRM")
@@ -205,4 +219,10 @@ ITEM = Item(
     run=run,
     work="izzo2022",
     citation="Izzo, Zou, Ying: How to learn when data gradually reacts to your model (AISTATS 2022)",
+    finding="The paper's claim holds in every world: its method ends below RGD and PGD. RGD that sees the penalty, "
+    "which the authors' leaves out, does as well in the bottleneck as their best. PoFL with tracking does not do what "
+    "is asked of it where the rate at which people settle depends on where they are (nonlinear), nor where their "
+    "state swings (oscillating): its memories are constant and never negative. The authors' DFO is left out.",
+    changed="What the authors' script ends at in the bottleneck became claims after results had been seen; the "
+    "tolerance is that of izzo2021, a tenth of what the optimum gains.",
 )

@@ -151,8 +151,9 @@ def recorded(variances: tuple[float, float], found: dict[int, np.ndarray], at: n
         name = f"variances {variances}: least ratio of the last gaps, E = 10 over 5 and 5 over 1"
         claims.append(at_least(name, min(last[2] / last[1], last[1] / last[0]), 1.0, paper="slower at the end"))
     rounds = {local: at[np.argmax(gap.mean(0) < 30)] / local for local, gap in found.items()}
-    name = f"variances {variances}: rounds to a gap of 30, E = 5 over 1"
-    claims.append(at_most(name, rounds[5] / rounds[1], 1.0, paper="faster in rounds"))
+    for more, less in ((5, 1), (10, 5)):
+        name = f"variances {variances}: rounds to a gap of 30, E = {more} over {less}"
+        claims.append(at_most(name, rounds[more] / rounds[less], 1.0, paper="faster in rounds"))
     return claims
 
 
@@ -208,5 +209,8 @@ ITEM = Item(
     data=("credit",),
     work="jin2024",
     citation="Jin et al.: Performative federated learning (AAAI 2024)",
+    finding="With one step between averages the gap is its formula however much clients differ; with more, local "
+    "drift is left, which vanishes with the rate. On credit stable point and optimum hardly differ: every person's "
+    "shift is nearly the same.",
     short={"rounds": 1000},
 )

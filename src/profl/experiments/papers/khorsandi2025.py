@@ -112,5 +112,7 @@ ITEM = Item(
     data=("credit",),
     work="khorsandi2025",
     citation="Khorsandi et al.: Tight lower bounds and improved convergence in performative prediction (NeurIPS 2025)",
+    finding="Two snapshots together shift less than one alone, with the network about as printed ('nearly halves') "
+    "and in ride share by more. The toy of the paper's lower bound is not redone: its loss is not at hand.",
     short={"network's rounds": 3, "first steps": 20, "most steps": 5},
 )

@@ -13,7 +13,7 @@ first axis.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,8 +26,8 @@ from profl.experiments.papers.lines import line
 SIZE, NOISE = 20, 0.01
 SLOPE = 0.15
 """How far from -1 the slope of log excess against log n may be at s = 0."""
-ENOUGH = 5000
-"""Samples of greedy SGD, which is soon where it stays."""
+BEHIND, EARLY = 10.0, 1.5
+"""At s = 0 greedy SGD's excess is at least so many times plug-in's; and what it has of its last after a tenth."""
 FLAT = 1.5
 """With s > 0 the excess at the most samples is at most this times the floor of infinitely many."""
 
@@ -107,10 +107,10 @@ def fitted(here: Worlds, draws: np.random.Generator, n: int) -> np.ndarray:
     return least(x.swapaxes(1, 2) @ x / n, fit[:, :SIZE], fit[:, SIZE:-1], fit[:, -1])
 
 
-def derivative_free(here: Worlds, draws: np.random.Generator, n: int) -> np.ndarray:
-    """DFO as in Miller et al. (2021): batches of 20, delta = 10, rate 0.01 / t, |theta| <= 10."""
-    theta = np.ones_like(here.b)
-    for t in range(1, n // 20 + 1):
+def derivative_free(here: Worlds, draws: np.random.Generator, sizes: tuple[int, ...]) -> list[np.ndarray]:
+    """DFO as in Miller et al. (2021), batches of 20, delta = 10, rate 0.01 / t: the models after so many samples."""
+    theta, seen = np.ones_like(here.b), []
+    for t in range(1, sizes[-1] // 20 + 1):
         u = draws.standard_normal(theta.shape)
         u /= np.linalg.norm(u, axis=1, keepdims=True)
         tried = np.repeat((theta + 10 * u)[:, None], 20, axis=1)
@@ -118,17 +118,21 @@ def derivative_free(here: Worlds, draws: np.random.Generator, n: int) -> np.ndar
         loss = np.mean((y - np.einsum("ind,ind->in", x, tried)) ** 2, 1) / 2
         theta = theta - 0.01 / t * SIZE / 10 * loss[:, None] * u
         theta *= np.minimum(1.0, 10 / np.linalg.norm(theta, axis=1, keepdims=True))
-    return theta
+        if 20 * t in sizes:
+            seen.append(theta)
+    return seen
 
 
-def greedy(here: Worlds, draws: np.random.Generator, n: int) -> np.ndarray:
-    """SGD that deploys after every sample, rate 1 / sqrt t."""
-    theta = np.ones_like(here.b)
-    for t in range(1, n + 1):
+def greedy(here: Worlds, draws: np.random.Generator, sizes: tuple[int, ...]) -> list[np.ndarray]:
+    """SGD that deploys after every sample, rate 1 / sqrt t: the models after so many samples."""
+    theta, seen = np.ones_like(here.b), []
+    for t in range(1, sizes[-1] + 1):
         x, y = here.sample(draws, theta[:, None])
         off = np.sum(theta * x[:, 0], 1) - y[:, 0]
         theta = theta - off[:, None] * x[:, 0] / np.sqrt(t)
-    return theta
+        if t in sizes:
+            seen.append(theta)
+    return seen
 
 
 def run(trial: Trial) -> Found:
@@ -141,43 +145,53 @@ def run(trial: Trial) -> Found:
         here = worlds(draws, trials, s)
         limit = least(here.spread, here.b, here.m, np.zeros(trials))
         best = here.risk(here.optimum(limit))
-        plugged = np.stack([here.risk(plug_in(here, draws, n)) - best for n in sizes], 1)
-        free = here.risk(derivative_free(here, draws, sizes[-1])) - best
-        steps = here.risk(greedy(here, draws, min(sizes[-1], ENOUGH))) - best
-        floors[s] = float(np.median(here.risk(limit) - best))
         ends = {
-            "plug-in": plugged[:, -1],
-            "DFO": free,
-            "greedy SGD": steps,
-            "plug-in, n without end": here.risk(limit) - best,
+            "plug-in": np.stack([here.risk(plug_in(here, draws, n)) - best for n in sizes], 1),
+            "DFO": np.stack([here.risk(theta) - best for theta in derivative_free(here, draws, sizes)], 1),
+            "greedy SGD": np.stack([here.risk(theta) - best for theta in greedy(here, draws, sizes)], 1),
         }
-        table += [
-            {"s": s, "method": name, "excess": gap.mean(), "median": np.median(gap)} for name, gap in ends.items()
-        ]
-        claims += of_size(s, sizes, np.median(plugged, 0), floors[s])
-        ratio = np.median(plugged[:, -1]) / np.median(free)
-        claims.append(at_most(f"s = {s}: plug-in's median excess over DFO's, same samples", ratio, 1.0, paper="below"))
-        if s == 0:
-            behind = np.median(steps) / np.median(plugged[:, -1])
-            claims.append(
-                at_least("s = 0: greedy SGD's median excess over plug-in's", behind, 10.0, paper="suboptimal")
-            )
-        lines = [line("plug-in", "two_stage", sizes, plugged)] if len(sizes) > 1 else []
-        ends = {"DFO": free, "greedy SGD": steps}
-        lines += [line(name, name, [sizes[0], most], np.repeat(gap[:, None], 2, 1)) for name, gap in ends.items()]
+        floors[s] = here.risk(limit) - best
+        last = {name: gap[:, -1] for name, gap in ends.items()} | {"plug-in, n without end": floors[s]}
+        table += [{"s": s, "method": name, "excess": g.mean(), "median": np.median(g)} for name, g in last.items()]
+        for over in (np.mean, np.median):
+            claims += compared(s, sizes, {name: over(gap, 0) for name, gap in ends.items()}, over(floors[s]), over)
+        lines = [line(name, name, sizes, gap) for name, gap in ends.items()] if len(sizes) > 1 else []
         panels.append(panel(f"s = {s}", lines, {}, "PR - PR(PO)", x="samples", scale="log"))
-    claims.append(at_least("floor at s = 1 over that at 0.25", floors[1] / floors[0.25], 1.0, paper="grows with s"))
+    for over in (np.mean, np.median):
+        ratio = over(floors[1]) / over(floors[0.25])
+        name = f"floor at s = 1 over that at 0.25, {over.__name__}"
+        claims.append(at_least(name, ratio, 1.0, paper="grows with s"))
     return Found(table, claims, panels)
 
 
-def of_size(s: float, sizes: tuple[int, ...], excess: np.ndarray, floor: float) -> list[Claim]:
-    """As 1 / n where the fit is right; flat at the floor, after falling to it, where it is not."""
+def compared(s: float, sizes: tuple[int, ...], found: dict[str, np.ndarray], floor: float, over: Any) -> list[Claim]:
+    """By one of mean and median: plug-in as 1 / n or flat, against DFO, which falls slowly, and greedy SGD."""
+    plugged, free, steps = (found[name] for name in ("plug-in", "DFO", "greedy SGD"))
+    what = f"s = {s}, {over.__name__}"
+    claims = [
+        at_most(f"{what}: plug-in's excess over DFO's, same samples", plugged[-1] / free[-1], 1.0, paper="below"),
+        at_least(
+            f"{what}: greedy SGD's excess over plug-in's",
+            steps[-1] / plugged[-1],
+            BEHIND if s == 0 else 1.0,
+            paper="suboptimal",
+        ),
+    ]
     if len(sizes) < 3:
-        return []
+        return claims
     if s == 0:
-        slope = np.polyfit(np.log(sizes[1:]), np.log(excess[1:]), 1)[0]
-        return [close("s = 0: slope of log excess against log n", slope, -1.0, SLOPE, slope < 0, paper="to zero")]
-    return [at_most(f"s = {s}: last excess over the floor", excess[-1] / floor, FLAT, paper="flat")]
+        slope = np.polyfit(np.log(sizes[1:]), np.log(plugged[1:]), 1)[0]
+        claims.append(
+            close(f"{what}: slope of log excess against log n", slope, -1.0, SLOPE, slope < 0, paper="to zero")
+        )
+    else:
+        claims.append(at_most(f"{what}: plug-in's last excess over its floor", plugged[-1] / floor, FLAT, paper="flat"))
+    falls = (free[-1] / free[-3]) / (sizes[-3] / sizes[-1])
+    name = f"{what}: fall of DFO's excess over the last tenfold of samples, over that of 1 / n"
+    claims.append(at_least(name, falls, 1.0, paper="falls slowly"))
+    early = steps[-3] / steps[-1]
+    name = f"{what}: greedy SGD's excess after a tenth of the samples over that at the end"
+    return [*claims, at_most(name, early, EARLY, paper="quickly there")]
 
 
 ITEM = Item(
@@ -185,10 +199,18 @@ ITEM = Item(
     title="A wrong but simple model of the reaction: soon as good as it can be, and that is set by how wrong it is",
     paper={"s": "0 and above", "n": "not at hand"},
     settings={"s": (0, 0.25, 1), "n": (100, 500, 2000, 8000, 20_000), "trials per seed": 5, "rounds": 20_000},
-    why="The paper's constants are not at hand: this is the regression of Miller et al. (2021) with a bend. Medians "
-    "over trials, since S is nearly singular. The paper also shows PerfGD, which is left out.",
+    why="The paper's constants are not at hand: this is the regression of Miller et al. (2021) with a bend. Every "
+    "claim by mean and by median over trials: S is nearly singular, and a few trials decide a mean. The paper also "
+    "shows PerfGD, which is left out.",
     run=run,
     work="lin2024",
     citation="Lin, Zrnic: Plug-in performative optimization (ICML 2024)",
+    finding="Where the fit is right the plug-in's excess goes to zero as 1 / n; where it is wrong it is soon flat, at "
+    "a floor that s sets. By the mean over trials plugging in is no help once s > 0: in a few trials, whose S is "
+    "nearly singular, the fitted minimum lies far out, where the bend is large, and no ball bounds it here. By the "
+    "median it is ahead at s = 0.25, and behind DFO and greedy SGD at s = 1.",
+    changed="Medians took the place of means, a claim was dropped, greedy SGD was compared at s = 0 alone and cut to "
+    "5,000 samples, all after results had been seen. Means, greedy SGD at every s and its 20,000 samples are back, "
+    "and medians stay beside means; which claim was dropped is not on record.",
     short={"rounds": 500, "n": (100, 500)},
 )

@@ -78,6 +78,9 @@ def run(trial: Trial) -> Found:
         x = np.arange(1, away.shape[1] + 1) * (samples // POINTS)
         lines = [line(f"lambda {value}", "dfo_lambda", x, away[..., i]) for i, value in enumerate(forgetting)]
         panels.append(panel(f"d = {size}", lines, {}, "|theta - PO| / at first", x="samples", scale="log"))
+    small, large = (last[size][-1] / last[size][0] for size in (min(last), max(last)))
+    name = f"distance with lambda {forgetting[-1]} over that with 0, d = {max(last)} over d = {min(last)}"
+    claims.append(at_most(name, large / small, 1.0, paper="clearly better as d grows"))
     return Found(table, claims, panels)
 
 
@@ -102,10 +105,14 @@ ITEM = Item(
         "delta": 2.0,
         "hold": 1.0,
     },
-    why="The authors' rates are not at hand: eta = 0.3 / d^2 is the largest of five at which no run of seeds "
-    "100-102 went astray; delta = 2, sigma = 1, and epoch k has log(1 + k) samples.",
+    why="The authors' rates are not at hand: eta = 0.3 / d^2 is the largest of five at which no run of seeds 100-102 "
+    "went astray; delta = 2, sigma = 1, and epoch k has log(1 + k) samples.",
     run=run,
     work="liu2024",
     citation="Liu, Li, Wai: Two-timescale derivative-free optimization, Markovian data (ICML 2024)",
+    finding="The larger lambda, the nearer, in either dimension. That the advantage grows with d is not seen at equal "
+    "samples: with eta falling as 1 / d^2 all runs in R^15 have only begun.",
+    changed="The rate: the authors' is not at hand, and eta = 0.3 / d^2 was taken, of five, after runs of seeds "
+    "100-102 had been seen. No claim or tolerance was changed.",
     short={"rounds": 500},
 )

@@ -39,7 +39,8 @@ PRINTED = {
 POINT = 0.01
 LOG_RISK = {0.1: (-2.674, -2.693), 0.4: (-3.446, -3.488), 0.7: (-4.815, -4.851), 0.9: (-7.021, -7.062)}
 """delta -> log risk just after the first deployment and in the end, read off the figure."""
-READ = 0.05
+READ, HALF = 0.05, 0.5
+"""How near a log risk must be, and how near its fall to what is read off, relative."""
 
 
 class Fit(NamedTuple):
@@ -137,7 +138,7 @@ def retrain(seed: int, fit: Fit, delta: float, rounds: int, most: int, window: i
 
 def run(trial: Trial) -> Found:
     table, claims, panels = [], [], []
-    rounds, most = trial.take("rounds"), trial.take("most steps")
+    rounds, most, later = trial.take("rounds"), trial.take("most steps"), {}
     with jax.enable_x64(True):
         deltas, seeds = trial.take("delta"), trial.seeds[: trial.take("networks")]
         fits = {seed: first_fits(seed, deltas, trial.take("first steps")) for seed in seeds}
@@ -151,6 +152,11 @@ def run(trial: Trial) -> Found:
             table.append({"delta": delta, **seen, "log risk": np.log(np.mean([path.risk[-1] for path in paths]))})
             claims += as_printed(delta, seen, paths)
             panels.append(picture(delta, paths))
+            later[delta] = np.abs(np.diff(np.log([path.risk[1:] for path in paths])))
+    if rounds > 2:
+        ratio = later[max(deltas)].mean() / later[min(deltas)].mean()
+        name = f"later changes of the log risk, delta {max(deltas)} over {min(deltas)}"
+        claims.append(at_most(name, ratio, 1.0, paper="smaller for larger delta"))
     return Found(table, claims, panels)
 
 
@@ -164,9 +170,13 @@ def as_printed(delta: float, seen: dict[str, Any], paths: list[Path]) -> list[Cl
     claims.append(at_least(f"delta {delta}: accuracy lost by the first deployment", fall, 0.0, paper="a drop"))
     logs = np.log([path.risk for path in paths])
     claims += [
-        close(f"delta {delta}: log risk {when}", logs[:, at].mean(), figure, READ, logs[:, at].mean() < -2, f"{figure}")
+        close(f"delta {delta}: log risk {when}", logs[:, at].mean(), figure, READ, paper=f"{figure}")
         for when, at, figure in zip(("at first", "in the end"), (0, -1), LOG_RISK[delta], strict=True)
     ]
+    first, last = LOG_RISK[delta]
+    fell = np.mean(logs[:, 0] - logs[:, -1])
+    name = f"delta {delta}: fall of the log risk, first to last"
+    claims.append(close(name, fell, first - last, HALF * (first - last), fell > 0, f"{first - last:.3f}"))
     if logs.shape[1] > 3:
         ratio = np.mean(np.abs(np.diff(logs[:, 1:]))) / np.mean(np.abs(logs[:, 1] - logs[:, 0]))
         claims.append(
@@ -186,12 +196,17 @@ ITEM = Item(
     name="mofakhami2023",
     title="A network and people who come back changed if rejected: one drop, then retraining is stable",
     paper={"delta": "0.1, 0.4, 0.7, 0.9", "rounds": 30, "hidden": "8, also 16, 32, 64"},
-    settings={"delta": (0.1, 0.4, 0.7, 0.9), "rounds": 6, "first steps": 60_000, "most steps": 4000, "networks": 1},
-    why="Six rounds of one network (seed 0), with at most 60,000 steps of Adam at first and 4000 a round: full runs of "
-    "ten take hours. Printed accuracies after retraining are those of round 25.",
+    settings={"delta": (0.1, 0.4, 0.7, 0.9), "rounds": 26, "first steps": 60_000, "most steps": 4000, "networks": 3},
+    why="Three networks (seeds 0-2), up to round 25, in which printed accuracies after retraining are read; with at "
+    "most 60,000 steps of Adam at first and 4000 a round.",
     run=run,
     data=("credit",),
     work="mofakhami2023",
     citation="Mofakhami, Mitliagkas, Gidel: Performative prediction with neural networks (AISTATS 2023)",
+    finding="One drop, then retraining is stable, as printed. At delta 0.7 the first fit is better on the rows as "
+    "they are than the printed one and loses more when it is deployed, as if the printed one had stopped sooner.",
+    changed="Claims on the log risk and their tolerance of 0.05 came after accuracies had been seen; 0.05 is more "
+    "than the log risk falls, so how far it falls is a claim of its own now, and a log risk that is off no longer "
+    "holds in direction. Six rounds of one network became 26 of three.",
     short={"rounds": 2, "first steps": 20, "most steps": 5},
 )

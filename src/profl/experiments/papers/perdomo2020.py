@@ -22,6 +22,7 @@ from profl.experiments.claims import Claim, at_least, at_most, close
 from profl.experiments.paper.item import Found, Item
 from profl.experiments.paper.measures import panel
 from profl.experiments.paper.trial import Trial
+from profl.experiments.papers import credit_gaps
 from profl.experiments.papers.credit import STRATEGIC, Rows, logistic, minimise, response, rows
 from profl.experiments.papers.lines import line
 from profl.typing import Array
@@ -32,10 +33,18 @@ RECORDED = {
     1000: {"loss": 0.650441, "accuracy": 0.664270, "|theta|": 0.768202, "|theta_S|": 0.049150, "beta": 4.72076},
 }
 """lam n -> the minimum on the rows as they are, from an earlier exact run; the last row is also printed."""
+THETA_S = {
+    1: (-0.006714, 0.012410, 0.098220),
+    10: (-0.006981, 0.010395, 0.096300),
+    1000: (-0.007168, -0.018408, 0.045005),
+}
+INVERSE = {1: 1.16741e-5, 10: 1.16728e-4, 1000: 0.0115395}
+"""lam n -> the strategic entries of that minimum, and gamma / beta: RRM is sure to converge for smaller eps."""
 DIGITS = 1e-6
 NONE = 1e-10
 """A gap that counts as none, of a minimiser that is exact to about 1e-12."""
 INEXACT = {"loss": 0.609948675416671, "accuracy": 0.7207059977120445, "|theta|": 2.4515844200763777}
+INEXACT |= {"|theta_S|": 0.09873658927305821}
 """The notebook's first minimum, lam = 1 / n; the same to 1e-9 is the same but for rounding."""
 AT = (0, 1, 2, 5, 10, 20, 24)
 GAPS = {
@@ -122,6 +131,7 @@ def run(trial: Trial) -> Found:
         data, count = rows(), trial.take("rounds")
         table, claims = exact_minima(data, trial.take("lam n"))
         claims += settles_at_once(data, trial)
+        found = credit_gaps.variants(data, count)
         lam, zero = 1 / len(data.y), np.zeros(data.x.shape[1])
         theta, loss, steps = inexact(*data, zero, lam, zero)
         first = np.asarray(theta)
@@ -139,7 +149,7 @@ def run(trial: Trial) -> Found:
         panel(title, lines(found), {}, "|change of theta| / |theta_S|", x="deployment", scale="log")
         for title, found in (("the notebook's minimiser", paths), ("exact", exact))
     ]
-    return Found(table, claims, panels)
+    return Found(table + found[0], claims + found[1], panels)
 
 
 def exact_minima(data: Rows, multiples: tuple[int, ...]) -> tuple[list[dict[str, Any]], list[Claim]]:
@@ -147,11 +157,16 @@ def exact_minima(data: Rows, multiples: tuple[int, ...]) -> tuple[list[dict[str,
     table, claims, zero = [], [], np.zeros(data.x.shape[1])
     for multiple in multiples:
         lam = multiple / len(data.y)
-        seen = figures(data, minimise(data, zero, lam, zero), lam)
+        theta = minimise(data, zero, lam, zero)
+        seen = figures(data, theta, lam)
         table.append({"minimiser": "exact", "lam n": multiple, **seen})
         for name, value in RECORDED[multiple].items():
             within = 10 * DIGITS if name == "beta" else DIGITS
             claims.append(close(f"lam = {multiple} / n: {name}", seen[name], value, within))
+        known = zip(STRATEGIC, THETA_S[multiple], strict=True)
+        claims += [close(f"lam = {multiple} / n: theta_{i}", theta[i], value, DIGITS) for i, value in known]
+        ratio, value = lam / seen["beta"], INVERSE[multiple]
+        claims.append(close(f"lam = {multiple} / n: gamma / beta", ratio, value, 1e-5 * value))
     return table, claims
 
 
@@ -217,4 +232,14 @@ ITEM = Item(
     data=("credit",),
     work="perdomo2020",
     citation="Perdomo, Zrnic, Mendler-Duenner, Hardt: Performative prediction (ICML 2020)",
+    finding="Exact retraining is done after one step for every eps and lam: the shift is one for all, and the free "
+    "intercept absorbs it. The figure that is known (zig-zag at eps = 100, no convergence at 1000) is that of the "
+    "notebook's minimiser, which stops early; written anew it gives the notebook's figures. A claim that a method "
+    "beats retraining on this benchmark is one about minimisers. Where the intercept is penalised, or clients differ, "
+    "there is a gap. How the rates of retraining on record with a penalised intercept were averaged is not known: "
+    "here a rate is the last step over the one before.",
+    changed="The exact minimiser measures the intercept at the middle of the shifted rows and may start from 0: as "
+    "first written it left second gaps of 2e-10 and 4e-10 at eps = 1000, where 1e-10 was asked. Ten clients: the "
+    "first run shuffled the rows in another order and took 18,357 for n, not the 18,350 rows used. No tolerance was "
+    "changed.",
 )
