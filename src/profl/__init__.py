@@ -35,6 +35,7 @@ from profl.problem.personal import personal
 from profl.problem.problem import Box, Problem
 from profl.problem.push import Push
 from profl.problem.reaction import Reaction, SampledReaction
+from profl.problem.rejection import ResampleIfRejected
 from profl.results.files import load
 from profl.results.record import Run
 from profl.server.attacks import ATTACKS, Attack
@@ -78,6 +79,7 @@ __all__ = [
     "Problem",
     "Push",
     "Reaction",
+    "ResampleIfRejected",
     "RobustFilter",
     "Run",
     "SampledReaction",
