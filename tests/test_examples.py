@@ -121,7 +121,7 @@ def test_credit(monkeypatch):
     assert all(0 <= value <= 1 for value in found.values())
 
 
-@pytest.mark.parametrize("name, package", [("plain", "jax"), ("flax_nnx", "flax"), ("equinox_mlp", "equinox")])
+@pytest.mark.parametrize(("name", "package"), [("plain", "jax"), ("flax_nnx", "flax"), ("equinox_mlp", "equinox")])
 def test_networks(name, package):
     pytest.importorskip(package)
     done = subprocess.run(
