@@ -50,7 +50,7 @@ def test_the_gradient_is_that_of_finite_differences():
 
 
 def test_pofl_ends_below_pfl():
-    """On seeds 0-2 each, which were in view when the constants were chosen; on 10-19, which were not, it does on nine."""
+    """On seeds 0-2, in view when the constants were chosen; on 10-19, which were not, it does on nine of ten."""
     problem, ends = unmeasured(CASE), {}
     for method in (profl.pfl(0.3), profl.pofl(0.3)):
         run = profl.simulate(problem, method, rounds=60, local_steps=5, samples=500, seeds=range(3), record_every=60)

@@ -74,7 +74,7 @@ def own(function: Callable[..., Problem]) -> bool:
 
 def describe_case(name: str, function: Callable[..., Problem]) -> dict[str, Any]:
     """What a case is and its known answers; None where its data are not on this machine."""
-    what = (inspect.getdoc(function) or "").splitlines()[0]
+    what = (inspect.getdoc(function) or name).splitlines()[0]
     try:
         problem = function()
     except MissingDataError:
