@@ -7,12 +7,14 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import profl
 from profl.cases import CASES
 from profl.cli import app, main
+from profl.cli.cases import ANSWERS, describe_case, stored
 
 SHORT = ["--rounds", "3", "--samples", "20", "--seeds", "0-1", "--clients", "2"]
 
@@ -59,6 +61,26 @@ def test_cases(names, tmp_path, monkeypatch):
     rows = {row["case"]: row for row in json.loads((tmp_path / "cases.json").read_text())["cases"]}
     assert tuple(rows) == names
     assert rows["housing"]["stable"][0] == pytest.approx(7.7273, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "name", ["housing", *[pytest.param(n, marks=pytest.mark.slow) for n in CASES if n != "housing"]]
+)
+def test_stored_answers_are_those_of_today(name):
+    known = stored()
+    if name not in known:
+        pytest.skip("not stored: solved when asked for")
+    found = describe_case(name, CASES[name])
+    for key in ANSWERS:
+        if found[key] is not None:  # its data are here
+            np.testing.assert_allclose(known[name][key], found[key], atol=1e-5, rtol=1e-5)
+
+
+def test_a_case_that_somebody_added_is_solved(tmp_path, monkeypatch):
+    monkeypatch.setattr("profl.cli.cases.CASES", {"housing": lambda: profl.cases.housing(heterogeneity=0)})
+    call("cases", "--quiet", "--json", str(tmp_path / "cases.json"))
+    (row,) = json.loads((tmp_path / "cases.json").read_text())["cases"]
+    assert row["optimum_risk"] == pytest.approx(5.556549, abs=1e-6)  # the closed form; with the default 5.6819
 
 
 def again():

@@ -119,3 +119,14 @@ def test_credit(monkeypatch):
     found = example.main(rounds=3, data=credit.table(made_credit()))
     assert set(found) == {"start", "stable point", "optimum", "retraining (pfl)", "pofl"}
     assert all(0 <= value <= 1 for value in found.values())
+
+
+@pytest.mark.parametrize(("name", "package"), [("plain", "jax"), ("flax_nnx", "flax"), ("equinox_mlp", "equinox")])
+def test_networks(name, package):
+    pytest.importorskip(package)
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "networks" / f"{name}.py")], capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, last = (float(word) for word in done.stdout.replace(",", " ").split() if word.startswith("0."))
+    assert last < first, done.stdout

@@ -50,7 +50,7 @@ def test_the_gradient_is_that_of_finite_differences():
 
 
 def test_pofl_ends_below_pfl():
-    """On seeds 0-2 each; on 0-9 it does on eight, and on average by 0.01."""
+    """On seeds 0-2, in view when the constants were chosen; on 10-19, which were not, it does on nine of ten."""
     problem, ends = unmeasured(CASE), {}
     for method in (profl.pfl(0.3), profl.pofl(0.3)):
         run = profl.simulate(problem, method, rounds=60, local_steps=5, samples=500, seeds=range(3), record_every=60)
@@ -58,11 +58,18 @@ def test_pofl_ends_below_pfl():
     assert np.all(ends["pofl"] < ends["pfl"]), ends
 
 
-@pytest.mark.slow
-def test_the_optimum_is_stationary():
-    slope = CASE.gradient(CASE.optimum)
-    assert max(np.max(np.abs(leaf)) for leaf in jax.tree.leaves(slope)) < 1e-6
-    assert CASE.risk(CASE.optimum) < CASE.risk(CASE.stable)
+def test_both_known_points_are_stationary():
+    """The performative gradient at the optimum and that of retraining at the stable point; and each only there."""
+    sizes = {
+        (point, field): max(np.max(np.abs(leaf)) for leaf in jax.tree.leaves(getattr(CASE, field)(theta)))
+        for point, theta in (("optimum", CASE.optimum), ("stable", CASE.stable))
+        for field in ("gradient", "stable_gradient")
+    }
+    assert sizes["optimum", "gradient"] < 1e-6
+    assert sizes["stable", "stable_gradient"] < 1e-6
+    assert sizes["optimum", "stable_gradient"] > 1e-3
+    assert sizes["stable", "gradient"] > 1e-3
+    assert CASE.risk(CASE.optimum) < CASE.risk(CASE.stable) - 0.01
 
 
 def measured(width, function, n=64):

@@ -37,6 +37,7 @@ from profl.problem.personal import personal
 from profl.problem.problem import Box, Problem
 from profl.problem.push import Push
 from profl.problem.reaction import Reaction, SampledReaction
+from profl.problem.rejection import ResampleIfRejected
 from profl.results import tracking
 from profl.results.comparison import Comparison
 from profl.results.files import load
@@ -86,6 +87,7 @@ __all__ = [
     "Push",
     "Reaction",
     "Record",
+    "ResampleIfRejected",
     "RobustFilter",
     "Run",
     "SampledReaction",

@@ -11,7 +11,7 @@ from rich.console import Console
 from profl import checks
 from profl.cli.console import print_item
 from profl.cli.options import JsonPath, Quiet
-from profl.experiments import deployments, dynamics, jacobian, robust, speed
+from profl.experiments import deployments, dynamics, jacobian, network, robust, speed
 from profl.progress import progress_bar
 from profl.storage.atomic import write_json
 
@@ -20,6 +20,7 @@ BENCHMARKS: dict[str, tuple[Callable[..., dict[str, Any]], int]] = {
     "jacobian": (jacobian.bench, jacobian.PARTS),
     "deployments": (deployments.bench, deployments.PARTS),
     "dynamics": (dynamics.bench, dynamics.PARTS),
+    "network": (network.bench, network.PARTS),
     "speed": (speed.speed, speed.SPEED_PARTS),
     "scale": (speed.scale, speed.SCALE_PARTS),
     "memory": (speed.memory, speed.MEMORY_PARTS),

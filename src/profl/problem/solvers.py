@@ -4,8 +4,9 @@
 * a performatively stable point: theta = Proj(theta - g(theta)), where g is the gradient on the data theta brings in,
   holding those data fixed.
 
-Both end with a Newton iteration on the residual theta - Proj(theta - g(theta)), which vanishes at a stationary point
-inside the model space and also at one on its boundary. Each runs from several starts in one compiled program.
+Both end on the residual theta - Proj(theta - g(theta)), which vanishes at a stationary point inside the model space and
+also at one on its boundary: by Newton, or, where no risk says what is better, along the flow. Each runs from several
+starts in one compiled program.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import jax.numpy as jnp
 from profl.typing import Array
 
 Field = Callable[[Array], Array]
+SOLVED = 1e-9  # of the residual: smaller ones are rounding
 
 
 def minimise(risk: Field, project: Field, starts: Array) -> Array:
@@ -49,9 +51,40 @@ def stable_point(field: Field, project: Field, starts: Array) -> Array:
         return jax.lax.while_loop(lambda carry: (carry[1] > 1e-5 * eta) & (carry[2] < 1000), body, first)[0]
 
     ends = jax.vmap(descend)(starts)
-    candidates = jnp.concatenate([ends, jax.vmap(partial(_newton, field, project))(ends)])
+    candidates = jnp.concatenate([ends, jax.vmap(partial(_follow, field, project))(ends)])
     sizes = jax.vmap(lambda theta: jnp.max(jnp.abs(theta - project(theta - field(theta)))))(candidates)
-    return candidates[jnp.nanargmin(sizes)]
+    return candidates[jnp.nanargmin(jnp.maximum(sizes, SOLVED))]  # of several that are solved, the first
+
+
+def _follow(field: Field, project: Field, theta: Array, iterations: int = 500) -> Array:
+    """Along the flow theta' = -r(theta) of the projected residual r to where it rests, by implicit steps
+
+        theta <- theta - (dr/dtheta + I / step)^-1 r,    the step in inverse proportion to |r|
+
+    (pseudo-transient continuation). Far away it is repeated gradient descent with steps as long as the flow allows,
+    and so comes to points that attract; near one it is Newton. For models of at most 256 numbers.
+    """
+    if theta.shape[0] > 256:
+        return theta
+
+    def residual(point: Array) -> Array:
+        return point - project(point - field(point))
+
+    def body(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        point, damping, count = carry
+        here = residual(point)
+        matrix = jax.jacobian(residual)(point) + damping * jnp.eye(point.shape[0])
+        trial = project(point - jnp.linalg.solve(matrix, here))
+        size, new = jnp.sum(here**2), jnp.sum(residual(trial) ** 2)
+        ratio = jnp.sqrt(new / size)
+        good = jnp.isfinite(new) & (ratio < 2)
+        damping = jnp.where(good, damping * jnp.clip(ratio, 0.1, 2.0), 4 * damping + 1e-3)
+        return jnp.where(good, trial, point), damping, count + 1
+
+    def unfinished(carry: tuple[Array, Array, Array]) -> Array:
+        return (carry[2] < iterations) & (jnp.max(jnp.abs(residual(carry[0]))) > 1e-11)
+
+    return jax.lax.while_loop(unfinished, body, (theta, jnp.ones((), theta.dtype), jnp.zeros((), int)))[0]
 
 
 def _descend(risk: Field, project: Field, start: Array, iterations: int = 1000) -> Array:

@@ -25,6 +25,7 @@ from profl.experiments.paper.measures import panel
 from profl.experiments.paper.trial import Trial
 from profl.experiments.papers.credit import STRATEGIC, rows
 from profl.experiments.papers.lines import line
+from profl.problem.rejection import ResampleIfRejected
 from profl.typing import Array
 
 STOP, HIDDEN = 1e-9, 8
@@ -90,10 +91,8 @@ def answered(key: Array, weights: Any, x: Array, delta: float) -> Array:
     """People after ``weights`` were deployed: the rejected have somebody else's strategic features."""
     rejected, other = jax.random.split(key)
     chance = (1 - delta) * score(weights, x) + delta
-    columns = jnp.array(STRATEGIC)
-    theirs = x[jax.random.randint(other, (len(x),), 0, len(x))][:, columns]
-    out = jax.random.uniform(rejected, (len(x),)) < chance
-    return x.at[:, columns].set(jnp.where(out[:, None], theirs, x[:, columns]))
+    others = x[jax.random.randint(other, (len(x),), 0, len(x))]
+    return ResampleIfRejected(score, STRATEGIC).returned(rejected, chance, x, others)
 
 
 def accuracy(weights: Any, x: Array, y: Array) -> float:
