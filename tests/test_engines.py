@@ -231,7 +231,9 @@ def test_a_model_can_be_any_pytree_and_the_data_can_react_to_a_signal():
         initial=lambda key: {"price": {"a": jnp.array(0.5), "b": jnp.array(1.0)}, "unused": jnp.array(1.0)},
         signal=signal,
     ).solve(2000)
-    run = profl.simulate(problem, profl.pofl(0.02, window=10, jacobian=QUICK), rounds=150, samples=200, seeds=[0, 1], progress=False)
+    run = profl.simulate(
+        problem, profl.pofl(0.02, window=10, jacobian=QUICK), rounds=150, samples=200, seeds=[0, 1], progress=False
+    )
     end = jax.tree.map(lambda leaf: leaf[:, -1], run.theta)
     np.testing.assert_allclose(end["price"]["a"] + end["price"]["b"], 2.0, atol=0.1)  # 6 / (2 * 1.5)
     np.testing.assert_allclose(end["unused"], 0.0, atol=1e-3)
@@ -244,5 +246,7 @@ def test_any_optax_optimiser_fits(name):
 
     problem = profl.cases.housing(clients=2, heterogeneity=0)
     optimiser = optax.adam if name == "adam" else optax.chain(optax.clip(1.0), optax.sgd(0.05))
-    run = profl.simulate(problem, profl.pofl(0.05, optimiser=optimiser, jacobian=QUICK), rounds=150, seeds=[0, 1], progress=False)
+    run = profl.simulate(
+        problem, profl.pofl(0.05, optimiser=optimiser, jacobian=QUICK), rounds=150, seeds=[0, 1], progress=False
+    )
     assert run.tail_excess().max() < 0.1
