@@ -52,7 +52,7 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 10, 10)
 
 
-MANY, MOST = 1.5e9, 3e9  # bytes that a worker may hold after a file, and after a test, before it forgets what it compiled
+MANY, MOST = 1.5e9, 3e9  # bytes that a worker may hold after a file, and after a test, before it forgets its programs
 
 
 @pytest.fixture(autouse=True, scope="module")
