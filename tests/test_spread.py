@@ -67,7 +67,7 @@ def test_a_coordinate_that_does_not_vary(value, n):
 
 SETTINGS = {"samples": 300, "seeds": range(5), "progress": False}
 METHODS = {
-    "pofl": (profl.pofl(0.1, jacobian=QUICK), {"rounds": 60, "local_steps": 2}),
+    "pofl": (profl.pofl(0.1), {"rounds": 60, "local_steps": 2}),
     "prm": (profl.prm(), {"rounds": 15, "local_steps": 2}),
 }
 
@@ -129,7 +129,6 @@ def test_runs_stay_finite_where_a_coordinate_does_not_vary(method):
 # -- whether it moves, where the family takes it for fixed -------------------------------------------------------------
 
 MEAN = profl.GaussianMean()
-WATCHING = profl.pofl(jacobian=QUICK)
 RUN = {"rounds": 20, "local_steps": 5, "samples": 500, "seeds": range(10), "progress": False, "record_every": 20}
 
 
@@ -179,13 +178,13 @@ def test_chance_gives_little_evidence():
 
 def test_a_run_says_that_the_spread_moves():
     """By 20 % with a natural unit, within 100 deployments, in 10 of 10 seeds; and not where the family has it."""
-    run = profl.simulate(growing(0.13), WATCHING, **RUN)
+    run = profl.simulate(growing(0.13), profl.pofl(), **RUN)
     assert run.spread.found.all()
     np.testing.assert_allclose(run.spread.change.mean(), np.log(1.2), atol=0.03)
     assert "spread of the data moves with the model: a standard deviation by " in run.summary()
     assert "profl.LocationScale()" in run.summary()
     for quiet in (growing(0.0), growing(0.13, FAMILY)):
-        run = profl.simulate(quiet, WATCHING, **RUN)
+        run = profl.simulate(quiet, profl.pofl(), **RUN)
         assert not run.spread.found.any()
         assert "spread of the data" not in run.summary()
 
@@ -210,8 +209,8 @@ def test_a_spread_that_follows_the_mean_needs_a_family_that_knows():
     parts = (sample, {"base": np.full(3, 8.0)}, lambda key: jnp.full(1, 0.5), profl.Box(0.1, 3.0))
     problem = profl.Problem("waiting", lambda theta, z: -jnp.sum(theta * z), MEAN, *parts)
     few = {**RUN, "seeds": range(3)}
-    assert profl.simulate(problem, WATCHING, **few).spread.found.all()
-    assert profl.simulate(replace(problem, family=Waiting()), WATCHING, **few).spread is None
+    assert profl.simulate(problem, profl.pofl(0.02), **few).spread.found.all()
+    assert profl.simulate(replace(problem, family=Waiting()), profl.pofl(0.02), **few).spread is None
 
 
 @pytest.mark.slow
