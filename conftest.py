@@ -14,7 +14,9 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-FLAGS = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
+FLAGS = (
+    "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+)
 KNOWN = ("0.10.",)  # jaxlib that knows these flags: one that does not ends the process
 if version("jaxlib").startswith(KNOWN) and FLAGS not in os.environ.get("XLA_FLAGS", ""):  # a worker has inherited them
     os.environ["XLA_FLAGS"] = f"{FLAGS} {os.environ.get('XLA_FLAGS', '')}".strip()
@@ -50,14 +52,25 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 10, 10)
 
 
-MOST = 2e9  # bytes that a worker may hold before it forgets the code that it has compiled
+MANY, MOST = 1.5e9, 3e9  # bytes that a worker may hold after a file, and after a test, before it forgets its programs
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forget_the_code_of_a_file() -> Iterator[None]:
+    """The tests of a file share programs, those of two files few: a worker that has grown forgets them in between."""
+    yield
+    _forget_beyond(MANY)
 
 
 @pytest.fixture(autouse=True)
-def _forget_compiled_code() -> Iterator[None]:
-    """A worker that has grown keeps no code of the tests that it is done with, nor the memory that compiling took."""
+def _forget_the_code_of_a_test() -> Iterator[None]:
     yield
-    if sys.platform == "linux" and _resident() > MOST:
+    _forget_beyond(MOST)
+
+
+def _forget_beyond(size: float) -> None:
+    """Keep neither compiled code nor the memory that compiling took."""
+    if sys.platform == "linux" and _resident() > size:
         jax.clear_caches()
         gc.collect()
         ctypes.CDLL("libc.so.6").malloc_trim(0)

@@ -7,15 +7,14 @@ import time
 
 import numpy as np
 
-import profl
 from profl.engines.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
-from tests.killed import CASE
+from tests.killed import CASE, METHODS
 
 SETTINGS = {"rounds": 6, "local_steps": 2, "samples": 30, "participation": 0.75, "seed": 3}
 
 
 def federation(method=None, **settings):
-    return Federation(CASE, profl.pofl() if method is None else method, 4, **{**SETTINGS, **settings})
+    return Federation(CASE, METHODS["loop"] if method is None else method, 4, **{**SETTINGS, **settings})
 
 
 class Slow(InProcessGrid):

@@ -32,7 +32,7 @@ CASE = profl.Problem(
     weights=[0.1, 0.2, 0.3, 0.4],
 )
 METHODS = {
-    "loop": profl.pofl(),
+    "loop": profl.pofl(jacobian="least_squares"),  # compiles in a third of the time
     "simulate": profl.pofl(),
     "shared": profl.profl(filter="none", share=2),
     "adaptive": profl.profl(filter="none", samples=profl.AdaptiveSamples(0.2, 20, 80)),

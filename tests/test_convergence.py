@@ -10,7 +10,7 @@ import pytest
 
 import profl
 from profl import random
-from tests.problems import unmeasured
+from tests.problems import QUICK, unmeasured
 
 BUDGET = {"rounds": 200, "local_steps": 5, "samples": 500, "progress": False, "record_every": 2}
 
@@ -30,7 +30,7 @@ def test_pofl_finds_the_optimum_of_housing(heterogeneity, budget):
     assert run.tail_excess().mean() <= 0.01
 
 
-@pytest.mark.parametrize("jacobian", ["kalman", slow("least_squares"), "paper"])
+@pytest.mark.parametrize("jacobian", [slow("kalman"), slow("least_squares"), "paper"])  # test_memory: Kalman's
 def test_pofl_finds_the_optimum_of_pricing(jacobian, budget):
     run = profl.simulate(profl.cases.pricing(), profl.pofl(0.01, window=20, jacobian=jacobian), **budget)
     assert run.tail_excess().mean() <= 0.05
@@ -90,13 +90,12 @@ def test_pg_is_unbiased_only_where_clients_are_equal(budget):
 def test_deployed_regret_counts_what_was_deployed():
     """With one client and R = 1 it is the mean excess of the models that were sent out, the start included."""
     settings = {"rounds": 30, "local_steps": 1, "samples": 50, "seeds": [0], "progress": False}
-    run = profl.simulate(profl.cases.housing(clients=1), profl.pofl(explore=None), **settings)
+    run = profl.simulate(profl.cases.housing(clients=1), profl.pofl(explore=None, jacobian=QUICK), **settings)
     sent_out = run.excess[0, :-1]
     np.testing.assert_allclose(run.deployed_regret[0, 1:], np.cumsum(sent_out) / np.arange(1, 31), rtol=1e-4)
     # ... and with exploration the perturbed ones: far from the optimum or near it, a pair of them costs more than none.
-    wide = profl.simulate(
-        profl.cases.housing(clients=1), profl.pofl(explore=profl.Exploration(0.5, fade=0.0)), **settings
-    )
+    wide_steps = profl.pofl(explore=profl.Exploration(0.5, fade=0.0), jacobian=QUICK)
+    wide = profl.simulate(profl.cases.housing(clients=1), wide_steps, **settings)
     assert wide.deployed_regret[0, -1] > np.mean(wide.excess[0, :-1]) + 0.1
 
 
@@ -104,7 +103,7 @@ def test_deployed_regret_counts_what_was_deployed():
 def test_partial_participation_still_finds_the_optimum(scheme, budget):
     run = profl.simulate(
         profl.cases.housing(heterogeneity=0.25, weights=np.linspace(0.05, 0.15, 10)),
-        profl.pofl(0.01),
+        profl.pofl(0.01, jacobian=QUICK),
         **{**budget, "rounds": 300},
         participation=0.5,
         scheme=scheme,
@@ -117,12 +116,12 @@ def test_what_is_paid_is_counted():
     """4 clients, half asked, 3 rounds of 2 steps with 10 samples; theta has 2 numbers: 8 bytes, 16 with counters."""
     problem = unmeasured(profl.cases.pricing(clients=4, goods=2))
     settings = {"rounds": 3, "local_steps": 2, "samples": 10, "seeds": [0], "progress": False}
-    run = profl.simulate(problem, profl.pofl(), participation=0.5, **settings)
+    run = profl.simulate(problem, profl.pofl(jacobian=QUICK), participation=0.5, **settings)
     assert run.deployments[0].tolist() == [0, 4, 8, 12]
     assert run.samples[0, -1] == 120
     assert run.bytes_up[0, -1] == 3 * 2 * 16
     assert run.bytes_down[0, -1] == 3 * 2 * 8
-    pooled = profl.simulate(problem, profl.pg(), **settings)
+    pooled = profl.simulate(problem, profl.pg(jacobian=QUICK), **settings)
     assert pooled.deployments[0, -1] == 24
     assert pooled.bytes_up[0, -1] == 24 * 10 * 8  # raw samples, two numbers each
 

@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+import profl
 from profl.algorithms import ALGORITHMS
 from profl.cases import CASES
 from profl.client.filters import FILTERS
@@ -20,6 +21,7 @@ from profl.experiments.reproduce import ITEMS
 from profl.server.attacks import ATTACKS
 from profl.server.rules import RULES
 from tests.made import made_adult
+from tests.problems import QUICK
 
 ROOT = Path(__file__).parent.parent
 STORED = ROOT / "docs" / "results.json"
@@ -96,7 +98,7 @@ def test_every_page_asks_for_something_that_exists(hooks):
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
-DONE: dict[str, dict] = {}  # an example that stands on two pages is run once
+DONE: dict[tuple[str, str], dict] = {}  # an example that stands on two pages is run once
 OPTIONAL = ("flax", "equinox")  # examples with these run where they are installed
 REGISTRIES = (ALGORITHMS, ATTACKS, CASES, ESTIMATORS, FILTERS, RULES)
 
@@ -121,10 +123,20 @@ def page(request, monkeypatch, tmp_path):
         registry.update(kept)
 
 
-@pytest.mark.parametrize(
-    "page", [path for path in PAGES if path.is_file() and examples(path)], indirect=True, ids=lambda path: path.name
-)
-def test_every_example_runs(page):
+# The short form takes the parts that are quick to compile where an example names none, but for those that hold their
+# runs to something, and for what a reader of the README types first.
+LIGHT = {"pofl": {"jacobian": QUICK}, "profl": {"jacobian": QUICK, "filter": "paper"}}
+AS_IT_IS = re.compile(r"^assert|profl\.profl\(learning_rate=0\.01\)", re.MULTILINE)
+WITH_EXAMPLES = [path for path in PAGES if path.is_file() and examples(path)]
+
+
+def lighter(make, parts):
+    return lambda *given, **named: make(*given, **{**parts, **named})
+
+
+@pytest.mark.parametrize("form", ["short", pytest.param("full", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("page", WITH_EXAMPLES, indirect=True, ids=lambda path: path.name)
+def test_every_example_runs(page, form, monkeypatch):
     """The blocks of a page, one after the other in one module, as a reader would type them."""
     path, module = page
     if path.name == "flower.md":
@@ -132,10 +144,13 @@ def test_every_example_runs(page):
     for source in examples(path):
         if any(name in source and importlib.util.find_spec(name) is None for name in OPTIONAL):
             continue
-        if source.strip() not in DONE:
-            exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
-            DONE[source.strip()] = dict(module.__dict__)
-        module.__dict__.update(DONE[source.strip()])
+        if (done := (source.strip(), form)) not in DONE:
+            with monkeypatch.context() as patch:
+                for name, parts in LIGHT.items() if form == "short" and not AS_IT_IS.search(source) else ():
+                    patch.setattr(profl, name, lighter(getattr(profl, name), parts))
+                exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
+            DONE[done] = dict(module.__dict__)
+        module.__dict__.update(DONE[done])
 
 
 def test_examples_in_other_languages_are_not_taken_for_python():

@@ -11,9 +11,10 @@ import pytest
 
 import profl
 from profl import random
-from tests.problems import ALGORITHMS, CASES, unmeasured
+from tests.problems import ALGORITHMS, CASES, QUICK, unmeasured
 
 SMALL = {"rounds": 5, "local_steps": 2, "samples": 40, "seeds": [0, 3], "progress": False}
+PLAIN = profl.pofl(jacobian=QUICK)
 
 
 ROBUST_CASES = ("pricing", "group_pricing", "strategic", "strategic, positive")  # of every kind of family
@@ -22,7 +23,7 @@ PAIRS = [
 ]
 
 
-SHORT = [("pofl", "group_pricing"), ("pg", "housing"), ("profl, adaptive", "pricing")]
+SHORT = [("pofl", "group_pricing"), ("pg, least squares", "housing"), ("profl, adaptive", "pricing")]
 
 
 def short(algorithm, case):
@@ -72,7 +73,7 @@ class Growing:
 
 def test_they_agree_on_what_a_filter_remembers():
     """The short form of ``profl``'s row above; ``test_speed`` has the robust filter's search, mapped and one by one."""
-    problem, method = unmeasured(CASES["pricing"](clients=3)), profl.profl(filter=Growing())
+    problem, method = unmeasured(CASES["pricing"](clients=3)), profl.profl(filter=Growing(), jacobian=QUICK)
     with jax.enable_x64(True):
         fast, slow = (profl.simulate(problem, method, engine=engine, **SMALL) for engine in ("fast", "debug"))
     np.testing.assert_allclose(fast.theta, slow.theta, atol=1e-9)
@@ -81,7 +82,7 @@ def test_they_agree_on_what_a_filter_remembers():
 
 
 SINGLE = [(a, c, t) for a, t in [("pfl", 1e-5), ("pofl, exact", 1e-5), ("pofl", 1e-4)] for c in CASES]
-SHORT_SINGLE = [("pofl", "pricing")]
+SHORT_SINGLE = [("pfl", "pricing")]  # and PoFL under partial participation, below
 
 
 @pytest.mark.parametrize(
@@ -99,8 +100,8 @@ def test_they_agree_in_single_precision(case, algorithm, tolerance):
 def test_engines_agree_under_partial_participation_unequal_weights_and_counts(scheme):
     problem = profl.cases.pricing(clients=4, goods=2, weights=[0.1, 0.2, 0.3, 0.4])
     settings = {**SMALL, "samples": [20, 30, 40, 50], "participation": 0.5, "scheme": scheme, "record_every": 2}
-    fast = profl.simulate(problem, profl.pofl(window=3), **settings)
-    slow = profl.simulate(problem, profl.pofl(window=3), engine="debug", **settings)
+    fast = profl.simulate(problem, profl.pofl(window=3, jacobian=QUICK), **settings)
+    slow = profl.simulate(problem, profl.pofl(window=3, jacobian=QUICK), engine="debug", **settings)
     np.testing.assert_allclose(fast.theta, slow.theta, atol=1e-5)
     np.testing.assert_allclose(fast.deployed_regret[:, 1:], slow.deployed_regret[:, 1:], atol=1e-5)
     for name in ("deployments", "samples", "bytes_up", "bytes_down", "rounds"):
@@ -110,9 +111,9 @@ def test_engines_agree_under_partial_participation_unequal_weights_and_counts(sc
 
 def test_same_seed_same_bits_and_other_seeds_differ():
     problem = profl.cases.pricing(clients=3)
-    first, again = (profl.simulate(problem, profl.pofl(), **SMALL) for _ in range(2))
+    first, again = (profl.simulate(problem, PLAIN, **SMALL) for _ in range(2))
     np.testing.assert_array_equal(first.theta, again.theta)
-    alone = profl.simulate(problem, profl.pofl(), **{**SMALL, "seeds": [3]})
+    alone = profl.simulate(problem, PLAIN, **{**SMALL, "seeds": [3]})
     np.testing.assert_allclose(alone.theta[0], first.theta[1], atol=1e-6)
     assert np.max(np.abs(first.theta[0] - first.theta[1])) > 1e-3
 
@@ -123,16 +124,16 @@ def test_same_seed_same_bits_and_other_seeds_differ():
 def test_chunks_change_nothing(clients, monkeypatch):
     """One client at a time; three clients; all clients but one seed at a time."""
     problem = unmeasured(profl.cases.pricing(clients=7, goods=2))
-    whole = profl.simulate(problem, profl.pofl(window=3), **SMALL)
+    whole = profl.simulate(problem, profl.pofl(window=3, jacobian=QUICK), **SMALL)
     monkeypatch.setattr("profl.engines.compiled.placement.BLOCK", 40 * 2 * clients)
-    parts = profl.simulate(problem, profl.pofl(window=3), **SMALL)
+    parts = profl.simulate(problem, profl.pofl(window=3, jacobian=QUICK), **SMALL)
     np.testing.assert_allclose(parts.theta, whole.theta, atol=2e-6)
 
 
 def test_record_every_only_thins_the_records():
     problem = profl.cases.pricing(clients=3)
-    every = profl.simulate(problem, profl.pofl(), **SMALL)
-    second = profl.simulate(problem, profl.pofl(), **SMALL, record_every=2)
+    every = profl.simulate(problem, PLAIN, **SMALL)
+    second = profl.simulate(problem, PLAIN, **SMALL, record_every=2)
     assert second.rounds.tolist() == [0, 2, 4, 5]
     np.testing.assert_allclose(second.theta, every.theta[:, [0, 2, 4, 5]], atol=1e-6)
     np.testing.assert_array_equal(second.samples, every.samples[:, [0, 2, 4, 5]])
@@ -152,18 +153,18 @@ def compiled():
 
 
 def test_a_second_run_of_the_same_shapes_compiles_nothing(compiled):
-    profl.simulate(profl.cases.pricing(clients=3), profl.pofl(), **SMALL)
+    profl.simulate(profl.cases.pricing(clients=3), PLAIN, **SMALL)
     compiled.clear()
     # Another problem object with other numbers, another algorithm object, other seeds: the same shapes.
-    profl.simulate(profl.cases.pricing(clients=3, seed=1), profl.pofl(), **{**SMALL, "seeds": [5, 6]})
+    profl.simulate(profl.cases.pricing(clients=3, seed=1), PLAIN, **{**SMALL, "seeds": [5, 6]})
     assert compiled == []
 
 
 def test_nor_does_a_longer_run_with_other_records(compiled):
-    problem = unmeasured(profl.cases.pricing(clients=3))
-    short = profl.simulate(problem, profl.pofl(), **SMALL)
+    problem = profl.cases.pricing(clients=3)
+    short = profl.simulate(problem, PLAIN, **SMALL)
     compiled.clear()
-    longer = profl.simulate(problem, profl.pofl(), **{**SMALL, "rounds": 7, "record_every": 3})
+    longer = profl.simulate(problem, PLAIN, **{**SMALL, "rounds": 7, "record_every": 3})
     assert compiled == []
     assert longer.rounds.tolist() == [0, 3, 6, 7]
     np.testing.assert_array_equal(longer.theta[:, 1], short.theta[:, 3])
@@ -230,7 +231,9 @@ def test_a_model_can_be_any_pytree_and_the_data_can_react_to_a_signal():
         initial=lambda key: {"price": {"a": jnp.array(0.5), "b": jnp.array(1.0)}, "unused": jnp.array(1.0)},
         signal=signal,
     ).solve(2000)
-    run = profl.simulate(problem, profl.pofl(0.02, window=10), rounds=150, samples=200, seeds=[0, 1], progress=False)
+    run = profl.simulate(
+        problem, profl.pofl(0.02, window=10, jacobian=QUICK), rounds=150, samples=200, seeds=[0, 1], progress=False
+    )
     end = jax.tree.map(lambda leaf: leaf[:, -1], run.theta)
     np.testing.assert_allclose(end["price"]["a"] + end["price"]["b"], 2.0, atol=0.1)  # 6 / (2 * 1.5)
     np.testing.assert_allclose(end["unused"], 0.0, atol=1e-3)
@@ -243,5 +246,7 @@ def test_any_optax_optimiser_fits(name):
 
     problem = profl.cases.housing(clients=2, heterogeneity=0)
     optimiser = optax.adam if name == "adam" else optax.chain(optax.clip(1.0), optax.sgd(0.05))
-    run = profl.simulate(problem, profl.pofl(0.05, optimiser=optimiser), rounds=150, seeds=[0, 1], progress=False)
+    run = profl.simulate(
+        problem, profl.pofl(0.05, optimiser=optimiser, jacobian=QUICK), rounds=150, seeds=[0, 1], progress=False
+    )
     assert run.tail_excess().max() < 0.1

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import profl
+from profl.algorithms.descent import Descent
 from profl.client.filters import RobustFilter, table
 from profl.client.filters.look import in_one_reading, look
 from profl.client.filters.memory import along_a_line, recalled
@@ -63,9 +64,9 @@ def test_a_second_kind_goes_unless_vetted_samples_have_it():
 def dropped(known):
     """Two kinds, clean: what the filter drops of them in a run, with a reference and without."""
     case = crowds.crowd("two kinds")
-    rule = crowds._filter(case, "two kinds") if known else "robust"
+    rule = crowds._filter(case, "two kinds") if known else RobustFilter()
     settings = {"rounds": 2, "samples": 500, "seeds": [0], "progress": False}
-    return profl.simulate(unmeasured(case), profl.profl(filter=rule), **settings).dropped
+    return profl.simulate(unmeasured(case), Descent("filtered", filter=rule), **settings).dropped
 
 
 def test_a_reference_reaches_the_filter_in_a_run():

@@ -21,7 +21,7 @@ from flwr.app import Array, Error, Message, RecordDict  # noqa: E402
 
 from profl.engines.flower import InProcessGrid, ProFLStrategy, make_client_app, make_server_app  # noqa: E402
 from tests.flower_run import SETTINGS, federation  # noqa: E402
-from tests.killed import CASE  # noqa: E402
+from tests.killed import CASE, METHODS  # noqa: E402
 
 ROOT = Path(__file__).parent.parent
 
@@ -123,7 +123,7 @@ def test_a_report_that_cannot_be_used_is_left_out_and_the_client_goes_on_from_be
 
 def without_client_1_in_round_3():
     if not hasattr(without_client_1_in_round_3, "theta"):
-        method = profl.pofl()
+        method = METHODS["loop"]
         clients = profl.simulated_clients(CASE, method, samples=30, seed=3)
 
         class Absent:

@@ -13,7 +13,7 @@ import pytest
 import profl
 from profl import trees
 from profl.client.tracking import Tracking
-from tests.problems import unmeasured
+from tests.problems import QUICK, unmeasured
 
 CASE = profl.cases.pricing(clients=3, goods=2)
 START = np.array([1.0, 3.0], np.float32)
@@ -171,7 +171,7 @@ IN_ONE = ("slow", "both", "junk")  # each a layer of "all"; alone in the slow fo
     "world", [pytest.param(name, marks=[pytest.mark.slow] if name in IN_ONE else []) for name in WORLDS]
 )
 def test_one_trajectory_in_every_engine(world):
-    problem, method = WORLDS[world](), profl.pofl(0.05)
+    problem, method = WORLDS[world](), profl.pofl(0.05, jacobian=QUICK)
     compiled = profl.simulate(problem, method, seeds=0, **SHORT)
     plain = profl.simulate(profl.cases.pricing(clients=3, goods=2), method, seeds=0, **SHORT)
     assert np.max(np.abs(compiled.theta - plain.theta)) > 1e-3  # the world does matter
@@ -184,7 +184,7 @@ def test_one_trajectory_in_every_engine(world):
 
 
 def test_a_run_goes_on_from_a_checkpoint_with_the_same_people(tmp_path):
-    problem, method = WORLDS["both"](), profl.pofl(0.05)
+    problem, method = WORLDS["both"](), profl.pofl(0.05, jacobian=QUICK)
 
     def run(rounds, **more):
         clients = profl.simulated_clients(problem, method, samples=50)

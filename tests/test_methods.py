@@ -21,7 +21,7 @@ from profl.engines.plan import first_states, make_plan
 from profl.engines.schedule import Schedule
 from profl.engines.step import local_steps
 from tests.killed import CASE
-from tests.problems import noting
+from tests.problems import QUICK, noting
 
 SMALL = {"rounds": 3, "local_steps": 2, "samples": 30, "progress": False}
 
@@ -112,7 +112,6 @@ PAIRS = [(name, attack) for name in METHODS for attack in (None, "sign_flip")]
 # Each row compiles four engines. Without an attack the checkpoints below and test_loop hold engines to each other.
 SHORT = [(name, "sign_flip") for name in ("dfo, one point", "postal")]
 ROWS = [pytest.param(*pair, tuple(ENGINES), marks=[] if pair in SHORT else pytest.mark.slow) for pair in PAIRS]
-ROWS.append(("prm", "sign_flip", ("flower",)))  # the longest to compile; what it sends crosses a wire
 
 
 @pytest.mark.parametrize(("name", "attack", "engines"), ROWS)
@@ -130,6 +129,32 @@ def test_one_trajectory_in_every_engine(name, attack, engines):
         for figure in ("deployments", "samples", "bytes_up", "bytes_down", "refused"):
             np.testing.assert_array_equal(getattr(run, figure), getattr(fast, figure))
     assert np.max(np.abs(fast.theta[:, -1] - fast.theta[:, 0])) > 1e-4  # it moved
+
+
+@pytest.mark.skipif(find_spec("flwr") is None, reason="needs Flower")
+@pytest.mark.parametrize("name", METHODS)
+def test_what_a_method_sends_crosses_a_wire_as_it_is(name):
+    """The form of its report and of the mail to it, every number another one: the short form of the rows above."""
+    from profl.engines.flower import Federation, wire
+    from profl.engines.flower.rounds import blank_report
+
+    federation = Federation(CASE, METHODS[name], 4, rounds=12, local_steps=2, samples=30)
+    numbers = iter(range(10_000))
+
+    def filled(like):
+        rows = [jnp.full(jnp.shape(leaf), next(numbers), jnp.asarray(leaf).dtype) for leaf in jax.tree.leaves(like)]
+        return jax.tree.unflatten(jax.tree.structure(like), rows)
+
+    like = blank_report(federation)
+    mailed = (federation.start, federation.mail) if federation.delivers else ()
+    order = wire.Order(filled(federation.start), filled(mailed), 1, 2, 0, 3, 2, 2, "run", federation.digest)
+    sent = like._replace(reports=filled(like.reports), info=filled(like.info), figures=filled(like.figures))
+    came = wire.read_order(wire.write_order(order), federation.start, mailed)
+    back, lost = wire.read_report(wire.write_report(sent, order, lost=False), came, like)
+    assert not lost
+    jax.tree.map(np.testing.assert_array_equal, came, order)
+    for part in ("reports", "info", "figures"):
+        jax.tree.map(np.testing.assert_array_equal, getattr(back, part), getattr(sent, part))
 
 
 CHECKPOINTED = ["postal", *(pytest.param(n, marks=pytest.mark.slow) for n in ("two_stage", "dfo", "profl, corrected"))]
@@ -171,10 +196,11 @@ def test_an_exchange_deploys_nothing():
     assert messages == 4 * 3 * (1 + method.exchanges)
 
 
-STATED = [(name, {}) for name in ALGORITHMS if name != "profl"] + [("profl", {"filter": "none"})]
+STATED = [(name, {}) for name in ALGORITHMS if name not in ("profl", "prm")] + [("profl", {"filter": "none"})]
+LONG = [pytest.param(name, {}, marks=pytest.mark.slow) for name in ("profl", "prm")]  # test_prm has what it states
 
 
-@pytest.mark.parametrize(("name", "parts"), [*STATED, pytest.param("profl", {}, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("name", "parts"), [*STATED, *LONG])
 def test_a_run_states_what_its_method_was_made_with_and_can_be_written_down(name, parts, tmp_path):
     method = ALGORITHMS[name](**parts)
     run = profl.simulate(CASE, method, seeds=[0], **SMALL)
@@ -301,7 +327,7 @@ def test_exploration_sharing_and_sizes_of_ones_own():
         def next(self, problem, known):
             return jnp.int32(40)
 
-    method = profl.profl(filter="none", explore=Step(), share=Everybody(), samples=Twice())
+    method = profl.profl(filter="none", jacobian=QUICK, explore=Step(), share=Everybody(), samples=Twice())
     run = profl.simulate(CASE, method, seeds=[0], **SMALL)
     assert run.samples[0].tolist() == [0, 4 * 2 * 20, 4 * 2 * 60, 4 * 2 * 100]
     own, shared = run.jacobians.own[0], run.jacobians.shared[0]

@@ -45,6 +45,7 @@ def test_pricing_is_solved_within_a_dozen_deployments(pricing, run):
     """PoFL at its best of four rates leaves 0.05 % after thirty; here a dozen leave less than that in every seed."""
     assert np.all(run.excess[:, -1] < 5e-4 * gap(pricing))
     assert run.deployments[0, -1] == 5 * 12  # exchanges deploy nothing
+    assert set(run.info) == {*METHOD.info, "exploration", "held", "memory", "doublings", "doublings_error"}
 
 
 def test_it_says_what_is_left_and_that_is_about_right(run):

@@ -15,13 +15,13 @@ from profl.engines.compare import compare
 from profl.results import honest, measure
 from profl.results.plots import plot_runs
 from profl.results.tables import comparison, gap_closed
-from tests.problems import unmeasured
+from tests.problems import QUICK, unmeasured
 
 
 @pytest.fixture(scope="module")
 def runs():
     settings = {"rounds": 20, "local_steps": 2, "samples": 50, "seeds": range(3), "progress": False}
-    return compare(profl.cases.strategic(clients=3), [profl.pfl(0.1), profl.pofl(0.1)], **settings)
+    return compare(profl.cases.strategic(clients=3), [profl.pfl(0.1), profl.pofl(0.1, jacobian=QUICK)], **settings)
 
 
 def test_shapes_and_relations(runs):

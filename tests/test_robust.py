@@ -20,10 +20,11 @@ from profl.client.sample_size import Evidence, paper_size, variance_size
 from profl.experiments import robust
 from profl.server.attacks import apply, get, hostile_clients
 from profl.server.clusters import Clusters
-from tests.problems import unmeasured
+from tests.problems import QUICK, unmeasured
 
 SHORT = {"rounds": 60, "samples": 500, "seeds": range(1), "progress": False}
 FULL = {**SHORT, "seeds": range(2)}
+PLAIN = profl.pofl(jacobian=QUICK)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -109,8 +110,9 @@ def test_with_the_filter_junk_costs_little_and_without_it_much(clients, settings
     """Short form of ``profl bench robust``'s second part: 20 % of samples ten deviations away."""
     problem = profl.cases.pricing(clients=clients)
     none, case = (profl.contaminate(problem, share, "blob", distance=10) for share in (0.0, 0.2))  # one program
-    clean = profl.simulate(none, profl.profl(), **settings).tail_excess().mean()
-    runs = {name: profl.simulate(case, profl.profl(filter=name), **settings) for name in ("robust", "none")}
+    methods = {name: profl.profl(filter=name, jacobian="kalman") for name in ("robust", "none")}
+    clean = profl.simulate(none, methods["robust"], **settings).tail_excess().mean()
+    runs = {name: profl.simulate(case, method, **settings) for name, method in methods.items()}
     assert runs["robust"].tail_excess().mean() <= 1.5 * clean + 0.01
     assert runs["none"].tail_excess().mean() >= 0.3
     assert runs["robust"].kept[:, 1:].mean() == pytest.approx(0.8, abs=0.01)
@@ -145,7 +147,7 @@ def test_the_published_bound_is_guarded():
 )
 def test_adaptive_runs_draw_fewer_samples_within_the_tolerance(most, settings):
     """At most half of what they may."""
-    method = profl.profl(filter="none", samples=profl.AdaptiveSamples(0.1, 50, most))
+    method = profl.profl(filter="none", jacobian=QUICK, samples=profl.AdaptiveSamples(0.1, 50, most))
     run = profl.simulate(profl.cases.pricing(), method, **{**settings, "samples": most})
     mean = run.samples[:, -1] / run.deployments[:, -1]
     assert np.all((mean >= 50) & (mean <= most / 2))
@@ -197,19 +199,18 @@ LONGER = {**FULL, "rounds": 100}
 def test_the_fitting_rule_withstands_and_the_mean_does_not(attack, settings):
     """Short form of the benchmark's fifth part: two of ten clients hostile."""
     case = profl.cases.pricing()
-    free = profl.simulate(case, profl.profl(filter="none"), **settings).tail_excess().mean()
+    methods = {rule: profl.profl(filter="none", jacobian=QUICK, aggregate=rule) for rule in ("mean", robust.RULE)}
+    free = profl.simulate(case, methods["mean"], **settings).tail_excess().mean()
     excess = {
-        rule: profl.simulate(case, profl.profl(filter="none", aggregate=rule), attack=attack, **settings)
-        .tail_excess()
-        .mean()
-        for rule in ("mean", robust.RULE)
+        rule: profl.simulate(case, method, attack=attack, **settings).tail_excess().mean()
+        for rule, method in methods.items()
     }
     assert excess[robust.RULE] <= 2 * free + 0.01
     assert excess["mean"] > excess[robust.RULE]
 
 
 def test_refused_reports_are_counted_and_the_run_goes_on():
-    run = profl.simulate(unmeasured(profl.cases.pricing()), profl.pofl(), attack="nan", hostile=[3, 5], **FULL)
+    run = profl.simulate(unmeasured(profl.cases.pricing()), PLAIN, attack="nan", hostile=[3, 5], **FULL)
     assert run.refused[:, -1].tolist() == [120, 120]
     assert run.first_refused == ((1, 3), (1, 3))
     assert not run.diverged.any()
@@ -221,9 +222,9 @@ def test_too_few_reports_stop_the_run_and_keep_what_was_done(engine):
     settings = {"rounds": 4, "samples": 20, "seeds": [0], "progress": False, "engine": engine}
     case = unmeasured(profl.cases.pricing())
     with pytest.raises(profl.TooFewReports, match=r"round 1: fewer than min_reports=9 of the 10") as found:
-        profl.simulate(case, profl.pofl(), attack="nan", min_reports=9, **settings)
+        profl.simulate(case, PLAIN, attack="nan", min_reports=9, **settings)
     assert found.value.run.theta.shape[0] == 1
-    run = profl.simulate(case, profl.pofl(), attack="nan", min_reports=8, **settings)
+    run = profl.simulate(case, PLAIN, attack="nan", min_reports=8, **settings)
     assert run.rounds[-1] == 4
 
 

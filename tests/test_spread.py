@@ -12,7 +12,7 @@ import pytest
 import profl
 from profl import random, trees
 from profl.client import spreading as watching
-from tests.problems import Spreading, spread_loss, spreading, unmeasured
+from tests.problems import QUICK, Spreading, spread_loss, spreading, unmeasured
 
 FAMILY = profl.LocationScale()
 NOISES = {
@@ -99,7 +99,7 @@ def test_the_numerical_answers_are_the_exact_ones():
 
 
 def test_engines_agree_on_a_family_whose_shift_needs_f():
-    problem, method = spreading(clients=2), profl.pofl(0.05, jacobian="kalman")  # compiles in half the time
+    problem, method = spreading(clients=2), profl.pofl(0.05, jacobian=QUICK)
     settings = {"rounds": 3, "local_steps": 2, "samples": 30, "progress": False}
     with jax.enable_x64(True):
         fast = profl.simulate(problem, method, seeds=[3], **settings)
