@@ -37,8 +37,8 @@ NOISE_RATE = 0.05
 changes from one deployment to the next."""
 
 STEEPEST = 4.0
-"""In natural units: what an entry of J is taken to be at most where its size tells how fast J may change. A feature that
-hardly varies and that everybody moves has entries of hundreds, by which all others would be forgotten at every step."""
+"""In natural units: what an entry of J counts as at most where its size tells how fast J may change. A feature that
+hardly varies and that everybody moves has entries of hundreds: all others would be forgotten at every step."""
 
 ROUNDING = 64
 """Machine epsilons of 1 + mean f^2, the least noise that is taken to be there: doubt starts at one, and what is below
