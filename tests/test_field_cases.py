@@ -191,22 +191,22 @@ def test_gmsc10_optimum():
 @needs_files
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("method", "rounds", "samples", "seeds"),
+    ("method", "rounds", "local_steps", "samples", "seeds"),
     [
-        (profl.pofl(0.3, explore=profl.Exploration(scale=0.01)), 500, 1835, 1),
-        (profl.prm(keep=2), 30, 1835, 1),
-        (profl.prm(keep=2), 30, 500, 3),
+        (profl.pofl(0.3), 100, 5, 1835, 1),
+        (profl.prm(keep=2), 30, 1, 1835, 1),
+        (profl.prm(keep=2), 30, 1, 500, 3),
     ],
     ids=["pofl", "prm", "prm, drawn"],
 )
-def test_gmsc10_is_solved(method, rounds, samples, seeds):
+def test_gmsc10_is_solved(method, rounds, local_steps, samples, seeds):
     """95 % of the gap between retraining, 0.70596, and the optimum. With all rows nothing is random but what is tried.
 
-    Features have tails of up to fifty standard deviations: the first samples do not show them, and pofl's default
-    exploration, sized by these, is far too large here.
+    Some features have long tails and others hardly vary until they are moved: the first samples do not show their
+    scales, and pofl, whose exploration is sized by these, ended 1650 gaps above the optimum.
     """
     case = gmsc10(data=real())
-    settings = {"rounds": rounds, "local_steps": 1, "samples": samples, "seeds": range(seeds)}
+    settings = {"rounds": rounds, "local_steps": local_steps, "samples": samples, "seeds": range(seeds)}
     run = profl.simulate(case, method, progress=False, **settings)
     closed = 1 - run.excess[:, -1] / (0.70596 - case.risk(case.optimum))
     assert np.all(closed >= 0.95), closed

@@ -88,6 +88,13 @@ def test_it_settles_by_itself():
     assert np.all(run.excess[:, -1] < 1e-3 * gap(case))  # and by oneself, without what the others found
 
 
+def test_a_client_alone_does_not_take_its_noise_for_what_all_have_found():
+    """One seller, three goods, twenty deployments: with itself as the others it was led astray."""
+    case = profl.cases.pricing(clients=1, goods=3)
+    run = profl.simulate(case, METHOD, **SHORT | {"rounds": 20})
+    assert np.all(run.excess[:, -1] < 1e-2 * gap(case)), run.excess[:, -1] / gap(case)
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

@@ -13,7 +13,7 @@ import pytest
 
 import profl
 from profl.client.explore import Exploration
-from profl.client.scales import Ruler, take_measures, unmeasured
+from profl.client.scales import Ruler, look_again, take_measures, unmeasured
 
 CASE = profl.cases.pricing(clients=3, goods=3)
 SETTINGS = {"rounds": 12, "local_steps": 3, "samples": 100, "seeds": range(2), "progress": False}
@@ -125,3 +125,25 @@ def test_a_jacobian_goes_inside_and_back():
     np.testing.assert_allclose(jacobian, [[12.0, 0.12]], rtol=1e-6)
     np.testing.assert_allclose(error, jacobian**2, rtol=1e-6)
     np.testing.assert_allclose(place.inside(jacobian, error), np.ones((2, 1, 2)), rtol=1e-6)
+
+
+def test_a_scale_that_was_far_too_large_is_taken_anew():
+    """Loss -theta.z: demand for the third good hardly varies in the first batch, and ten times as much as the others in
+    the second.
+
+    Its price is zero, so that it adds nothing to the spread of the loss, and the other scales stay.
+    """
+    view, theta, weights = CASE.functions.view(), jnp.array([2.0, 3.0, 0.0]), jnp.full(4, 0.25)
+    around = jnp.array([[1.0, 1.0, 0.01], [-1.0, 1.0, -0.01], [1.0, -1.0, 0.01], [-1.0, -1.0, -0.01]])
+    first, later = (
+        take_measures(view, theta, around * jnp.array([1.0, 1.0, size]), weights, jnp.zeros(3), jnp.ones(3))
+        for size in (1.0, 1000.0)
+    )
+    again = look_again(view, first, later, theta)
+    assert later.scales[2] < first.scales[2] / 4
+    np.testing.assert_array_equal(again.scales, [*first.scales[:2], later.scales[2]])
+    np.testing.assert_allclose(again.signal.unit, again.scales, rtol=1e-6)
+    for one, other in ((first, first), (unmeasured(theta, theta, theta), later)):
+        same = look_again(view, one, other, theta)
+        np.testing.assert_array_equal(same.scales, other.scales)
+        np.testing.assert_array_equal(same.signal.unit, other.signal.unit)

@@ -303,7 +303,7 @@ class PerformativeDescent(Descent):
             where, some = state.measures.signal.measure(signal), scales.some(batch, weights)
             state = state._replace(spread=spreading.followed(problem.family, state.spread, where, some, f))
         if getattr(self.jacobian, "measured", False):
-            _, _, ruler, f_ruler = state.measures
+            ruler, f_ruler = state.measures.signal, state.measures.f
             signal, at = ruler.measure(signal), ruler.measure(at)
             f, variance = f_ruler.measure(f), variance / f_ruler.unit**2
         state = state._replace(jacobian=self.jacobian.update(state.jacobian, signal, f, variance, at))
@@ -318,17 +318,32 @@ class PerformativeDescent(Descent):
         return state, jnp.zeros((f.size, problem.signal(deployed).size), f.dtype)
 
     def _measured(self, problem: View, state: State, arrival: Arrival, f: Array, variance: Array) -> State:
-        """The state with natural units in it, from the first batch on."""
+        """The state with natural units in it, from the first batch on.
+
+        Where a scale turns out to be far too large, what was learned in its units is forgotten.
+        """
         batch, weights, deployed, _ = arrival
-        if self.measures:
-            one, few = variance / jnp.sum(weights**2), scales.some(batch, weights)
-            found = trees.once(
-                ~state.measures.known,
-                lambda theta: scales.take_measures(problem, theta, *few(), f, one),
-                state.measures,
-                deployed,
-            )
-            state = state._replace(measures=found)
+        if not self.measures:
+            return state
+        one, few, old = variance / jnp.sum(weights**2), scales.some(batch, weights), state.measures
+        batches = old.batches + 1
+
+        def look(theta: Theta) -> scales.Measures:
+            return scales.look_again(problem, old, scales.take_measures(problem, theta, *few(), f, one), theta)
+
+        found = trees.once(batches & (batches - 1) == 0, look, old, deployed)
+        state = state._replace(measures=found._replace(batches=batches))
+        signal, again = problem.signal(deployed), old.known & jnp.any(found.scales < old.scales)
+        fresh: dict[str, Any] = {}
+        if not self._pushes(problem):
+            fresh["jacobian"] = self._nothing_known(problem, deployed, signal, f)
+        if state.spread:
+            fresh["spread"] = self._no_spread(problem, signal, f, batch)
+        kept = {name: getattr(state, name) for name in fresh}
+        state = state._replace(**trees.where(again, fresh, kept))
+        if hasattr(state.explored, "shrunk"):
+            ratio = jnp.where(old.known, found.scales / old.scales, 1.0)
+            state = state._replace(explored=state.explored.shrunk(ratio, deployed))
         return state
 
     def _of_push(self, problem: View, state: State) -> tuple[Array, Array]:

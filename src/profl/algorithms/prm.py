@@ -125,6 +125,7 @@ class Mail(NamedTuple):
     held: Array
     fear: Array
     common: Common  # what all clients found
+    alone: Array  # bool: whether all clients are only one
     ready: Array  # bool: whether there is something new in it
     speed: Array  # Nesterov's
 
@@ -275,12 +276,13 @@ class PRM(Method):
             return theta, state
         unit, old = feature_units(state.fitted.ruler.unit), state.fitted.response
         mean, least = mail.common.mean * unit, LEAST**2 * state.spread[:, None]
-        prior = Prior(mean + mail.speed * (mean - state.before), mail.common.spread * unit**2 + least)
+        common = Prior(mean + mail.speed * (mean - state.before), mail.common.spread * unit**2 + least)
+        prior = trees.where(mail.alone, evidence(state.prior, old.mean[:, 1:], state.variance, state.spread), common)
         response, cov = posterior(state.moments, old.anchor, prior, state.spread)
         new = state._replace(
             prior=prior,
             before=mean,
-            error=mail.common.error * unit**2,
+            error=jnp.where(mail.alone, 0.0, mail.common.error * unit**2),
             fear=mail.fear,
             fitted=state.fitted._replace(response=response),
             variance=jnp.diagonal(cov, axis1=-2, axis2=-1)[:, 1:],
@@ -289,7 +291,8 @@ class PRM(Method):
 
     def mail_like(self, problem: View, state: State) -> Mail:
         zero = jnp.zeros(())
-        return Mail(zero, zero, zero, Common(*[jnp.zeros_like(state.before)] * 3), jnp.asarray(False), zero)
+        no = jnp.asarray(False)
+        return Mail(zero, zero, zero, Common(*[jnp.zeros_like(state.before)] * 3), no, no, zero)
 
     def figures(self, problem: View, state: State, theta: Theta) -> dict[str, Array]:
         """How far it explores, in units, how many parameters the trust region or the model space holds, and the
@@ -345,7 +348,8 @@ class PRM(Method):
         server, flat = trees.where(somebody, (new, model), (server._replace(turn=new.turn), flat))
         speed = turn / (turn + 3.0)
         found = consensus(reports["jacobian"], agreed, concentration)
-        mail = Mail(server.size, server.held, server.fear, found, somebody & (turn < self.talks), speed)
+        alone = jnp.sum(share > 0) < 2
+        mail = Mail(server.size, server.held, server.fear, found, alone, somebody & (turn < self.talks), speed)
         return unravel(flat), server, trees.copies(mail, len(weights))
 
     def outlook(self, problem: View, server: Server) -> Outlook:
@@ -380,7 +384,7 @@ class PRM(Method):
         prior = moved(state.prior, jnp.where(state.made == 0, 0.0, anchor - old.anchor), fear * state.spread)
         found = fit(tried, anchor, prior, state.spread, fear)
         if not self.share:
-            prior = evidence(prior, found, state.spread)
+            prior = evidence(prior, found.response.mean[:, 1:], found.variance[:, 1:], state.spread)
             found = fit(tried, anchor, prior, state.spread, fear)
         return state._replace(
             trials=trials,

@@ -42,6 +42,12 @@ class Explored(NamedTuple):
     left: Array  # () int32: deployments for which it is still held
     made: Array  # () deployments so far, each a part of one where perturbations are held
 
+    def shrunk(self, ratio: Array, theta: Theta) -> Explored:
+        """The last perturbation as it would be with scales that are so many times as large."""
+        if large(theta):
+            return self  # it is looked for anew
+        return self._replace(delta=jax.tree.map(jnp.multiply, self.delta, spread_over(ratio, theta)))
+
 
 @dataclass(frozen=True)
 class Exploration:

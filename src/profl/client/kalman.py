@@ -36,6 +36,10 @@ NOISE_RATE = 0.05
 """Weight of the newest batch in v, the mean of the last twenty or so: one batch's estimate is noisy, and v hardly
 changes from one deployment to the next."""
 
+STEEPEST = 4.0
+"""In natural units: what an entry of J counts as at most where its size tells how fast J may change. A feature that
+hardly varies and that everybody moves has entries of hundreds: all others would be forgotten at every step."""
+
 ROUNDING = 64
 """Machine epsilons of 1 + mean f^2, the least noise that is taken to be there: doubt starts at one, and what is below
 its rounding cannot be told from a negative variance."""
@@ -94,7 +98,8 @@ class Kalman:
         step = self.anchor_rate * (at - state.anchor)
         anchor = state.anchor + step
         further = jnp.maximum(jnp.sum((anchor - state.reference) ** 2) - state.charged, 0.0)
-        kappa2 = self.curvature**2 * jnp.mean(jnp.maximum(state.belief.slope**2 - self.error(state), 0.0))
+        sizes = jnp.clip(state.belief.slope**2 - self.error(state), 0.0, STEEPEST**2)
+        kappa2 = self.curvature**2 * jnp.mean(sizes)
         before = move(state.belief, step, kappa2 * further)
         before = before._replace(level_cov=before.level_cov + walk)
         belief, likely, share = observe(before, signal - anchor, f, noise, kappa2)

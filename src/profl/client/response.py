@@ -84,9 +84,12 @@ def moved(prior: Prior, step: Array, fear: Array) -> Prior:
     return Prior(prior.mean.at[:, :s].set(slope), prior.variance.at[:, :s].set(doubt))
 
 
-def evidence(prior: Prior, found: Fit, spread: Array) -> Prior:
-    """The prior's variance as one client by itself sees it: coefficients that are nothing shrink to nothing (EM)."""
-    seen = (found.response.mean[:, 1:] - prior.mean) ** 2 + found.variance[:, 1:]
+def evidence(prior: Prior, mean: Array, variance: Array, spread: Array) -> Prior:
+    """The prior's variance as one client by itself sees it: coefficients that are nothing shrink to nothing (EM).
+
+    ``mean`` and ``variance`` (p, m - 1) are those of its coefficients.
+    """
+    seen = (mean - prior.mean) ** 2 + variance
     return prior._replace(variance=(SPARSE**2 * spread[:, None] + seen) / 2)
 
 
