@@ -161,7 +161,7 @@ class Personal(Method):
         if not self.minimises:
             return theta, state._replace(method=own)
         mine, base = self.joined(theta, state.part), self.joined(theta, state.base)
-        mine, own = self.method.settle(problem, own, mine, base, self.places(theta))  # type: ignore[attr-defined]
+        mine = self.method.settle(problem, own, mine, base, self.places(theta))  # type: ignore[attr-defined]
         return theta, state._replace(method=own, part=self.part(mine))
 
     def mail_like(self, problem: View, state: Owned) -> Any:

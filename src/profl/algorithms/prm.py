@@ -74,8 +74,6 @@ AGAIN = 0.25, 2.0  # units: least and largest trust region
 USED, IDLE = 0.9, 0.25  # of it: it may grow where so much was used, and shrinks where less: a run at rest does not leap
 BLINDLY = 0.6  # of the trust region, for the first step: nothing is known of the reaction then
 WELL, BADLY = (0.2, 0.6), (0.5, 1.5)  # misses, as a share of what f moved by and in noises: the region doubles, halves
-import os
-OWN = float(os.environ.get('OWN','1'))
 MOST = 512  # parameters: the server solves for a matrix of so many rows
 
 
@@ -304,14 +302,14 @@ class PRM(Method):
         )
         return theta, trees.where(mail.ready, new, state)
 
-    def settle(self, problem: View, state: State, theta: Theta, base: Theta, mine: np.ndarray) -> tuple[Theta, State]:
-        """One's own part nearer to where the client's fitted risk is least; and as much exploring as that is worth."""
-        (flat, unravel), units, room = ravel_pytree(theta), state.scale, self._room(problem, state, theta, base, mine)
-        bends = Bend(*[found * units[:, None] * units for found in state.bend])
+    def settle(self, problem: View, state: State, theta: Theta, base: Theta, mine: np.ndarray) -> Theta:
+        """One's own part, which was deployed as in ``base``, nearer to where the client's fitted risk is least."""
+        unravel, units, room = ravel_pytree(theta)[1], state.scale, self._room(problem, state, theta, base, mine)
+        curvature = state.bend.curvature * units[:, None] * units
         y = apart.nearer(
-            lambda y: fitted_risk(problem, state.fitted, unravel(room.there(y))), bends.curvature, room.at, room.inside
+            lambda y: fitted_risk(problem, state.fitted, unravel(room.there(y))), curvature, room.at, room.inside
         )
-        return unravel(room.there(y)), state._replace(size=self._own_size(state, bends, mine))
+        return unravel(room.there(y))
 
     def withhold(
         self, problem: View, state: State, theta: Theta, base: Theta, first: Theta, mine: np.ndarray, told: Report
@@ -459,13 +457,6 @@ class PRM(Method):
             return jnp.where(mine, (trees.ravel(problem.project(unravel(there(y)))) - start) / units, 0.0)
 
         return Room(jnp.where(mine, (flat - start) / units, 0.0), there, inside)
-
-    def _own_size(self, state: State, bends: Bend, mine: np.ndarray) -> Array:
-        whole, own = upright(bends.curvature, jnp.zeros_like(state.scale)), np.ix_(mine, mine)
-        unknown = jnp.trace(jnp.linalg.solve(whole[own], (bends.own + bends.common)[own])) / 2
-        largest = jnp.minimum(LARGER * jnp.sqrt(FIRST / jnp.max(state.trials.samples)), LARGEST)
-        wanted = jnp.minimum(jnp.sqrt(OWN * self.curiosity * unknown / (jnp.trace(whole) / 2)), largest)
-        return jnp.where(state.made > 1, jnp.maximum(wanted, state.size), state.size)
 
     # -- inside, at the server -----------------------------------------------------------------------------------------
 

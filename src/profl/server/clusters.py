@@ -35,6 +35,7 @@ from profl.quantiles import exact_quantile
 from profl.server.kmeans import PEELS, RESTARTS, Groups, distances, kmeans, peel, random_like, silhouette
 from profl.server.rules import CentredClipping
 from profl.server.scores import Rows, prepare
+from profl.server.shrinkage import Shrinkage
 from profl.typing import Array, Key
 
 NULLS = 24
@@ -139,15 +140,17 @@ def shrunk_towards(vectors: Array, shared: Array, members: Array, errors: Array)
     """Each row between its own value and what it shares, as its error and the true differences in its cluster say.
 
         row <- shared + tau^2 / (tau^2 + error) (row - shared)
-        tau^2 = median over the cluster of the mean square of (row - shared), less error
+        tau^2 = median over the cluster of the mean square of (row - shared), less error; or the row's own, if larger
 
-    members: (slots, k) weights. A row whose error is not known takes what is shared.
+    By the row's own one who is unlike all others keeps what it knows: a client with more than half of the weight would
+    decide the median alone. members: (slots, k) weights. A row whose error is not known takes what is shared.
     """
     known = jnp.isfinite(errors) & (errors >= 0)
     off = jnp.mean((vectors - shared) ** 2, axis=1)
     beyond = jnp.where(known, off - errors, 0.0)
     per_slot = jax.vmap(lambda weights: exact_quantile(beyond[:, None], weights * known)[0])(members)
     tau2 = jnp.maximum(jnp.sum(jnp.where(members > 0, per_slot[:, None], 0.0), axis=0), 0.0)
+    tau2 = jnp.maximum(tau2, beyond)
     part = jnp.where(known, tau2 / jnp.maximum(tau2 + errors, jnp.finfo(vectors.dtype).tiny), 0.0)
     return shared + part[:, None] * (vectors - shared)
 
@@ -184,12 +187,15 @@ def choose(key: Key, x: Array, weights: Array, slots: int) -> Groups:
 
 
 def get(spec: Any) -> Any:
-    """How Jacobians are shared: None, a number of clusters, "auto", ``Clusters``, or an object of one's own.
+    """How Jacobians are shared: None, a number of clusters, "auto", ``Clusters``, "shrink", or an object of one's own.
 
     An object of one's own has ``check(clients)``, which refuses, and
-    ``share(key, jacobians, weights, accepted, errors) -> (what each client gets, labels)``.
+    ``share(key, jacobians, weights, accepted, errors) -> (what each client gets, labels)``; ``errors`` are those of all
+    entries where it states ``entrywise = True``, and one mean for each client elsewhere.
 
-    >>> get(2).count, get(None)
-    (2, None)
+    >>> get(2).count, get(None), get("shrink")
+    (2, None, Shrinkage())
     """
+    if isinstance(spec, str) and spec == "shrink":
+        return Shrinkage()
     return spec if spec is None or callable(getattr(spec, "share", None)) else Clusters(spec)
