@@ -244,5 +244,7 @@ def test_stores_with_prices_of_their_own_earn_what_one_list_cannot(size):
     ("stores", "weeks", "seeds"), [(4, 60, range(1)), pytest.param(None, 26, range(10), marks=pytest.mark.slow)]
 )
 def test_stores_that_estimate_how_customers_answer_come_as_far_in_thirty_changes(stores, weeks, seeds):
-    share = recovered(orange_juice(stores), profl.prm(personal="own"), rounds=30, local_steps=1, samples=weeks, seeds=seeds)
+    share = recovered(
+        orange_juice(stores), profl.prm(personal="own"), rounds=30, local_steps=1, samples=weeks, seeds=seeds
+    )
     assert np.all(share >= 0.8), share

@@ -39,6 +39,7 @@ from profl.results.files import load
 from profl.results.record import Run
 from profl.server.attacks import ATTACKS, Attack
 from profl.server.clusters import Clusters
+from profl.server.shrinkage import Shrinkage
 
 __version__ = "0.1.0"
 
@@ -83,6 +84,7 @@ __all__ = [
     "SampledReaction",
     "Schedule",
     "Settled",
+    "Shrinkage",
     "TooFewReports",
     "cases",
     "contaminate",

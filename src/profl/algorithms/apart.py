@@ -4,16 +4,18 @@
     phi  =  L_i(s, o) + (o - o_0)' D (o - o_0) / 2,  o = o(s)        what the server minimises over s: ``of_shared``
 
 When s moves, o follows it with the slope T (``follows``): -(H_oo + D)^-1 H_os where it is free (the implicit function
-theorem), as the model space says where that holds it. With M = [1; T], g the slope of L_i and H its curvature, phi has the
-slope M' (g + D (o - o_0)) and the curvature M' (H + D) M.
+theorem), as the model space says where that holds it. With M = [1; T], g the slope of L_i and H its curvature, phi has
+the slope M' (g + D (o - o_0)) and the curvature M' (H + D) M.
 
-D is small and decides only where nothing else does: of a model that is the sum of a common part and one's own, the common
-part becomes a mean of what clients have, and o what each does differently. It does not hold a client's own part back.
+D is small and decides only where nothing else does: of a model that is the sum of a common part and one's own, the
+common part becomes a mean of what clients have, and o what each does differently. It does not hold a client's own part
+back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +47,7 @@ def light(curvature: Array, mine: np.ndarray) -> Array:
     return jnp.diag(jnp.where(mine, LIGHT * jnp.abs(jnp.diagonal(curvature)), 0.0))
 
 
-def follows(curvature: Array, mine: np.ndarray, held: Array, carried: Array) -> Array:
+def follows(curvature: Array, mine: np.ndarray, held: Any, carried: Array) -> Array:
     """M (d, d): what all parameters do when a shared one moves; columns of one's own are zero.
 
     ``held`` (d,) says what of one's own cannot move by itself, and the rows of ``carried`` (d, d) what it then does.

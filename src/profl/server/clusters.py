@@ -143,8 +143,8 @@ def shrunk_towards(vectors: Array, shared: Array, members: Array, errors: Array)
     """Each row between its own value and what it shares, as its error and the true differences in its cluster say.
 
         row <- shared + tau^2 / (tau^2 + error) (row - shared)
-        tau^2 = median over the cluster of the mean square of (row - shared), less error; that of the row itself where it is
-                surely unlike the others, by SURE standard deviations
+        tau^2 = median over the cluster of the mean square of (row - shared), less error
+                that of the row itself, where it is surely unlike the others (by SURE standard deviations)
 
     So nobody loses what it knows: a client with more than half of the weight decides the median alone.
     members: (slots, k) weights. A row whose error is not known takes what is shared.
