@@ -5,6 +5,13 @@
 Clients that differ in their level and not in how they answer learn the answer together and the level by themselves.
 In place of its own part a client reports the one that the run began with, so nobody else sees it, and all rules, checks
 and engines go on as they are.
+
+A method that minimises a risk between deployments (``prm``) moves no part in its steps. It has two functions more:
+
+    settle    (problem, state, theta, base, mine) -> theta     one's own part, once the shared one has come
+    withhold  (problem, state, theta, base, first, mine, told) -> told    the report, for a server that moves the rest
+
+``base`` and ``first`` have the own part of the last step and of the start; ``mine`` (d,) says which parameters it is.
 """
 
 from __future__ import annotations
