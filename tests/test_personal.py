@@ -12,6 +12,7 @@ import pytest
 
 import profl
 from profl import random, trees
+from profl.algorithms import apart
 from profl.algorithms.personal import Personal
 from profl.cases.orange_juice import orange_juice, own_dollars
 from profl.problem.reaction import Unmeasured
@@ -55,6 +56,48 @@ def test_levels_stay_and_the_slope_is_learned_together():
     assert run.settings["personal"] == "level"
 
 
+def test_prm_finds_both_in_a_few_rounds_without_a_rate():
+    """In closed form: levels are those of the shops, the slope is 2. A sample's noise is 0.1, there are 20 x 16."""
+    run = profl.simulate(SHOPS, profl.prm(personal="level"), **{**SETTINGS, "rounds": 8})
+    np.testing.assert_allclose(run.personal["level"][0], SHOPS.clients["level"], atol=0.05)
+    np.testing.assert_allclose(run.theta["slope"][0, -1], 2.0, atol=0.05)
+    np.testing.assert_array_equal(run.theta["level"], 0.0)
+    assert run.expected_excess is None
+
+
+def test_the_server_minimises_what_is_left_once_own_parts_follow():
+    """Quadratic risks: one Newton step of the mean of phi_i leads to the joint optimum, D being small."""
+    rng, mine = np.random.default_rng(0), np.array([False, False, True])
+    roots = rng.normal(size=(4, 3, 3))
+    curvatures, slopes = roots @ roots.swapaxes(1, 2) + np.eye(3), rng.normal(size=(4, 3))
+    joint = np.zeros((6, 6))  # two shared, four of one's own
+    right = np.zeros(6)
+    for i, (curvature, slope) in enumerate(zip(curvatures, slopes, strict=True)):
+        rows = [0, 1, 2 + i]
+        joint[np.ix_(rows, rows)] += curvature
+        right[rows] += slope
+    exact = np.linalg.solve(joint, -right)
+    with jax.enable_x64(True):
+        off, held, still = jnp.zeros(3), jnp.zeros(3, bool), jnp.zeros((3, 3))
+        found = []
+        for curvature, slope in zip(jnp.asarray(curvatures), jnp.asarray(slopes), strict=True):
+            own = jnp.linalg.solve(curvature[2:, 2:], -slope[2:])  # where it is least by itself
+            moves = apart.follows(curvature, mine, held, still)
+            there = slope + curvature[:, 2] * own
+            found.append(apart.of_shared(there, (curvature,), off, mine, moves))
+        step = np.linalg.solve(sum(b[0] for _, b in found)[:2, :2], -sum(g for g, _ in found)[:2])
+    np.testing.assert_allclose(step, exact[:2], rtol=0, atol=5 * apart.LIGHT)
+
+
+def test_a_held_part_is_carried_along():
+    """Of a sum at the edge of the model space only the split can change: nothing is left of the slope or curvature."""
+    curvature, mine, held = jnp.ones((2, 2)), np.array([False, True]), jnp.array([False, True])
+    moves = apart.follows(curvature, mine, held, jnp.array([[0.0, 0.0], [-1.0, 0.0]]))
+    slope, (bend,) = apart.of_shared(jnp.ones(2), (curvature,), jnp.zeros(2), mine, moves)
+    np.testing.assert_array_equal(slope, 0.0)
+    np.testing.assert_allclose(bend, [[apart.LIGHT, 0.0], [0.0, 0.0]], atol=1e-6)
+
+
 def test_all_of_it_personal_is_everyone_alone():
     """With True a client's model is that of a run in which it is the only one, with the draws that it has among all."""
     run = profl.simulate(SHOPS, profl.pfl(0.1, personal=True), **SETTINGS)
@@ -86,10 +129,15 @@ def same(first, second, **tolerance):
         np.testing.assert_allclose(one, two, rtol=0, **tolerance)
 
 
-METHODS = {"pfl": profl.pfl(0.1, personal="level"), "pofl": profl.pofl(0.1, personal="level", jacobian="least_squares")}
+METHODS = {
+    "pfl": profl.pfl(0.1, personal="level"),
+    "pofl": profl.pofl(0.1, personal="level", jacobian="least_squares"),
+    "prm": profl.prm(personal="level"),
+}
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("pofl", "prm")]
 
 
-@pytest.mark.parametrize("method", ["pfl", pytest.param("pofl", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("method", ["pfl", *SLOW])
 def test_engines_agree_and_a_resumed_run_has_the_same_bits(method, tmp_path):
     made = METHODS[method]
     with jax.enable_x64(True):
@@ -108,13 +156,14 @@ def test_engines_agree_and_a_resumed_run_has_the_same_bits(method, tmp_path):
 
 
 @pytest.mark.skipif(find_spec("flwr") is None, reason="needs Flower")
-def test_over_flower_the_common_part_is_the_same_and_nobody_tells_ones_own():
+@pytest.mark.parametrize("method", ["pfl", pytest.param("prm", marks=pytest.mark.slow)])
+def test_over_flower_the_common_part_is_the_same_and_nobody_tells_ones_own(method):
     from profl.engines.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
 
     schedule = {"rounds": 4, "local_steps": 2, "samples": 20}
-    federation = Federation(SHOPS, METHODS["pfl"], 3, seed=3, **schedule)
+    federation = Federation(SHOPS, METHODS[method], 3, seed=3, **schedule)
     over = ProFLStrategy(federation, wait=1.0).run(InProcessGrid(make_client_app(federation), 3))
-    fast = profl.simulate(SHOPS, METHODS["pfl"], **SETTINGS)
+    fast = profl.simulate(SHOPS, METHODS[method], **SETTINGS)
     np.testing.assert_allclose(over.theta["slope"], fast.theta["slope"], atol=1e-5)
     assert np.all(np.isnan(over.personal["level"]))
 
@@ -127,7 +176,6 @@ def test_over_flower_the_common_part_is_the_same_and_nobody_tells_ones_own():
         (lambda: profl.pofl(personal=3), "or True, got 3"),
         (lambda: profl.profl("auto", personal="level"), "state a number"),
         (lambda: profl.pofl(correction="scaffold", personal="level"), "drop one"),
-        (lambda: Personal(profl.prm(), "level"), "prm minimises one risk for all"),
         (lambda: Personal(profl.two_stage(), "level"), "two_stage minimises one risk"),
         (lambda: Personal(profl.rgd(), "level"), "rgd pools all data"),
         (lambda: Personal("pofl", "level"), "for a method such as"),
@@ -174,16 +222,29 @@ SHORT = {"clients": 2, "rounds": 60, "seeds": range(2)}
 LONG = {"clients": None, "rounds": 160, "seeds": range(10)}
 
 
+def recovered(case, method, **schedule):
+    """How far stores come from the best common list to the best list of every store."""
+    both = profl.personal(case)
+    blind = replace(both, reaction=Unmeasured(both.reaction))  # quicker: nobody asks for the common optimum
+    run = profl.simulate(blind, method, **schedule, record_every=schedule["rounds"], progress=False)
+    earned = [-1000 * both.weights @ both.own_risks(run.own_models(i)) for i in range(len(run.seeds))]
+    common = -1000 * case.risk(case.optimum)
+    return (np.array(earned) - common) / (own_dollars(case) - common)
+
+
 @pytest.mark.parametrize("size", [SHORT, pytest.param(LONG, marks=pytest.mark.slow)])
 def test_stores_with_prices_of_their_own_earn_what_one_list_cannot(size):
     """At least 80 % of the way from the best common list to the best list of every store, f(theta) being known."""
-    case = orange_juice(clients=size["clients"])
-    both = profl.personal(case)
-    schedule = {"rounds": size["rounds"], "samples": 121, "seeds": size["seeds"], "record_every": size["rounds"]}
-    method = profl.pofl(0.2, jacobian="exact", personal="own")
-    blind = replace(both, reaction=Unmeasured(both.reaction))  # quicker: nobody asks for the common optimum
-    run = profl.simulate(blind, method, **schedule, progress=False)
-    earned = [-1000 * both.weights @ both.own_risks(run.own_models(i)) for i in range(len(run.seeds))]
-    common = -1000 * case.risk(case.optimum)
-    share = (np.array(earned) - common) / (own_dollars(case) - common)
+    case, method = orange_juice(clients=size["clients"]), profl.pofl(0.2, jacobian="exact", personal="own")
+    share = recovered(case, method, rounds=size["rounds"], samples=121, seeds=size["seeds"])
+    assert np.all(share >= 0.8), share
+
+
+@pytest.mark.parametrize(
+    ("stores", "weeks", "seeds"), [(4, 60, range(1)), pytest.param(None, 26, range(10), marks=pytest.mark.slow)]
+)
+def test_stores_that_estimate_how_customers_answer_come_as_far_in_thirty_changes(stores, weeks, seeds):
+    share = recovered(
+        orange_juice(stores), profl.prm(personal="own"), rounds=30, local_steps=1, samples=weeks, seeds=seeds
+    )
     assert np.all(share >= 0.8), share

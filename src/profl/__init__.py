@@ -45,6 +45,7 @@ from profl.results.record import Run
 from profl.results.watching import Record
 from profl.server.attacks import ATTACKS, Attack
 from profl.server.clusters import Clusters
+from profl.server.shrinkage import Shrinkage
 
 __version__ = "0.1.0"
 
@@ -93,6 +94,7 @@ __all__ = [
     "SampledReaction",
     "Schedule",
     "Settled",
+    "Shrinkage",
     "TooFewReports",
     "cases",
     "compare",

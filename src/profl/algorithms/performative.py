@@ -67,7 +67,7 @@ class PerformativeDescent(Descent):
         the family can shift samples), "score", or "auto", the first of these that the problem allows.
       jacobian: an estimator of df/dtheta; see ``profl.client.jacobian``.
       explore: perturbs what is deployed, so that the Jacobian stays visible; None for no perturbation.
-      share: how Jacobians are shared among clients that react alike, a ``Clusters``; None for not at all.
+      share: how clients learn from each other's Jacobians, a ``Clusters`` or ``Shrinkage``; None for not at all.
       samples: says how many samples to draw, an ``AdaptiveSamples``; None for a fixed number.
       secure_aggregation: the server is to see nothing but the sum of the reports. In simulation this only checks that
         the method can do with that.
@@ -195,7 +195,8 @@ class PerformativeDescent(Descent):
         if self.share is None:
             return told
         own, error = self._known(state)
-        return {**told, "jacobian": own, "jacobian_error": jnp.mean(error)}
+        whole = getattr(self.share, "entrywise", False)
+        return {**told, "jacobian": own, "jacobian_error": error if whole else jnp.mean(error)}
 
     def receive(self, problem: View, state: State, theta: Theta, mail: Any) -> tuple[Theta, State]:
         theta, state = super().receive(problem, state, theta, mail)
@@ -390,7 +391,7 @@ class PerformativeDescent(Descent):
             return
         if self.share is not None:
             raise checks.InputError(
-                "share cannot be combined with secure_aggregation: clustering compares Jacobians of single clients, "
+                "share cannot be combined with secure_aggregation: it compares Jacobians of single clients, "
                 "and under secure aggregation the server sees nothing but their sum; drop one of the two"
             )
         if not isinstance(rules.get(self.aggregate), rules.WeightedMean):

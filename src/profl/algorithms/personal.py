@@ -5,6 +5,13 @@
 Clients that differ in their level and not in how they answer learn the answer together and the level by themselves.
 In place of its own part a client reports the one that the run began with, so nobody else sees it, and all rules, checks
 and engines go on as they are.
+
+A method that minimises a risk between deployments (``prm``) moves no part in its steps. It has two functions more:
+
+    settle    (problem, state, theta, base, mine) -> theta     one's own part, once the shared one has come
+    withhold  (problem, state, theta, base, first, mine, told) -> told    the report, for a server that moves the rest
+
+``base`` and ``first`` have the own part of the last step and of the start; ``mine`` (d,) says which parameters it is.
 """
 
 from __future__ import annotations
@@ -14,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from profl import checks, random
 from profl.algorithms.method import Arrival, Method, Outlook, Report
@@ -29,6 +37,7 @@ class Owned(NamedTuple):
     method: Any  # the method's own state
     part: Any  # its own part of theta
     first: Any  # that part as the run began
+    base: Any  # that part as it was at the last step
     stepped: Array  # () bool: whether it has made a step
 
 
@@ -56,9 +65,9 @@ class Personal(Method):
         method, name = self.method, self.method.name
         if method.pooled:
             raise checks.InputError(f"{name} pools all data and has one model: personal parts need clients; use pofl")
-        if method.exchanges:
+        if method.exchanges and not hasattr(method, "settle"):
             raise checks.InputError(
-                f"{name} minimises one risk for all at the server, where personal parts are not known; use pofl"
+                f"{name} minimises one risk for all at the server, where personal parts are not known; use prm or pofl"
             )
         if getattr(method, "correction", None) is not None:
             raise checks.InputError(
@@ -83,6 +92,15 @@ class Personal(Method):
     @property
     def aggregate(self) -> Any:
         return self.method.aggregate
+
+    @property
+    def exchanges(self) -> int:  # type: ignore[override]
+        return self.method.exchanges
+
+    @property
+    def minimises(self) -> bool:
+        """Whether the method minimises a risk that the client knows, between deployments: ``settle``, ``withhold``."""
+        return hasattr(self.method, "settle")
 
     @property
     def info(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -120,7 +138,7 @@ class Personal(Method):
 
     def init(self, problem: View, theta: Theta, batch: Batch) -> Owned:
         part = self.part(theta)
-        return Owned(self.method.init(problem, theta, batch), part, part, jnp.asarray(False))
+        return Owned(self.method.init(problem, theta, batch), part, part, part, jnp.asarray(False))
 
     def deploy(self, problem: View, state: Owned, key: Key, theta: Theta) -> tuple[Theta, Owned]:
         deployed, own = self.method.deploy(problem, state.method, key, self.joined(theta, state.part))
@@ -131,18 +149,27 @@ class Personal(Method):
     ) -> tuple[Theta, Owned, dict[str, Array]]:
         mine = self.joined(theta, state.part)
         theta, own, info = self.method.step(problem, state.method, mine, arrival, key)
-        return theta, state._replace(method=own, part=self.part(theta), stepped=jnp.asarray(True)), info
+        part = self.part(theta)
+        return theta, state._replace(method=own, part=part, base=part, stepped=jnp.asarray(True)), info
 
     def samples_wanted(self, state: Owned) -> Array:
         return self.method.samples_wanted(state.method)
 
     def report(self, problem: View, state: Owned, theta: Theta) -> Report:
-        told = self.method.report(problem, state.method, self.joined(theta, state.part))
+        mine = self.joined(theta, state.part)
+        told = self.method.report(problem, state.method, mine)
+        if self.minimises:
+            parts = self.joined(theta, state.base), self.joined(theta, state.first), self.places(theta)
+            told = self.method.withhold(problem, state.method, mine, *parts, told)  # type: ignore[attr-defined]
         return {**told, "theta": self.joined(told["theta"], state.first)}
 
     def receive(self, problem: View, state: Owned, theta: Theta, mail: Any) -> tuple[Theta, Owned]:
         theta, own = self.method.receive(problem, state.method, theta, mail)
-        return theta, state._replace(method=own)
+        if not self.minimises:
+            return theta, state._replace(method=own)
+        mine, base = self.joined(theta, state.part), self.joined(theta, state.base)
+        mine = self.method.settle(problem, own, mine, base, self.places(theta))  # type: ignore[attr-defined]
+        return theta, state._replace(method=own, part=self.part(mine))
 
     def mail_like(self, problem: View, state: Owned) -> Any:
         return self.method.mail_like(problem, state.method)
@@ -167,13 +194,20 @@ class Personal(Method):
         return self.joined(model, self.part(theta)), server, mail
 
     def outlook(self, problem: View, server: Any) -> Outlook | None:
-        return self.method.outlook(problem, server)
+        """What a method that minimises expects is of the shared part alone, and says nothing of all models."""
+        return None if self.minimises else self.method.outlook(problem, server)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def part(self, theta: Theta) -> Any:
         """The part of a model that stays at the client."""
         return theta if self.parts is True else {name: theta[name] for name in self.parts}
+
+    def places(self, theta: Theta) -> np.ndarray:
+        """Which parameters of the flat model these are, (d,) bool."""
+        none = jax.tree.map(lambda leaf: np.zeros(leaf.shape, bool), theta)
+        marked = self.joined(none, jax.tree.map(np.ones_like, self.part(none)))
+        return np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(marked)])
 
     def joined(self, theta: Theta, part: Any) -> Theta:
         """The model with that part in it."""

@@ -21,16 +21,20 @@ is or on what a parameter is measured in.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from profl import checks, random, trees
+from profl.algorithms import apart
 from profl.algorithms.descent import shape_of_f
 from profl.algorithms.method import Arrival, Method, Outlook, Report
+from profl.algorithms.personal import kept as keeping
 from profl.client import filtering, filters, habits
 from profl.client.fitted import Bend, Fitted, bend, fitted_risk, keep, none_kept
 from profl.client.habits import Peak, follow, meant, peak
@@ -52,7 +56,7 @@ from profl.client.trials import Trials, add, no_trials
 from profl.problem.problem import Problem, View
 from profl.server import rules
 from profl.server.consensus import Common, Found, consensus
-from profl.server.newton import free, least_inside, upright
+from profl.server.newton import TOUCH, free, least_inside, upright
 from profl.stages import stage
 from profl.typing import Array, Batch, Key, Theta
 
@@ -96,6 +100,7 @@ class State(NamedTuple):
     size: Array  # of the next one
     miss: Array  # (2,): squared misses of the last prediction beyond what was expected, and what it had moved by
     held: Array  # share of the parameters that the trust region held in the last round
+    region: Array  # the server's trust region, in units
     filter: Any  # what the filter remembers, where it does
 
 
@@ -123,11 +128,20 @@ class Server(NamedTuple):
 class Mail(NamedTuple):
     size: Array
     held: Array
+    region: Array
     fear: Array
     common: Common  # what all clients found
     alone: Array  # bool: whether all clients are only one
     ready: Array  # bool: whether there is something new in it
     speed: Array  # Nesterov's
+
+
+class Room(NamedTuple):
+    """Where one's own part may go from where it was deployed, in units: zero there, and at what is shared."""
+
+    at: Array
+    there: Callable[[Array], Array]  # the flat model, from there
+    inside: Callable[[Array], Array]
 
 
 @dataclass(frozen=True)
@@ -209,6 +223,7 @@ class PRM(Method):
             size=zero,
             miss=jnp.zeros(2),
             held=zero,
+            region=zero + self.region,
             filter=filtering.begin(problem, filters.get(self.filter), theta, batch),
         )
 
@@ -271,7 +286,7 @@ class PRM(Method):
         }
 
     def receive(self, problem: View, state: State, theta: Theta, mail: Mail) -> tuple[Theta, State]:
-        state = state._replace(size=mail.size, held=mail.held)
+        state = state._replace(size=mail.size, held=mail.held, region=mail.region)
         if not self.share:
             return theta, state
         unit, old = feature_units(state.fitted.ruler.unit), state.fitted.response
@@ -289,10 +304,37 @@ class PRM(Method):
         )
         return theta, trees.where(mail.ready, new, state)
 
+    def settle(self, problem: View, state: State, theta: Theta, base: Theta, mine: np.ndarray) -> Theta:
+        """One's own part, which was deployed as in ``base``, nearer to where the client's fitted risk is least."""
+        unravel, units, room = ravel_pytree(theta)[1], state.scale, self._room(problem, state, theta, base, mine)
+        curvature = state.bend.curvature * units[:, None] * units
+        y = apart.nearer(
+            lambda y: fitted_risk(problem, state.fitted, unravel(room.there(y))), curvature, room.at, room.inside
+        )
+        return unravel(room.there(y))
+
+    def withhold(
+        self, problem: View, state: State, theta: Theta, base: Theta, first: Theta, mine: np.ndarray, told: Report
+    ) -> Report:
+        """The report of a client whose own part follows the shared one: that is all that is left in it."""
+        (flat, unravel), units, d = ravel_pytree(theta), state.scale, state.scale.size
+        square = units[:, None] * units
+        slope, bends = told["fit"][:, 0] * units, told["fit"][:, 2:].reshape(d, 3, d).swapaxes(0, 1) * square
+        room = self._room(problem, state, theta, base, mine)
+        held = mine & ~free(slope, room.at, room.inside)
+        beyond = jnp.where(held, flat - TOUCH * units * jnp.sign(slope), flat)
+        carried = jax.jacfwd(lambda vector: trees.ravel(problem.project(unravel(vector))))(beyond)
+        moves = apart.follows(bends[0], mine, held, carried * units / units[:, None])
+        off = jnp.where(mine, (flat - trees.ravel(first)) / units, 0.0)
+        slope, found = apart.of_shared(slope, tuple(bends), off, mine, moves)
+        pull = off @ apart.light(bends[0], mine) @ off / 2
+        fit = jnp.concatenate([(slope / units)[:, None], units[:, None], *[bend / square for bend in found]], 1)
+        return {**told, "fit": fit, "value": told["value"] + pull}
+
     def mail_like(self, problem: View, state: State) -> Mail:
         zero = jnp.zeros(())
         no = jnp.asarray(False)
-        return Mail(zero, zero, zero, Common(*[jnp.zeros_like(state.before)] * 3), no, no, zero)
+        return Mail(zero, zero, zero, zero, Common(*[jnp.zeros_like(state.before)] * 3), no, no, zero)
 
     def figures(self, problem: View, state: State, theta: Theta) -> dict[str, Array]:
         """How far it explores, in units, how many parameters the trust region or the model space holds, and the
@@ -348,8 +390,8 @@ class PRM(Method):
         server, flat = trees.where(somebody, (new, model), (server._replace(turn=new.turn), flat))
         speed = turn / (turn + 3.0)
         found = consensus(reports["jacobian"], agreed, concentration)
-        alone = jnp.sum(share > 0) < 2
-        mail = Mail(server.size, server.held, server.fear, found, alone, somebody & (turn < self.talks), speed)
+        alone, ready = jnp.sum(share > 0) < 2, somebody & (turn < self.talks)
+        mail = Mail(server.size, server.held, server.region, server.fear, found, alone, ready, speed)
         return unravel(flat), server, trees.copies(mail, len(weights))
 
     def outlook(self, problem: View, server: Server) -> Outlook:
@@ -407,6 +449,18 @@ class PRM(Method):
         curvature."""
         bends = state.prior.mean[:, state.fitted.ruler.unit.size :]
         return state.fear + THIRD * jnp.mean(jnp.sum(bends**2, 1) / state.spread)
+
+    def _room(self, problem: View, state: State, theta: Theta, base: Theta, mine: np.ndarray) -> Room:
+        (flat, unravel), start, units = ravel_pytree(theta), trees.ravel(base), state.scale
+
+        def there(y: Array) -> Array:
+            return jnp.where(mine, start + units * y, flat)
+
+        def inside(y: Array) -> Array:
+            y = jnp.clip(y, -state.region, state.region)
+            return jnp.where(mine, (trees.ravel(problem.project(unravel(there(y)))) - start) / units, 0.0)
+
+        return Room(jnp.where(mine, (flat - start) / units, 0.0), there, inside)
 
     # -- inside, at the server -----------------------------------------------------------------------------------------
 
@@ -474,6 +528,7 @@ def prm(
     curiosity: float = 16.0,
     region: float = 1.0,
     keep: int = 32,
+    personal: Any = None,
 ) -> PRM:
     """Performative risk minimisation: the optimum within some thirty deployments, without a learning rate.
 
@@ -484,10 +539,11 @@ def prm(
       curiosity: what exploring may cost in a deployment, in multiples of the expected excess. More learns faster.
       region: the first trust region, in natural units (``profl.client.scales``); it grows and shrinks by itself.
       keep: how many of its newest batches a client minimises over.
+      personal: names of parts of theta that stay at the client, or True for all (``profl.algorithms.personal``).
 
     >>> prm(region=0.0)
     Traceback (most recent call last):
         ...
     profl.checks.InputError: region must be a finite number above 0, got 0.0
     """
-    return PRM(filter, aggregate, share, curiosity, region, keep)
+    return keeping(PRM(filter, aggregate, share, curiosity, region, keep), personal)

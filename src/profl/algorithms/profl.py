@@ -39,7 +39,8 @@ def profl(
     Args:
       filter: which samples to trust: "robust", "paper", "none", or a function ``(gradients, weights) -> weights``.
       aggregate: how the server combines models; see ``Method``.
-      share: Jacobians shared among clients that react alike: None, a number of clusters, "auto", or ``Clusters``.
+      share: how clients learn from each other's Jacobians: None; "shrink", each drawn towards all as far as its errors
+        say; a number of clusters that react alike, "auto", or ``Clusters``.
       samples: an ``AdaptiveSamples``, or None for a fixed number; ``window`` is the H of its published bound.
 
     The others are those of ``profl.pofl``.
