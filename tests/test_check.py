@@ -219,7 +219,7 @@ def test_deviations_are_those_of_a_normal_variable():
 def test_clients_that_react_are_told_from_those_that_do_not():
     found = of_the_reaction(lender([2.0, 0.0, 3.0]))
     detail = found["reaction"].detail
-    assert detail.startswith("the data move with the model at client 0, 2: ")
+    assert detail.startswith("the data move with the model at clients 0, 2: ")
     assert "no reaction at client 1" in detail
     assert found["clients"].verdict == "ok"
 

@@ -7,6 +7,7 @@ traces then hold different constants.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -16,6 +17,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 
 from profl import checks, random, trees
 from profl.problem import misfits
+from profl.problem.families import Family
 from profl.problem.push import check as check_push
 from profl.problem.reaction import Reaction, SampledReaction
 from profl.problem.trial import attempted, traced
@@ -47,7 +49,7 @@ def check(problem: Problem) -> None:
             f"signal(theta) must be a vector, got {_shape(signal)}: try profl.trees.ravel or [None]"
         )
     _memory(problem)
-    if _asked(problem.reaction):
+    if _asked(problem.reaction) and type(problem.family).labels is not Family.labels:
         _labels(problem, key)
     if problem.push is not None:
         _push(problem)
@@ -153,16 +155,15 @@ def _asked(reaction: Reaction) -> bool:
 
 def _labels(problem: Problem, key: Key) -> None:
     """On a few samples of the first client, the one in the middle and the last."""
-
-    def labels(client: Client) -> Any:
-        batch = problem.reaction.sample(random.data_key(key, 0, 0), problem.initial(key), client, LABELLED)
-        return problem.family.labels(batch)
-
-    if jax.eval_shape(labels, trees.row_shape(problem.clients)) is None:
-        return
-    draw = jax.jit(labels)
+    start = problem.initial(key)
     for number in sorted({0, problem.count // 2, problem.count - 1}):
-        misfits.check_labels(problem.family, draw(trees.take(problem.clients, number)))
+        client = trees.take(problem.clients, number)
+        misfits.check_labels(problem.family, _drawn_labels(problem.reaction, problem.family, key, start, client))
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _drawn_labels(reaction: Reaction, family: Family, key: Key, theta: Theta, client: Client) -> Any:
+    return family.labels(reaction.sample(key, theta, client, LABELLED))
 
 
 def _push(problem: Problem) -> None:

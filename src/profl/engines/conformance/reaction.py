@@ -117,8 +117,12 @@ def _told(subject: Subject, deploy: list[Deploy], shown: np.ndarray, far: float)
 def _at(deploy: list[Deploy], which: np.ndarray, shown: np.ndarray) -> str:
     chosen = np.flatnonzero(which)
     figures = ", ".join(f"{value:.0f}" if value > REACTS else f"{value:.1f}" for value in shown[chosen])
-    numbers = ", ".join(str(deploy[i].number) for i in chosen)
-    return ("" if len(deploy) == 1 else f" at client {numbers}") + f": {figures} standard deviations"
+    where = "" if len(deploy) == 1 else f" at {_named([deploy[i] for i in chosen])}"
+    return f"{where}: {figures} standard deviations"
+
+
+def _named(deploy: list[Deploy]) -> str:
+    return f"client{'s' if len(deploy) > 1 else ''} {', '.join(str(one.number) for one in deploy)}"
 
 
 def _why(subject: Subject, deploy: list[Deploy], still: np.ndarray, far: float) -> str:
@@ -147,9 +151,7 @@ def _together(deploy: list[Deploy], steps: list[list[Step]]) -> Finding:
                     f"{other.number} ({int(apart.any(axis=0).sum())} of {apart.shape[1]} entries): one model for all "
                     "may suit nobody; compare with personal=True",
                 )
-    return Finding(
-        "clients", "ok", f"the same step moves f the same way at client {', '.join(str(d.number) for d in deploy)}"
-    )
+    return Finding("clients", "ok", f"the same step moves f the same way at {_named(deploy)}")
 
 
 def _same(one: Batch, other: Batch) -> bool:
