@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 
 import profl
 from profl.cli import app
-from profl.engines import conformance
-from profl.engines.conformance import check
+from profl.engines.conformance import HOLD, check, junk, reaction
+from profl.engines.conformance import world as behind
+from profl.engines.conformance.subject import deployers, structure
 from tests.problems import Spreading, spreading
 
 
@@ -66,14 +67,14 @@ def test_junk_is_drawn():
     assert sum(int(row.split("█ ")[1]) for row in rows if "█" in row) == 459
 
 
-@pytest.mark.parametrize(("junk", "word"), [(0.0, ""), (0.2, "if that is junk"), (0.3, "a second kind of customer")])
-def test_the_advice_on_junk_is_honest(junk, word, monkeypatch):
+@pytest.mark.parametrize(("share", "word"), [(0.0, ""), (0.2, "if that is junk"), (0.3, "a second kind of customer")])
+def test_the_advice_on_junk_is_honest(share, word, monkeypatch):
     """Whatever the rule: here one that drops what lies 20 off."""
-    monkeypatch.setattr(conformance, "RobustFilter", lambda: lambda g, w: jnp.where(jnp.abs(g[:, 0]) < 20, w, 0.0))
-    finding = check(problem(), Shop(junk=junk))[-1]
+    monkeypatch.setattr(junk, "RobustFilter", lambda: lambda g, w: jnp.where(jnp.abs(g[:, 0]) < 20, w, 0.0))
+    finding = check(problem(), Shop(junk=share))[-1]
     assert word in finding.detail
-    assert bool(finding.picture) == (junk > 0)
-    assert ("profl.profl" in finding.detail) == (junk == 0.2)
+    assert bool(finding.picture) == (share > 0)
+    assert ("profl.profl" in finding.detail) == (share == 0.2)
 
 
 def verdicts(found):
@@ -84,8 +85,8 @@ def test_a_sound_problem_passes():
     found = check(problem(), Shop())
     assert set(verdicts(found).values()) == {"ok"}, found
     assert [f.question for f in found] == [
-        "structure", "batch", "losses", "gradient", "projection", "family", "noise", "reaction", "memory", "drift",
-        "spread", "junk",
+        "structure", "batch", "draws", "losses", "gradient", "projection", "family", "noise", "reaction", "memory",
+        "drift", "spread", "junk",
     ]  # fmt: skip
 
 
@@ -141,6 +142,7 @@ class Says(Shop):
         ({}, Shop(gamma=0.0), "reaction", "warn", "no reaction"),
         ({}, Shop(junk=0.2), "junk", "warn", "drop 2"),
         ({}, Says(np.zeros((500, 3))), "batch", "fail", "must have shape (2,)"),
+        ({}, Says(np.random.default_rng(0).normal(size=(500, 2))), "draws", "warn", "very same samples"),
         ({}, Says(None), "batch", "fail", "sent nothing"),
         ({}, Says(ConnectionError("no route")), "batch", "fail", "no route"),
         ({}, Says([["a", "b"]] * 500), "batch", "fail", "must hold numbers"),
@@ -153,6 +155,133 @@ def test_mistakes_are_found(changes, client, question, verdict, detail):
     assert detail in finding.detail
     failed = [f.question for f in found if f.verdict == "fail"]
     assert failed[:1] == ([question] if verdict == "fail" else [])
+
+
+# -- who reacts, and how -----------------------------------------------------------------------------------------------
+
+
+def lending(theta, z):
+    score = jnp.sum(theta * z["x"])
+    return jax.nn.softplus(jnp.where(z["y"] == 1, -score, score))
+
+
+def applicants(key, theta, client, n):
+    """Standardised features of two classes, 1 apart; everybody moves by -gamma theta."""
+    what, who = jax.random.split(key)
+    y = jax.random.bernoulli(who, 0.5, (n,)).astype(jnp.int32)
+    return {"x": jax.random.normal(what, (n, 3)) + y[:, None] - client["gamma"] * theta, "y": y}
+
+
+def lender(gamma):
+    """Weights of 0.01, as credit models begin with: their natural unit is 0.01, too, since nobody is told apart yet."""
+    clients = {"gamma": np.array(gamma, float)}
+    family, start = profl.ClassMeans(), np.full(3, 0.01)
+    return profl.Problem("lender", lending, family, applicants, clients, start, profl.Box(-10.0, 10.0))
+
+
+def of_the_reaction(world, client=None, seed=0, samples=500):
+    """The findings on who reacts alone."""
+    subject = structure(world, client, seed)
+    deploy = deployers(subject, client, samples, 60.0, seed)
+    subject = subject.measured(deploy[0](subject.theta, 0))
+    return {f.question: f for f in reaction.reaction(subject, deploy)}
+
+
+def test_a_lender_with_small_weights_is_seen_to_react():
+    """A step of 0.4 natural units moves f by 0.004, of 50 by 0.5; its noise is 0.06."""
+    found = [of_the_reaction(lender([0.5]), seed=seed)["reaction"] for seed in SEEDS]
+    assert {finding.verdict for finding in found} == {"ok"}, found
+
+
+def test_where_nobody_reacts_that_is_said():
+    """One of 160 may be called unclear by chance, and 1 of 8,000 be seen to react."""
+    found = [of_the_reaction(lender([0.0]), seed=seed)["reaction"] for seed in SEEDS]
+    told = ["the samples do not depend on theta at all, and profl.pfl is enough" in finding.detail for finding in found]
+    assert {finding.verdict for finding in found} == {"warn"}
+    assert not any("the data move" in finding.detail for finding in found)
+    assert sum(told) >= 9, found
+
+
+@pytest.mark.slow
+def test_deviations_are_those_of_a_normal_variable():
+    """Of 400 looks at nobody's reaction, 2.3 % are beyond 2 deviations: 9 +- 3."""
+    subject = structure(lender([0.0]), None, 0)
+    found = []
+    for seed in range(100):
+        deploy = deployers(subject, None, 500, 60.0, seed)[0]
+        ready = subject.measured(deploy(subject.theta, 0))
+        models = ready.around(reaction.PAIRS, 1.0)
+        found += [reaction._looked(ready, deploy, models, 2 + 8 * i).deviations for i in range(4)]
+    assert abs(np.mean(found)) < 0.25
+    assert 1 <= np.sum(np.array(found) > 2) <= 21
+
+
+def test_clients_that_react_are_told_from_those_that_do_not():
+    found = of_the_reaction(lender([2.0, 0.0, 3.0]))
+    detail = found["reaction"].detail
+    assert detail.startswith("the data move with the model at clients 0, 2: ")
+    assert "no reaction at client 1" in detail
+    assert found["clients"].verdict == "ok"
+
+
+def test_a_reaction_that_turns_round_between_clients_is_found():
+    finding = of_the_reaction(lender([2.0, 2.0, -2.0]))["clients"]
+    assert finding.verdict == "warn"
+    assert "at client 0 and " in finding.detail
+    assert "at client 2 (6 of 6 entries)" in finding.detail
+    assert of_the_reaction(lender([1.0, 2.0, 3.0]))["clients"].verdict == "ok"
+
+
+def test_what_is_near_the_threshold_is_called_unclear():
+    subject = structure(lender([1.0]), None, 0)
+    finding = reaction._told(subject, deployers(subject, Shop(), 500, 60.0, 0), np.array([3.4]), 50.0)
+    assert (finding.verdict, finding.detail) == ("warn", "unclear: 3.4 standard deviations; try more samples")
+
+
+class Counting(Shop):
+    def __init__(self, gamma, broken=np.inf):
+        super().__init__(gamma)
+        self.asked, self.broken = [], broken
+
+    def deploy(self, theta, samples):
+        self.asked.append(theta)
+        return super().deploy(theta, samples) + np.where(np.abs(theta - 2.0).max() > self.broken, np.nan, 0.0)
+
+
+def test_steps_grow_only_where_nothing_is_seen_and_end_with_the_model_space():
+    sees, blind, torn = Counting(2.0), Counting(0.0), Counting(0.0, broken=0.5)
+    assert of_the_reaction(problem(), sees)["reaction"].verdict == "ok"
+    assert len(sees.asked) == 1 + 2 * reaction.PAIRS
+    assert "no reaction" in of_the_reaction(problem(project=profl.Box(1.5, 2.5)), blind)["reaction"].detail
+    assert np.max(blind.asked) == 2.5  # the bound: one step beyond it was tried, and a second would be the same
+    assert len(blind.asked) == 1 + 2 * 2 * reaction.PAIRS
+    assert "under models 0.4 natural units" in of_the_reaction(problem(), torn)["reaction"].detail
+
+
+def without_key(key, theta, client, n):
+    return 6.0 - client["gamma"] * theta + jnp.linspace(-1, 1, n)[:, None]
+
+
+def without_a_mean(key, theta, client, n):
+    return client["gamma"] + jnp.exp(theta) * profl.random.normal(key, n, 1)
+
+
+def sampled(function):
+    return profl.Problem("own", revenue, profl.GaussianMean(), function, {"gamma": np.ones(1)}, np.ones(1))
+
+
+def test_a_sampler_without_key_and_one_that_moves_something_else():
+    found = {f.question: f for f in check(sampled(without_key), hold=0)}
+    assert (found["draws"].verdict, "different keys are identical" in found["draws"].detail) == ("fail", True)
+    assert "junk" not in found
+    told = of_the_reaction(sampled(without_a_mean))["reaction"].detail
+    assert "unclear" in told or "samples do change with theta, but f of GaussianMean" in told
+
+
+def test_a_live_problem_may_have_weights_and_needs_a_client():
+    assert verdicts(check(problem(weights=[0.25, 0.75]), Shop(), hold=0))["structure"] == "ok"
+    found = check(problem())
+    assert (found[-1].verdict, "--client" in found[-1].detail) == ("fail", True)
 
 
 # -- the world behind a client -----------------------------------------------------------------------------------------
@@ -171,9 +300,10 @@ SEEDS = range(10)
 
 def of_the_world(world, seed, samples=500):
     """The findings on memory, drift and spread alone."""
-    world, theta, like = conformance._structure(world, seed)
-    deploy = conformance._deployer(world, None, samples, like, 60.0, theta, seed)
-    return {f.question: f for f in conformance._world(world, theta, deploy(theta, 0), deploy, conformance.HOLD)}
+    subject = structure(world, None, seed)
+    deploy = deployers(subject, None, samples, 60.0, seed)[0]
+    subject = subject.measured(deploy(subject.theta, 0))
+    return {f.question: f for f in behind.world(subject, deploy, HOLD, first=9)}
 
 
 def warned(world, seeds=SEEDS):

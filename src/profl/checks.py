@@ -79,9 +79,20 @@ def one_of(name: str, value: Any, choices: Iterable[str]) -> str:
     known = list(choices)
     if value in known:
         return str(value)
-    near = difflib.get_close_matches(str(value), known, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}? There are: " if near else "; there are: "
+    near = nearest(value, known)
+    hint = f"; did you mean {near!r}? There are: " if near else "; there are: "
     raise InputError(f"unknown {name} {value!r}{hint}{', '.join(known)}")
+
+
+def nearest(value: Any, known: Iterable[str]) -> str | None:
+    """The name that somebody who wrote ``value`` may have meant.
+
+    >>> nearest("gama", ["base", "gamma"]), nearest("gaussian", ["GaussianMean", "ClassMeans"]), nearest("x", ["gamma"])
+    ('gamma', 'GaussianMean', None)
+    """
+    names = {str(name).lower(): str(name) for name in known}
+    near = difflib.get_close_matches(str(value).lower(), names, n=1, cutoff=0.5)
+    return names[near[0]] if near else None
 
 
 def client_weights(weights: Any, clients: int) -> np.ndarray:

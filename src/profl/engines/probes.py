@@ -49,7 +49,7 @@ def schedule(hold: int) -> np.ndarray:
 
 def look(f: np.ndarray, noise: np.ndarray, hold: int) -> World:
     """``f`` has f_hat of every deployment, (3 hold, p); ``noise`` draws of its noise, (draws, p)."""
-    white, back = _whitened(f, noise)
+    white, back = whitened(f, noise)
     if white.shape[1] == 0:
         return World(False, 1.0, 1.0, 1.0, 0.0, False, np.zeros(f.shape[1]), math.inf)
     size = white.shape[1]
@@ -119,7 +119,7 @@ def _left(values: np.ndarray, columns: np.ndarray) -> float:
     return float(np.sum((values - columns @ np.linalg.lstsq(columns, values, rcond=None)[0]) ** 2))
 
 
-def _whitened(f: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def whitened(f: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """f in coordinates in which its noise is white, and the way back, (q, p)."""
     draws, entries = noise.shape
     if draws < PER_ENTRY * entries:  # too few for a covariance: every entry by itself

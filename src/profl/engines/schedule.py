@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
+import numpy as np
+
 from profl import checks, random
 from profl.algorithms.settled import Settled
 from profl.server import attacks
@@ -69,7 +71,8 @@ class Schedule:
 
 
 def _seeds(seeds: Iterable[int] | int) -> tuple[int, ...]:
-    numbers = (seeds,) if isinstance(seeds, int) else tuple(seeds)
+    given = seeds.item() if isinstance(seeds, np.ndarray) and seeds.ndim == 0 else seeds
+    numbers = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
     if not numbers:
         raise checks.InputError("seeds must hold at least one seed, got none; try seeds=range(10)")
     checked = tuple(checks.positive_int("every seed", seed, least=0) for seed in numbers)

@@ -12,7 +12,8 @@ A family states (paper, Section III-B)
   M-estimation; families with a cheaper closed form override it;
 * ``observed_variance(batch, weights, f)``: the same from the batch alone, where ``variance`` rests on a stated ``sd``;
 * ``group_count`` and ``group_of(z)``: where clean samples come in groups (classes, say) that differ from one another,
-  how many there are and which one z is in. A filter compares a sample with its own group only.
+  how many there are and which one z is in. A filter compares a sample with its own group only;
+* ``takes``, ``fits(batch)`` and ``labels(batch)``: for the words where a batch does not suit it.
 
 f is always a vector of shape (p,).
 """
@@ -20,9 +21,10 @@ f is always a vector of shape (p,).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +46,19 @@ BELIEVED = 10.0
 known without error; from a hundred on the data decide."""
 
 
+VECTORS = "an array of shape (n, p), one row per sample"
+
+
+def _is(leaf: Any, ndim: int, whole: bool = False) -> bool:
+    """Whether a leaf of a batch is an array of so many axes, and of whole numbers where it must be."""
+    kind = jnp.integer if whole else jnp.number
+    return len(getattr(leaf, "shape", ())) == ndim and bool(jnp.issubdtype(leaf.dtype, kind))
+
+
+def _has(batch: Batch, name: str, ndim: int, whole: bool = False) -> bool:
+    return isinstance(batch, Mapping) and name in batch and _is(batch[name], ndim, whole)
+
+
 def average(weights: Array, values: Array) -> Array:
     """The weighted mean of (n, ...) values over samples: a product, which XLA vectorises on a CPU, unlike a sum.
 
@@ -57,6 +72,17 @@ class Family:
     """Base class; subclasses are frozen dataclasses, so that equal families share compiled code."""
 
     shift: Callable[..., Batch] | None = None
+
+    takes: str = ""
+    """The batches that it reads, in words."""
+
+    def fits(self, batch: Batch) -> bool:
+        """Whether a batch, or its shapes, is one of those; asked only where ``estimate`` stands in the same class."""
+        return True
+
+    def labels(self, batch: Batch) -> Array | None:
+        """The classes or groups in a batch, which must be 0, 1, ..., ``group_count`` - 1; None where there are none."""
+        return None
 
     @property
     def group_count(self) -> int:
@@ -108,6 +134,11 @@ class GaussianMean(Family):
 
     sd: float | tuple[float, ...] = 1.0
 
+    takes = VECTORS
+
+    def fits(self, batch: Batch) -> bool:
+        return _is(batch, 2)
+
     def estimate(self, batch: Batch, weights: Array) -> Array:
         return average(weights, batch)
 
@@ -135,6 +166,11 @@ class LocationScale(Family):
     >>> family.moved(batch[1], jnp.array([1.0, jnp.log(2.0)]), f)  # the mean is 3 then, and the sd 2
     Array([5.], dtype=float32)
     """
+
+    takes = VECTORS
+
+    def fits(self, batch: Batch) -> bool:
+        return _is(batch, 2)
 
     def estimate(self, batch: Batch, weights: Array) -> Array:
         mean = average(weights, batch)
@@ -177,6 +213,14 @@ class ClassMeans(Family):
     classes: int = 2
     sd: float = 1.0
 
+    takes = '{"x": an array (n, d), "y": whole numbers (n,), the classes 0, 1, ...}'
+
+    def fits(self, batch: Batch) -> bool:
+        return _has(batch, "x", 2) and _has(batch, "y", 1, whole=True)
+
+    def labels(self, batch: Batch) -> Array | None:
+        return batch["y"]
+
     @property
     def group_count(self) -> int:
         return self.classes
@@ -214,6 +258,11 @@ class LinearGaussian(Family):
 
     sd: float = 1.0
 
+    takes = '{"x": an array (n, d), "y": an array (n,)}'
+
+    def fits(self, batch: Batch) -> bool:
+        return _has(batch, "x", 2) and _has(batch, "y", 1)
+
     def estimate(self, batch: Batch, weights: Array) -> Array:
         x, y = batch["x"], batch["y"]
         gram = x.T @ (weights[:, None] * x)
@@ -244,6 +293,14 @@ class GroupShares(Family):
     """
 
     groups: int = 2
+
+    takes = 'a dict with "group": whole numbers (n,), the groups 0, 1, ...'
+
+    def fits(self, batch: Batch) -> bool:
+        return _has(batch, "group", 1, whole=True)
+
+    def labels(self, batch: Batch) -> Array | None:
+        return batch["group"]
 
     @property
     def group_count(self) -> int:

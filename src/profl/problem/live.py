@@ -72,23 +72,18 @@ class LiveProblem:
         if not leaves:
             raise checks.InputError("sample must be one sample z, such as np.zeros(5), got nothing")
         shapes = tuple((np.shape(leaf), _dtype(leaf)) for leaf in leaves)
-        start = self.initial
         return Problem(
             name=self.name,
             loss=self.loss,
             family=self.family,
             reaction=Unknown(structure, shapes),
             clients={"client": np.arange(checks.positive_int("the number of clients", clients))},
-            initial=start if callable(start) else lambda key: jax.tree.map(_single, start),
+            initial=self.initial,
             project=self.project,
             weights=self.weights,
             signal=self.signal,
             push=self.push,
         )
-
-
-def _single(leaf: Any) -> Array:
-    return jnp.asarray(leaf, dtype=jnp.float32)
 
 
 def _dtype(leaf: Any) -> type:

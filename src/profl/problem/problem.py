@@ -16,15 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import checks, html, random, trees
-from profl.problem import oracle
+from profl.problem import fits, kinds, oracle
 from profl.problem.families import Family
 from profl.problem.monte_carlo import MonteCarloReaction
 from profl.problem.push import Push
-from profl.problem.push import check as check_push
-from profl.problem.reaction import PooledReaction, Reaction, SampledReaction
-from profl.typing import Array, Client, Key, Loss, Theta
-
-TRIED_SAMPLES = 4  # on which a push is tried when a problem is made: one would do, if none of them is special
+from profl.problem.reaction import PooledReaction, Reaction
+from profl.typing import Array, Client, Loss, Theta
 
 
 @dataclass(frozen=True)
@@ -85,8 +82,8 @@ class Problem:
       loss: ``loss(theta, z)`` of one sample, a scalar.
       family: describes the data's distribution by f; see ``profl.problem.families``.
       reaction: ``sample(key, theta, client, n) -> batch``, or a ``Reaction`` that also knows exact answers.
-      clients: a pytree whose leaves have one row per client.
-      initial: ``initial(key) -> theta``.
+      clients: a pytree whose leaves have one row per client, or a list of dicts, one per client.
+      initial: ``initial(key) -> theta``, or the model to start from.
       project: onto the model space.
       weights: alpha_i; equal by default.
       signal: what the data react to, a vector made from theta; theta itself by default.
@@ -109,28 +106,28 @@ class Problem:
     family: Family
     reaction: Reaction
     clients: Client
-    initial: Callable[[Key], Theta]
+    initial: Any
     project: Callable[[Theta], Theta] = everywhere
     weights: Any = None
     signal: Callable[[Theta], Array] = trees.ravel
     push: Any = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.reaction, Reaction):
-            object.__setattr__(self, "reaction", SampledReaction(self.reaction))
-        if self.push is not None and not isinstance(self.push, Push):
-            object.__setattr__(self, "push", Push(self.push))
-        leaves = jax.tree.leaves(self.clients)
-        if not leaves:
-            raise checks.InputError("clients must be a pytree with at least one leaf that has a row per client")
-        counts = sorted({np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in leaves})
-        if len(counts) > 1 or counts[0] < 1:
-            raise checks.InputError(
-                f"every leaf of clients must have one row per client, got leaves with {counts} rows"
-            )
-        object.__setattr__(self, "clients", jax.tree.map(np.asarray, self.clients))
-        object.__setattr__(self, "weights", checks.client_weights(self.weights, counts[0]))
-        self._check_functions()
+        accepted = {
+            "loss": kinds.function("loss", "(theta, z) -> number", self.loss),
+            "family": kinds.family(self.family),
+            "reaction": kinds.reaction(self.reaction),
+            "project": kinds.function("project", "(theta) -> theta", self.project),
+            "signal": kinds.function("signal", "(theta) -> vector", self.signal),
+            "push": self.push if self.push is None or isinstance(self.push, Push) else Push(self.push),
+        }
+        for name, part in accepted.items():
+            kinds.hashable(name, part)
+        accepted |= {"initial": kinds.initial(self.initial), "clients": kinds.clients(self.clients)}
+        accepted["weights"] = checks.client_weights(self.weights, trees.rows(accepted["clients"]))
+        for name, part in accepted.items():
+            object.__setattr__(self, name, part)
+        fits.check(self)
 
     def __repr__(self) -> str:
         shapes = ", ".join(str(leaf.shape) for leaf in jax.tree.leaves(self._like))
@@ -270,73 +267,3 @@ class Problem:
     @cached_property
     def _like(self) -> Theta:
         return jax.eval_shape(self.initial, random.seed_key(0))
-
-    def _check_functions(self) -> None:
-        """Trace every function once, without computing anything, and refuse what does not fit together."""
-        theta, key = self._like, random.seed_key(0)
-        client = jax.eval_shape(lambda c: trees.take(c, 0), self.clients)
-        batch = jax.eval_shape(lambda t, c: self.reaction.sample(key, t, c, 4), theta, client)
-        sizes = sorted({leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree.leaves(batch)})
-        if len(sizes) != 1 or sizes[0] % 4:
-            raise checks.InputError(f"the reaction must return n samples in every leaf, got {sizes} for n = 4")
-        z = jax.eval_shape(lambda b: trees.take(b, 0), batch)
-        loss = jax.eval_shape(self.loss, theta, z)
-        if getattr(loss, "shape", None) != ():
-            raise checks.InputError(f"loss(theta, z) of one sample must be a scalar, got shape {_shape(loss)}")
-        f = jax.eval_shape(self.family.estimate, batch, jax.ShapeDtypeStruct((sizes[0],), jnp.float32))
-        if len(f.shape) != 1:
-            raise checks.InputError(f"the family's estimate must be a vector of shape (p,), got shape {f.shape}")
-        density = jax.eval_shape(self.family.log_prob, z, f)
-        if _shape(density) != ():
-            raise checks.InputError(f"the family's log_prob(z, f) must be a scalar, got shape {_shape(density)}")
-        if self.reaction.parameters is not None:
-            stated = jax.eval_shape(self.reaction.parameters, theta, client)
-            if stated.shape != f.shape:
-                raise checks.InputError(f"parameters(theta, client) has shape {stated.shape}, the estimate {f.shape}")
-        projected = jax.eval_shape(self.project, theta)
-        checks.same_structure("project(theta)", projected, theta)
-        signal = jax.eval_shape(self.signal, theta)
-        if len(signal.shape) != 1:
-            raise checks.InputError(f"signal(theta) must be a vector, got shape {signal.shape}")
-        self._check_memory()
-        if self.push is not None:
-            self._check_push()
-
-    def _check_memory(self) -> None:
-        """People's state has one shape for good, and what comes in from it is what comes in at once."""
-        key, reaction = random.seed_key(0), self.reaction
-        theta, client = jax.eval_shape(lambda c: trees.cast((self.initial(key), trees.take(c, 0))), self.clients)
-        state = jax.eval_shape(reaction.start, theta, client)
-        kinds = {str(leaf.dtype) for leaf in jax.tree.leaves(state) if not _numeric(leaf)}
-        if kinds:
-            raise checks.InputError(
-                f"what the reaction's start returns must hold numbers alone, got {', '.join(sorted(kinds))}: "
-                "move is given a key of its own with every deployment"
-            )
-        moved = jax.eval_shape(reaction.move, state, key, theta, client)
-        checks.same_structure("what the reaction's move returns", moved, state)
-        before, after = (jax.tree.map(lambda leaf: leaf.dtype.name, tree) for tree in (state, moved))
-        if before != after:
-            raise checks.InputError(
-                f"what the reaction's move returns must have the dtypes of start, {before}, got {after}"
-            )
-        batch = jax.eval_shape(lambda t, c: reaction.sample(key, t, c, 4), theta, client)
-        drawn = jax.eval_shape(lambda s, t, c: reaction.sample_in(s, key, t, c, 4), state, theta, client)
-        checks.same_structure("what the reaction's sample_in returns", drawn, batch)
-
-    def _check_push(self) -> None:
-        """On a few samples, at the start and beside it: a start of zeros would hide what theta does."""
-        key = random.seed_key(0)
-        start = self.initial(random.start_key(key))
-        beside = self.project(jax.tree.map(lambda leaf: leaf + 1 + jnp.arange(leaf.size).reshape(leaf.shape), start))
-        client = trees.cast(trees.take(self.clients, 0))
-        batch = self.reaction.sample(random.data_key(key, 0, 0), start, client, TRIED_SAMPLES)
-        check_push(self.push, batch, [start, beside])
-
-
-def _numeric(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jnp.number) or leaf.dtype == bool
-
-
-def _shape(tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: leaf.shape, tree)

@@ -21,6 +21,8 @@ from profl.engines.live import batches
 from profl.engines.plan import Plan, compiled
 from profl.engines.round import Work
 from profl.engines.step import samples_wanted
+from profl.problem.families import Family
+from profl.problem.misfits import check_labels
 from profl.problem.reaction import Reaction
 from profl.typing import Batch, Key, Theta
 
@@ -55,7 +57,7 @@ def local_round(
         deployed, now = _deploy(settings, row, key, now)
         number = round_ * settings.local_steps + r
         answer = ask(jax.tree.map(np.array, deployed), wanted, number, now.state.world)
-        batch, deployed = _read(answer, like, deployed)
+        batch, deployed = _read(answer, like, deployed, settings.functions.family)
         count = batches.rows(batch)
         batch = batches.pad(batch, settings.size(wanted))
         weights = Reaction().weights(row.clients, batches.rows(batch), jnp.int32(count))
@@ -103,19 +105,20 @@ def protected(privacy: Privacy, sent: Theta, work: Work, samples: int, client: i
 UNKNOWN = -1.0  # an error that a client does not state: no error is negative
 
 
-def _read(answer: Any, like: Batch, deployed: Theta) -> tuple[Batch, Theta]:
+def _read(answer: Any, like: Batch, deployed: Theta, family: Family) -> tuple[Batch, Theta]:
     """The batch, and the model that brought it in."""
     if isinstance(answer, batches.Delayed):
-        return _nonempty(answer.batch, like), trees.cast(answer.deployed)
-    return _nonempty(answer, like), deployed
+        return _nonempty(answer.batch, like, family), trees.cast(answer.deployed)
+    return _nonempty(answer, like, family), deployed
 
 
-def _nonempty(answer: Any, like: Batch) -> Batch:
+def _nonempty(answer: Any, like: Batch, family: Family) -> Batch:
     if answer is None:
         raise Silent("sent nothing")
     batch = batches.read(answer, like)
     if batches.rows(batch) == 0:
         raise Silent("sent an empty batch")
+    check_labels(family, family.labels(batch))
     return batch
 
 
