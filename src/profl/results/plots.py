@@ -19,10 +19,11 @@ STYLES = {
     "rgd": ("RGD", "#dd8452"),
     "rrm": ("RRM", "#937860"),
     "profl": ("ProFL", "#208a6c"),
+    "prm": ("prm", "#e0a100"),
 }
 """algorithm -> (what the legend says, colour)"""
 
-_SUFFIXES = (".png", ".svg", ".pdf")
+SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def plot_runs(cases: Mapping[str, Sequence[Run]], path: str | os.PathLike[str], jacobian: bool = False) -> None:
@@ -31,7 +32,7 @@ def plot_runs(cases: Mapping[str, Sequence[Run]], path: str | os.PathLike[str], 
     ``jacobian`` adds a panel with the error of the Jacobians, as the clients state it and as it is.
     """
     suffix = os.path.splitext(os.fspath(path))[1].lower()
-    checks.one_of("plot suffix", suffix, _SUFFIXES)
+    checks.one_of("plot suffix", suffix, SUFFIXES)
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -53,6 +54,37 @@ def plot_runs(cases: Mapping[str, Sequence[Run]], path: str | os.PathLike[str], 
         for panel in more:
             _jacobian_panel(panel, runs)
         (more or [lower])[-1].set_xlabel("deployments per client")
+    with atomic(path) as temporary:
+        figure.savefig(temporary, dpi=150, format=suffix[1:])
+
+
+def plot_excess(rows: Mapping[str, Mapping[str, Sequence[Run]]], path: str | os.PathLike[str]) -> None:
+    """Excess over the optimum against deployments: one row per state of the world, one column per case.
+
+    ``rows`` is {what the row shows: {case: runs}}; a column has one scale, so that rows can be compared.
+    """
+    suffix = os.path.splitext(os.fspath(path))[1].lower()
+    checks.one_of("plot suffix", suffix, SUFFIXES)
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("plots need matplotlib: pip install 'profl[report]'") from error
+
+    columns = max(map(len, rows.values()))
+    figure = Figure(figsize=(5.2 * columns, 3.1 * len(rows)), layout="constrained")
+    panels = figure.subplots(len(rows), columns, squeeze=False, sharex="col", sharey="col")
+    for line, (what, cases) in zip(panels, rows.items(), strict=True):
+        for panel, (name, runs) in zip(line, cases.items(), strict=True):
+            panel.set_title(f"{name}, {what}", loc="left", fontweight="bold", fontsize=10)
+            panel.set_yscale("log")
+            _panel(panel, runs, "excess")
+            gap = runs[0].stable_risk - runs[0].optimum_risk
+            panel.axhline(gap, color="0.15", lw=1, ls=":", label="stable point (PS)")
+        line[0].set_ylabel("excess over the optimum")
+        line[0].legend(frameon=False, fontsize=8)
+        line[-1].legend(frameon=False, fontsize=8)
+    for panel in panels[-1]:
+        panel.set_xlabel("deployments per client")
     with atomic(path) as temporary:
         figure.savefig(temporary, dpi=150, format=suffix[1:])
 
@@ -110,7 +142,7 @@ def plot_panels(
 
     All side by side, unless ``columns`` says how many.
     """
-    suffixes = [checks.one_of("plot suffix", os.path.splitext(os.fspath(p))[1].lower(), _SUFFIXES) for p in paths]
+    suffixes = [checks.one_of("plot suffix", os.path.splitext(os.fspath(p))[1].lower(), SUFFIXES) for p in paths]
     try:
         import matplotlib
         from matplotlib.figure import Figure
