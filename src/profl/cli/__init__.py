@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import jax
 import typer
@@ -34,7 +34,7 @@ app.add_typer(data.app, name="data")
 app.add_typer(flower.app, name="flower")
 
 # Typer's errors are Click's, or those of the Click that newer ones carry within themselves.
-FROM_CLICK = typer.BadParameter.__mro__[2]
+FROM_CLICK: Any = typer.BadParameter.__mro__[2]
 EXPECTED = (checks.InputError, checks.DivergedError, checks.TooFewReports, checks.FailedError)
 
 
@@ -75,9 +75,9 @@ def status() -> int:
         return found if isinstance(found, int) else 0
     except FROM_CLICK as error:
         if type(error).__name__ == "NoArgsIsHelpError":
-            error.show()  # type: ignore[attr-defined]
+            error.show()
         else:
-            complain(error.format_message())  # type: ignore[attr-defined]
+            complain(error.format_message())
     except typer.Abort:
         return 130
     except checks.FailedError as error:

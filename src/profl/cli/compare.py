@@ -58,4 +58,6 @@ def compare(asked: Asked, algorithms: Algorithms = "pfl,pg,pofl", wide: Wide = F
             print_comparison(Console(), problem.name, runs, wide)
     if pressed:
         done = f"finished: {', '.join(names[: len(runs)])}" if runs else "no method was finished"
-        outputs.end(f"interrupted in {names[len(runs)]}; {done}; {outputs.kept(files if runs else [], asked.checkpoint)}")
+        outputs.end(
+            f"interrupted in {names[len(runs)]}; {done}; {outputs.kept(files if runs else [], asked.checkpoint)}"
+        )

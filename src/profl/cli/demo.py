@@ -18,6 +18,7 @@ from profl.cli.options import JsonPath, Quiet, Rounds, Seeds
 from profl.experiments import demo as work
 from profl.results.cells import count, number
 from profl.results.plots import plot_excess
+from profl.results.record import Run
 from profl.results.tables import figures, gap_closed
 
 TROUBLE = f"{work.JUNK:.0%} junk, {work.HOSTILE:.0%} hostile"
@@ -48,11 +49,12 @@ def demo(
             show(console, name, found, len(chosen))
     except KeyboardInterrupt:
         pressed = True
-    runs = [run for found in results.values() for each in found for run in each[1:]]
+    runs = [run for found in results.values() for each in found for run in (each.clean, each.trouble)]
     if runs:
         outputs.write_runs(json_path, "demo", runs)
         if picture:
-            clean, trouble = ({name: [each[k] for each in found] for name, found in results.items()} for k in (1, 2))
+            clean = {name: [each.clean for each in found] for name, found in results.items()}
+            trouble = {name: [each.trouble for each in found] for name, found in results.items()}
             plot_excess({"clean": clean, TROUBLE: trouble}, out)
             say(console, f"Picture: {out}")
     if pressed:
@@ -62,7 +64,7 @@ def demo(
 
 
 def line(found: work.Found) -> str:
-    clean, trouble = (number(figures(run)["tail_excess"]["mean"]) for run in found[1:])
+    clean, trouble = (number(figures(run)["tail_excess"]["mean"]) for run in (found.clean, found.trouble))
     return f"{found.problem}, {found.clean.algorithm}: {clean} above the optimum; with {TROUBLE} clients {trouble}"
 
 
@@ -72,7 +74,8 @@ def show(console: Console, name: str, found: Sequence[work.Found], seeds: int) -
     rows = [
         [
             each.clean.algorithm,
-            *(text for run in each[1:] for text in (_excess(figures(run)), f"{100 * gap_closed(run):.1f} %")),
+            *_cells(each.clean),
+            *_cells(each.trouble),
             count(each.clean.deployments[:, -1].mean() / each.clean.settings["clients"]),
         ]
         for each in found
@@ -83,7 +86,6 @@ def show(console: Console, name: str, found: Sequence[work.Found], seeds: int) -
     say(console, "")
 
 
-def _excess(found: dict[str, object]) -> str:
-    tail = found["tail_excess"]
-    assert isinstance(tail, dict)
-    return f"{number(tail['mean'])} ± {number(tail['sd'])}"
+def _cells(run: Run) -> list[str]:
+    tail = figures(run)["tail_excess"]
+    return [f"{number(tail['mean'])} ± {number(tail['sd'])}", f"{100 * gap_closed(run):.1f} %"]

@@ -54,8 +54,9 @@ def make_problem(asked: Asked) -> Problem:
         if asked.source is not None or asked.distance is not None:
             raise checks.InputError("--source and --distance need --junk, the share of the samples that is junk")
         return problem
+    source = SOURCE if asked.source is None else asked.source
     distance = DISTANCE if asked.distance is None else asked.distance
-    return contaminate(problem, asked.junk, asked.source or SOURCE, distance=distance)
+    return contaminate(problem, asked.junk, source, distance=distance)
 
 
 def _case(asked: Asked) -> Problem:
@@ -81,7 +82,7 @@ def _own_problem(asked: Asked) -> Problem:
 
 def make_schedule(asked: Asked, clients: int) -> Schedule:
     """How long the run is, who takes part and who attacks."""
-    attack = asked.attack or (None if asked.hostile is None else ATTACK)
+    attack = ATTACK if asked.attack is None and asked.hostile is not None else asked.attack
     hostile = HOSTILE if asked.hostile is None else asked.hostile
     hostile_clients(hostile, clients)
     stop = None if asked.stop is None else Settled(tolerance=asked.stop or None)
@@ -151,5 +152,3 @@ def _share(name: str, text: str, yes_or_no: bool) -> Any:
         groups = "" if yes_or_no else ", or a number of groups"
         raise checks.InputError(f"--share of {name} must be none or auto{groups}, got {text!r}")
     return checks.positive_int("--share", int(text))
-
-
