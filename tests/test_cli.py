@@ -218,13 +218,13 @@ def test_missing_extras_are_named_before_any_work(asked, monkeypatch, capsys):
 GOOD = [["--rounds", "3"], ["--seeds", "1,2"], ["--quiet"], ["--participation", "0.5"], ["-n", "9"], ["--junk", "0.1"]]
 BAD = [
     "--rounds 0|--rounds x|--rounds -3|--rounds|--local-steps 0|--samples 0|--samples 2.5|--seeds _|--seeds a",
-    "--seeds 5-3|--seeds 99999999999|--clients 0|--clients two|--participation 0|--participation 1.5|--participation nan",
-    "--learning-rate fast|--learning-rate -1|--learning-rate nan|--window 0|--window x|--jacobian kallman",
-    "--filter rubust|--aggregate meen|--share x|--adaptive 0|--adaptive x|--stop -1|--stop nan|--junk 0.7|--junk -0.1|--junk x",
-    "--junk 0.1 --source blobb|--junk 0.1 --distance 0|--junk 0.1 --distance inf|--hostile 1|--hostile -0.2",
-    "--attack flip|--hostile 0.2 --attack _|--json DIR|--plot DIR/x.xyz|--plot DIR|--plot FILE/x.png|--log DIR",
-    "--json FILE/a/b.json|--checkpoint FILE|--checkpoint FILE/in|-a poffl|-a _|-a ,|--nonsense|--heterogeneity x|extra",
-    "--json DIR/same.png --plot DIR/same.png",
+    "--seeds 5-3|--seeds 99999999999|--clients 0|--clients two|--participation 0|--participation 1.5",
+    "--participation nan|--learning-rate fast|--learning-rate -1|--learning-rate nan|--window 0|--window x",
+    "--jacobian kallman|--filter rubust|--aggregate meen|--share x|--adaptive 0|--adaptive x|--stop -1|--stop nan",
+    "--junk 0.7|--junk -0.1|--junk x|--junk 0.1 --source blobb|--junk 0.1 --distance 0|--junk 0.1 --distance inf",
+    "--hostile 1|--hostile -0.2|--attack flip|--hostile 0.2 --attack _|--json DIR|--plot DIR/x.xyz|--plot DIR",
+    "--plot FILE/x.png|--log DIR|--json FILE/a/b.json|--checkpoint FILE|--checkpoint FILE/in|-a poffl|-a _|-a ,",
+    "--nonsense|--heterogeneity x|extra|--json DIR/same.png --plot DIR/same.png",
 ]
 
 

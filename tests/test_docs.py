@@ -15,6 +15,7 @@ from profl.algorithms import ALGORITHMS
 from profl.cases import CASES
 from profl.client.filters import FILTERS
 from profl.client.jacobian import ESTIMATORS
+from profl.experiments import demo
 from profl.experiments.paper import ITEMS
 from profl.server.attacks import ATTACKS
 from profl.server.rules import RULES
@@ -54,6 +55,18 @@ def test_the_stored_results_were_made_with_the_settings_of_today(stored):
 def test_the_readme_shows_them(stored, hooks):
     text = (ROOT / "README.md").read_text()
     assert hooks.readme(text, stored["items"]) == text
+
+
+def test_the_readme_shows_the_demo(hooks):
+    """``docs/demo.json`` is what ``profl demo --json`` wrote, with the settings of today."""
+    runs = json.loads((ROOT / "docs" / "demo.json").read_text())["runs"]
+    text = (ROOT / "README.md").read_text()
+    assert hooks.figures(text, runs) == text
+    made = {(run["algorithm"], run["settings"]["rounds"], run["settings"]["local_steps"]) for run in runs}
+    assert made == {(trial.method.name, trial.rounds, trial.steps) for trial in demo.trials()}
+    assert {tuple(run["seeds"]) for run in runs} == {tuple(demo.SEEDS)}
+    rates = {(run["algorithm"], run["settings"].get("learning_rate")) for run in runs}
+    assert rates == {(trial.method.name, trial.method.settings().get("learning_rate")) for trial in demo.trials()}
 
 
 def test_every_page_asks_for_something_that_exists(hooks):

@@ -43,6 +43,7 @@ LAYERS = [
     {"theory"},
     {"experiments"},
     {"cli"},
+    {"__main__"},
 ]
 
 

@@ -40,9 +40,9 @@ EXPECTED = (checks.InputError, checks.DivergedError, checks.TooFewReports, check
 
 def _version(asked: bool) -> None:
     if asked:
-        from profl import __version__
+        import profl
 
-        typer.echo(f"profl {__version__}")
+        typer.echo(f"profl {profl.__version__}")
         raise typer.Exit
 
 

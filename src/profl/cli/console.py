@@ -1,8 +1,8 @@
 """Tables in a terminal: every table of the command line goes through ``print_table``.
 
 Numbers are never cut. In a terminal, text is wrapped at words until a table fits its width; where its numbers alone do
-not fit, it is printed in blocks, each with the first column again. Where nobody watches (a pipe, a file) every row is one
-plain, whole line.
+not fit, it is printed in blocks, each with the first column again. Where nobody watches (a pipe, a file) every row is
+one plain, whole line.
 """
 
 from __future__ import annotations

@@ -21,13 +21,14 @@ from profl.results.plots import plot_excess
 from profl.results.record import Run
 from profl.results.tables import figures, gap_closed
 
+SEEDS = f"0-{max(work.SEEDS)}"
 TROUBLE = f"{work.JUNK:.0%} junk, {work.HOSTILE:.0%} hostile"
 
 
 def demo(
     out: Annotated[Path, typer.Option(help="Where the picture goes (.png, .svg, .pdf).")] = Path("out/demo.png"),
     picture: Annotated[bool, typer.Option(help="Draw it: needs matplotlib, pip install 'profl\\[report]'.")] = True,
-    seeds: Seeds = f"0-{max(work.SEEDS)}",
+    seeds: Seeds = SEEDS,
     rounds: Rounds = work.ROUNDS,
     json_path: JsonPath = None,
     quiet: Quiet = False,
@@ -40,8 +41,8 @@ def demo(
     console, aside = Console(quiet=quiet), Console(stderr=True, quiet=quiet)
     chosen, results, pressed = parse_seeds(seeds), {}, False
     for name, problem in work.problems().items():
-        points = f"{number(problem.risk(problem.stable))}, the optimum {number(problem.risk(problem.optimum))}"
-        say(console, f"{name}: retraining leads to the stable point, risk {points}")
+        gap = problem.risk(problem.stable) - problem.risk(problem.optimum)
+        say(console, f"{name}: retraining leads to the stable point, whose risk is {number(gap)} above the optimum's")
     say(aside, "compiling ... (the second time it is there already)")
     try:
         for name, found in work.demo(seeds=chosen, rounds=rounds, finished=lambda found: say(aside, line(found))):

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from profl.cli.console import print_table, say
-from profl.results.cells import cell, number, verdict
+from profl.results.cells import cell, verdict
 from profl.results.record import Run
 from profl.results.tables import baseline, comparison
 
@@ -43,9 +43,9 @@ def print_claims(console: Console, items: Sequence[dict[str, Any]]) -> None:
 def print_comparison(console: Console, title: str, runs: Sequence[Run], wide: bool = False) -> None:
     """The comparison as a table; PO and PS, and what gaps are measured against, stand above and below it."""
     header, *rows = comparison(runs, wide)
-    known = f"risk at the optimum (PO) {number(runs[0].optimum_risk)}, at the stable point (PS) "
+    known = f"risk at the optimum (PO) {runs[0].optimum_risk:.4f}, at the stable point (PS) {runs[0].stable_risk:.4f}"
     seeds = f"mean over {len(runs[0].seeds)} seeds" if len(runs[0].seeds) > 1 else f"seed {runs[0].seeds[0]}"
-    print_table(console, f"{title}: {known}{number(runs[0].stable_risk)}; {seeds}", header, rows)
+    print_table(console, f"{title}: {known}; {seeds}", header, rows)
     width = console.width if console.is_terminal else None
     say(console, caption(runs), "dim", width)
     for run in runs:

@@ -1,7 +1,7 @@
 """What ``profl demo`` runs: two problems, clean, and with junk samples and hostile clients.
 
-Nearly all its time is compilation, so runs are short, the clean run is the other one with no junk and nobody hostile (the
-same code), and two methods are compiled at a time.
+Nearly all its time is compilation, so runs are short, the clean run is the other one with no junk and nobody hostile
+(the same code), and two methods are compiled at a time.
 """
 
 from __future__ import annotations
