@@ -27,7 +27,7 @@ $(VENV)/.docs: $(VENV)/.setup
 	$(INSTALL) -e '.[docs]'
 	touch $@
 
-demo: setup  ## compare retraining with the performative gradient; writes out/demo.png
+demo: setup  ## retraining, the performative gradient and ProFL, clean and in trouble; writes out/demo.png
 	$(BIN)/profl demo --out out/demo.png
 
 test: dev  ## run the tests (a quarter of an hour on two cores)

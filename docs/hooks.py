@@ -1,7 +1,8 @@
 """What the documentation builds from ``results.json``: tables, pictures, the report; and the README's summary.
 
 MkDocs calls the ``on_...`` functions. ``python docs/hooks.py DIR`` puts the results that ``profl reproduce --out DIR``
-made into ``docs/results.json`` and brings the README up to date.
+made into ``docs/results.json`` and brings the README up to date; ``python docs/hooks.py FILE.json`` does so with the
+figures that ``profl demo --json FILE.json`` wrote, which are kept in ``docs/demo.json``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from profl.experiments.demo import HOSTILE, JUNK, SAMPLES
 from profl.results import markdown
 from profl.results.cells import tally
 from profl.results.plots import plot_panels
@@ -24,6 +26,7 @@ PAPER = "profl2024"
 """The paper itself; all other works are the field's."""
 POINTS = 60
 """Of a stored line, which a figure on a page cannot show more of."""
+DEMO = DOCS / "demo.json"
 
 
 def on_pre_build(config: Any) -> None:
@@ -89,6 +92,47 @@ def thinned(panel: dict[str, Any]) -> dict[str, Any]:
     return panel | {"lines": lines}
 
 
+def figures(text: str, runs: list[dict[str, Any]]) -> str:
+    """The README with the demo's figures made again."""
+    seeds = [str(seed) for seed in runs[0]["seeds"]]
+    said = (
+        f"Risk above the optimum over the last 10 % of the rounds, mean ± standard deviation over seeds {seeds[0]}-"
+        f"{seeds[-1]}, and in brackets how much of\nthe gap between the stable point and the optimum is closed; clean, "
+        f"and with {JUNK:.0%} junk samples and {HOSTILE:.0%} hostile\nclients ({SAMPLES} samples per client and "
+        f"deployment), as `profl demo --json demo.json` writes it:\n\n"
+    )
+    cases = list(dict.fromkeys(run["case"] for run in runs))
+    names = [case.split(" with ")[0] + (", in trouble" if " with " in case else "") for case in cases]
+    rows = [["method", "deployments", *names], ["---"] * (2 + len(cases))]
+    for method in ("pfl", "pg", "pofl", "profl", "prm"):
+        found = {run["case"]: run for run in runs if run["algorithm"] == method}
+        for count in dict.fromkeys(_deployments(run) for run in found.values()):
+            rows.append([method, f"{count}", *(_closed(found.get(case)) for case in cases)])
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows).replace("| --- ", "|---").replace("--- |", "---|")
+    block = f"<!-- figures -->\n{said}{table}\n<!-- /figures -->"
+    return re.sub(r"<!-- figures -->.*<!-- /figures -->", lambda _: block, text, flags=re.DOTALL)
+
+
+def _deployments(run: dict[str, Any]) -> int:
+    return run["settings"]["rounds"] * run["settings"]["local_steps"]
+
+
+def _closed(run: dict[str, Any] | None) -> str:
+    if run is None:
+        return ""
+    tail = run["tail_excess"]
+    closed = 1 - tail["mean"] / (run["stable_risk"] - run["optimum_risk"])
+    return f"{tail['mean']:.3g} ± {tail['sd']:.2g} ({closed:.1%})"
+
+
+def keep_demo(path: Path) -> None:
+    """The demo's figures into ``demo.json`` and the README."""
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    DEMO.write_text(json.dumps(stored, separators=(",", ":"), allow_nan=False) + "\n", encoding="utf-8")
+    page = ROOT / "README.md"
+    page.write_text(figures(page.read_text(encoding="utf-8"), stored["runs"]), encoding="utf-8")
+
+
 def collect(directory: Path) -> None:
     """Results of a directory into ``results.json``, the landscape's picture, and the README."""
     from profl.experiments.bounds import beside_the_bound
@@ -104,4 +148,5 @@ def collect(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    collect(Path(sys.argv[1]))
+    given = Path(sys.argv[1])
+    (keep_demo if given.suffix == ".json" else collect)(given)

@@ -16,7 +16,7 @@ from profl.algorithms import ALGORITHMS
 from profl.cases import CASES
 from profl.client.filters import FILTERS
 from profl.client.jacobian import ESTIMATORS
-from profl.experiments import paper
+from profl.experiments import demo, paper
 from profl.experiments.reproduce import ITEMS
 from profl.server.attacks import ATTACKS
 from profl.server.rules import RULES
@@ -85,6 +85,18 @@ def test_stored_lines_are_thin_and_keep_their_ends(hooks):
     assert (kept["x"][0], kept["mean"][-1]) == (0, 499)
     short = {"title": "made", "lines": [line | {name: [1.0, 2.0] for name in ("x", "mean", "low", "high")}]}
     assert hooks.thinned(short) == short
+
+
+def test_the_readme_shows_the_demo(hooks):
+    """``docs/demo.json`` is what ``profl demo --json`` wrote, with the settings of today."""
+    runs = json.loads((ROOT / "docs" / "demo.json").read_text())["runs"]
+    text = (ROOT / "README.md").read_text()
+    assert hooks.figures(text, runs) == text
+    made = {(run["algorithm"], run["settings"]["rounds"], run["settings"]["local_steps"]) for run in runs}
+    assert made == {(trial.method.name, trial.rounds, trial.steps) for trial in demo.trials()}
+    assert {tuple(run["seeds"]) for run in runs} == {tuple(demo.SEEDS)}
+    rates = {(run["algorithm"], run["settings"].get("learning_rate")) for run in runs}
+    assert rates == {(trial.method.name, trial.method.settings().get("learning_rate")) for trial in demo.trials()}
 
 
 def test_every_page_asks_for_something_that_exists(hooks):

@@ -44,6 +44,7 @@ LAYERS = [
     {"theory"},
     {"experiments"},
     {"cli"},
+    {"__main__"},
 ]
 
 

@@ -49,7 +49,10 @@ def test_summary_aligns(runs):
 def test_gap_closed_and_comparison(runs):
     rows = comparison(runs)
     assert [row[0] for row in rows] == ["method", "pfl", "pofl"]
-    assert rows[1][3] == "0.00%"
+    assert rows[1][rows[0].index("gap closed")] == "0.00%"
+    assert comparison(runs, wide=False)[0] == ["method", "excess", "gap closed", "accuracy", "deployments"]
+    left = 1 - runs[1].tail_excess().mean() / (runs[1].stable_risk - runs[1].optimum_risk)
+    assert gap_closed(runs[1]) == pytest.approx(left)  # against the stable point where PFL did not run
     assert gap_closed(runs[1], runs[0]) == pytest.approx(
         1 - runs[1].tail_excess().mean() / runs[0].tail_excess().mean()
     )

@@ -8,8 +8,11 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def progress_bar(title: str, total: int, show: bool) -> Iterator[Callable[[int], None]]:
-    """Yields ``advance(steps)``; does nothing when ``show`` is false or nobody watches, in a terminal or a notebook."""
+def progress_bar(title: str, total: int, show: bool, compiles: bool = False) -> Iterator[Callable[[int], None]]:
+    """Yields ``advance(steps)``; does nothing when ``show`` is false or nobody watches, in a terminal or a notebook.
+
+    ``compiles`` says that code is compiled before the first step, which may take longer than all of them.
+    """
     if not (show and (sys.stderr.isatty() or "ipykernel" in sys.modules)):
         yield lambda steps: None
         return
@@ -24,5 +27,5 @@ def progress_bar(title: str, total: int, show: bool) -> Iterator[Callable[[int],
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=total)
-        yield lambda steps: bar.update(task, advance=steps)
+        task = bar.add_task(f"compiling {title} ..." if compiles else title, total=total)
+        yield lambda steps: bar.update(task, advance=steps, description=title if steps else None)

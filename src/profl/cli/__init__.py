@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Annotated, Any
 
 import jax
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from profl import checks
-from profl.cli import bench, cases, check, data, demo, flower, reproduce, run
+from profl.cli import bench, cases, check, compare, data, demo, flower, reproduce, run
+from profl.cli.interrupts import answered
 from profl.storage.cache import cache_directory
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Performative federated learning: find the optimum when deploying the model changes the data.\n\n"
     "Start with `profl demo`, then `profl cases`, then `profl compare pricing`.",
@@ -23,13 +25,32 @@ app = typer.Typer(
 app.command()(demo.demo)
 app.command()(cases.cases)
 app.command()(run.run)
-app.command()(run.compare)
+app.command()(compare.compare)
 app.command()(reproduce.reproduce)
 app.command()(reproduce.report)
 app.command()(bench.bench)
 app.command()(check.check)
 app.add_typer(data.app, name="data")
 app.add_typer(flower.app, name="flower")
+
+# Typer's errors are Click's, or those of the Click that newer ones carry within themselves.
+FROM_CLICK: Any = typer.BadParameter.__mro__[2]
+EXPECTED = (checks.InputError, checks.DivergedError, checks.TooFewReports, checks.FailedError)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        import profl
+
+        typer.echo(f"profl {profl.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _of_all(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Which profl.")] = False,
+) -> None:
+    pass
 
 
 def keep_compiled() -> None:
@@ -43,8 +64,37 @@ def keep_compiled() -> None:
 def main() -> None:
     """The entry point: errors that a person can act on are one line, not a traceback."""
     keep_compiled()
+    with answered():
+        sys.exit(status())
+
+
+def status() -> int:
+    """The exit status of the command that was called: 0, 1 where a claim fails, 2 for errors, 130 after Ctrl-C."""
     try:
-        app()
-    except (checks.InputError, checks.DivergedError, checks.TooFewReports, checks.FailedError) as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False)
-        sys.exit(2)
+        found = app(standalone_mode=False)
+        return found if isinstance(found, int) else 0
+    except FROM_CLICK as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()
+        else:
+            complain(error.format_message())
+    except typer.Abort:
+        return 130
+    except checks.FailedError as error:
+        complain(str(error), log=True)
+    except EXPECTED as error:
+        complain(str(error))
+    except OSError as error:
+        complain(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
+    except ImportError as error:
+        if "pip install" not in str(error):
+            raise
+        complain(str(error))
+    return 2
+
+
+def complain(message: str, log: bool = False) -> None:
+    """An error on one line, or, where it ends with a log, with its lines as they are. Brackets are no markup."""
+    text = message if log else " ".join(message.split())
+    line = Text.assemble(("error:", "bold red"), " ", text)
+    Console(stderr=True).print(line, soft_wrap=True, highlight=False)

@@ -9,8 +9,9 @@ import typer
 from rich.console import Console
 
 from profl import checks
-from profl.cli.console import print_item
+from profl.cli import outputs
 from profl.cli.options import JsonPath, Quiet
+from profl.cli.shown import print_item
 from profl.experiments import deployments, dynamics, jacobian, network, robust, speed
 from profl.progress import progress_bar
 from profl.storage.atomic import write_json
@@ -34,8 +35,12 @@ def bench(
     json_path: JsonPath = None,
     quiet: Quiet = False,
 ) -> None:
-    """Measure what profl promises, as tables and claims; exits 1 where a claim does not hold."""
+    """Measure what profl promises, as tables and claims; exits 1 where a claim does not hold.
+
+    Example: profl bench robust --quick
+    """
     run, parts = BENCHMARKS[checks.one_of("benchmark", name, BENCHMARKS)]
+    outputs.check_files(json=json_path)
     with progress_bar(f"bench {name}", parts, not quiet) as advance:
         found = run(seeds=checks.positive_int("seeds", seeds), quick=quick, advance=advance)
     if json_path is not None:

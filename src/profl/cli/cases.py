@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from profl import cases as library
 from profl import trees
 from profl.cases import CASES
-from profl.cli.options import JsonPath, Quiet
+from profl.cli import outputs
+from profl.cli.console import print_table
+from profl.cli.options import JsonPath, Quiet, Wide
 from profl.data import MissingDataError
 from profl.problem.problem import Problem
 from profl.progress import progress_bar
@@ -34,10 +35,15 @@ ANSWERS = ("optimum", "optimum_risk", "stable", "stable_risk")
 
 def cases(
     json_path: JsonPath = None,
+    wide: Wide = False,
     quiet: Quiet = False,
     solve: Annotated[bool, typer.Option("--solve", help="Solve all cases anew: about a minute.")] = False,
 ) -> None:
-    """The case studies with their optimum, their stable point and the risk at each."""
+    """The case studies with the risk at their optimum (PO) and at their stable point (PS).
+
+    Example: profl cases --wide
+    """
+    outputs.check_files(json=json_path)
     known = {} if solve else stored()
     rows = []
     with progress_bar("cases", len(CASES), not quiet) as advance:
@@ -47,18 +53,7 @@ def cases(
     if json_path:
         write_json(json_path, {"cases": rows})
     if not quiet:
-        Console().print(table_of(rows))
-
-
-def table_of(rows: list[dict[str, Any]]) -> Table:
-    table = Table(title="Cases (default settings)", title_justify="left")
-    for column in ("case", "what", "optimum PO", "risk at PO", "stable point PS", "risk at PS"):
-        table.add_column(column, justify="right" if "risk" in column else "left", overflow="fold")
-    for row in rows:
-        points = [" ".join(f"{x:.3g}" for x in row[key] or ()) for key in ("optimum", "stable")]
-        risks = ["" if row[key] is None else f"{row[key]:.4f}" for key in ("optimum_risk", "stable_risk")]
-        table.add_row(row["case"], row["what"], points[0], risks[0], points[1], risks[1])
-    return table
+        show(Console(), rows, wide)
 
 
 def stored() -> dict[str, dict[str, Any]]:
@@ -70,6 +65,29 @@ def stored() -> dict[str, dict[str, Any]]:
 def own(function: Callable[..., Problem]) -> bool:
     """Whether a case is the library's, and not one that somebody added."""
     return function.__module__.startswith(library.__name__ + ".")
+
+
+def show(console: Console, rows: Sequence[dict[str, Any]], wide: bool) -> None:
+    """One line per case; ``wide`` has the points themselves and all that is said of a case."""
+    risks = [["" if row[key] is None else f"{row[key]:.4f}" for key in ("optimum_risk", "stable_risk")] for row in rows]
+    if wide:
+        header = ["case", "what", "optimum PO", "risk at PO", "stable point PS", "risk at PS"]
+        points = [[" ".join(f"{x:.3g}" for x in row[key] or ()) for key in ("optimum", "stable")] for row in rows]
+        cells = [
+            [row["case"], row["what"], at[0], risk[0], at[1], risk[1]]
+            for row, at, risk in zip(rows, points, risks, strict=True)
+        ]
+        text = ["what", "optimum PO", "stable point PS"]
+        print_table(console, "Cases (default settings)", header, cells, text)
+        return
+    header = ["case", "what", "risk at PO", "risk at PS"]
+    cells = [[row["case"], needed(row["what"]), *risk] for row, risk in zip(rows, risks, strict=True)]
+    print_table(console, "Cases (default settings; --wide has the points)", header, cells, ["what"], short="what")
+
+
+def needed(what: str) -> str:
+    """How to get the data, where they are missing, and what the case is otherwise: a line has no room for both."""
+    return what[what.index("(needs: ") + 1 : -1] if "(needs: " in what else what
 
 
 def describe_case(name: str, function: Callable[..., Problem]) -> dict[str, Any]:

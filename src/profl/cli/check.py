@@ -7,14 +7,15 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from profl.cli import outputs
+from profl.cli.console import print_table, say
 from profl.engines.conformance import HOLD
 from profl.engines.conformance import check as examine
 from profl.objects import named
 from profl.storage.atomic import write_json
 
-_COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+_COLOURS = {"ok": "", "warn": "yellow", "fail": "bold red"}
 
 
 def check(
@@ -35,6 +36,7 @@ def check(
 
     Example: profl check shops.py:problem --client shops.py:clients
     """
+    outputs.check_files(json=json_path)
     asked = named(problem)
     clients = [None] if client is None else _several(named(client))
     rows: list[dict[str, Any]] = []
@@ -44,18 +46,15 @@ def check(
     if json_path:
         write_json(json_path, {"findings": rows})
     if not quiet:
-        table = Table(title=f"{problem}, {samples} samples", title_justify="left")
-        for column in ("client", "question", "verdict", "detail"):
-            table.add_column(column, overflow="fold")
-        for row in rows:
-            colour = _COLOURS[row["verdict"]]
-            table.add_row(str(row["client"]), row["question"], f"[{colour}]{row['verdict']}[/]", row["detail"])
         console = Console()
-        console.print(table)
+        cells = [[str(row["client"]), row["question"], row["verdict"], row["detail"]] for row in rows]
+        styles = [_COLOURS[row["verdict"]] for row in rows]
+        header = ["client", "question", "verdict", "detail"]
+        print_table(console, f"{problem}, {samples} samples", header, cells, header, styles=styles)
         for row in rows:
             if row["picture"]:
-                text = f"\nclient {row['client']}, {row['picture']}"
-                console.print(text, markup=False, highlight=False, soft_wrap=True)
+                for line in f"\nclient {row['client']}, {row['picture']}".split("\n"):
+                    say(console, line)
     if any(row["verdict"] == "fail" for row in rows):
         raise typer.Exit(1)
 

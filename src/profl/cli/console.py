@@ -1,72 +1,149 @@
-"""Results as tables in a terminal, and figures as JSON."""
+"""Tables in a terminal: every table of the command line goes through ``print_table``.
+
+Numbers are never cut. In a terminal, text is wrapped at words until a table fits its width; where its numbers alone do
+not fit, it is printed in blocks, each with the first column again. Where nobody watches (a pipe, a file) every row is
+one plain, whole line.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+import textwrap
+from collections.abc import Collection, Sequence
 
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
-from profl.results.cells import cell, changed, verdict
-from profl.results.record import Run
-from profl.results.tables import comparison, figures
-from profl.storage.atomic import write_json
-
-UNSHOWN = ("part", "per seed", "line")
-"""What a row holds that its table does not show: what it is a table of, and what only the file has."""
+GAP = "  "
+LEAST = 16
+"""Characters that a column of text is never narrower than, unless what it holds is."""
 
 
-def print_item(console: Console, found: dict[str, Any]) -> None:
-    """The rows of an item, one table per part, and its claims."""
-    for part in dict.fromkeys(row.get("part", found["item"]) for row in found["rows"]):
-        rows = [row for row in found["rows"] if row.get("part", found["item"]) == part]
-        columns = list(dict.fromkeys(key for row in rows for key in row if key not in UNSHOWN))
-        table = Table(title=part, title_justify="left")
-        for column in columns:
-            table.add_column(
-                column, justify="right" if any(not isinstance(row.get(column, 0), str) for row in rows) else "left"
-            )
-        for row in rows:
-            table.add_row(*[cell(row.get(column, "")) for column in columns])
-        console.print(table)
-    print_claims(console, [found])
-    for text in (found.get("finding"), found.get("why"), changed(found)):
-        if text:
-            console.print(text, markup=False, highlight=False)
-    console.print(f"{found['seeds']} seeds, {found['seconds']:.0f} s")
+def print_table(
+    console: Console,
+    title: str,
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    text: Collection[str] = (),
+    *,
+    short: str | None = None,
+    styles: Sequence[str] = (),
+) -> None:
+    """``text`` names the columns that may be wrapped (the first always may); ``short`` one that is cut off at a word
+    instead, so that a row stays one line. ``styles`` has one per row."""
+    width = console.width if console.is_terminal else None
+    wrapped = [i for i, name in enumerate(header) if i == 0 or name in text]
+    if width is not None:
+        rows = _shortened(header, rows, short, width)
+    say(console, title, "bold", width)
+    for block in blocks(header, rows, wrapped, width):
+        numbers = [place for place, i in enumerate(block) if i not in wrapped]
+        part = [[row[i] for i in block] for row in [header, *rows]]
+        sizes = fitted(part, numbers, width)
+        for k, cells in enumerate(part):
+            style = "bold" if k == 0 else styles[k - 1] if styles else ""
+            for line in folded(cells, sizes, numbers):
+                say(console, line, style)
+        say(console, "")
 
 
-def print_claims(console: Console, items: Sequence[dict[str, Any]]) -> None:
-    """Every claim of some items: what was expected, what was measured, and whether it holds."""
-    several = len(items) > 1
-    table = Table(title="claims", title_justify="left")
-    for column in (*(["item"] if several else []), "claim", "expected", "measured", "holds"):
-        table.add_column(column, justify="right" if column == "measured" else "left")
-    for found in items:
-        for claim in found["claims"]:
-            cells = [claim["claim"], claim["expected"], cell(claim["measured"]), verdict(claim).replace("no", "NO")]
-            table.add_row(*([found["item"]] if several else []), *cells)
-    console.print(table)
+def say(console: Console, line: str, style: str = "", width: int | None = None) -> None:
+    """A line as it is: no markup, no colours of its own, and no wrapping beyond ``width``."""
+    for part in textwrap.wrap(line, width) if width and len(line) > width else [line]:
+        console.print(Text(part, style), soft_wrap=True, highlight=False)
 
 
-def print_comparison(console: Console, title: str, runs: Sequence[Run]) -> None:
-    """The comparison as a table, with PO and PS in its title."""
-    header, *rows = comparison(runs)
-    known = f"optimum PO {runs[0].optimum_risk:.4f}, stable point PS {runs[0].stable_risk:.4f}"
-    table = Table(title=f"{title}: {known}; mean over {len(runs[0].seeds)} seeds", title_justify="left")
-    for i, column in enumerate(header):
-        table.add_column(column, justify="left" if i == 0 else "right")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
-    for run in runs:
-        for line in run.failures():
-            console.print(f"{run.algorithm}: {line}", style="red")
+def blocks(
+    header: Sequence[str], rows: Sequence[Sequence[str]], wrapped: Collection[int], width: int | None
+) -> list[list[int]]:
+    """Which columns stand beside each other: all, or as many as fit beside the first.
+
+    >>> blocks(["a", "b", "c"], [["x", "12345", "12345"]], [0], 10)
+    [[0, 1], [0, 2]]
+    """
+    if width is None:
+        return [list(range(len(header)))]
+    least = [_least(_column([header, *rows], i), i not in wrapped) for i in range(len(header))]
+    found, used = [[0]], least[0]
+    for i in range(1, len(header)):
+        used += len(GAP) + least[i]
+        if used > width and len(found[-1]) > 1:
+            found.append([0])
+            used = least[0] + len(GAP) + least[i]
+        found[-1].append(i)
+    return found
 
 
-def write_runs(path: Path | None, command: str, runs: Sequence[Run]) -> None:
-    """The figures of runs as JSON, where a path is given."""
-    if path:
-        write_json(path, {"command": command, "runs": [figures(run) for run in runs]})
+def fitted(part: Sequence[Sequence[str]], numbers: Collection[int], width: int | None) -> list[int]:
+    """How wide every column is: what it holds, or, where that is too much, the widest texts become narrower."""
+    columns = [_column(part, i) for i in range(len(part[0]))]
+    sizes = [max(map(len, column)) for column in columns]
+    if width is None:
+        return sizes
+    least = [_least(column, i in numbers) for i, column in enumerate(columns)]
+    while (over := sum(sizes) + len(GAP) * (len(sizes) - 1) - width) > 0:
+        room = [size if size > smallest else 0 for size, smallest in zip(sizes, least, strict=True)]
+        i = max(range(len(room)), key=room.__getitem__)
+        if not room[i]:
+            break
+        sizes[i] = least[i] if i in numbers else max(least[i], sizes[i] - over, *_below(room, i))
+    return sizes
+
+
+def folded(cells: Sequence[str], sizes: Sequence[int], numbers: Collection[int]) -> list[str]:
+    """One row as lines: texts to the left, numbers to the right.
+
+    >>> folded(["much text", "1.5"], [5, 4], [1])
+    ['much    1.5', 'text']
+    """
+    stacks = [textwrap.wrap(cell, size) or [""] for cell, size in zip(cells, sizes, strict=True)]
+    lines = []
+    for k in range(max(map(len, stacks))):
+        row = [stack[k] if k < len(stack) else "" for stack in stacks]
+        placed = [
+            entry.rjust(size) if i in numbers else entry.ljust(size)
+            for i, (entry, size) in enumerate(zip(row, sizes, strict=True))
+        ]
+        lines.append(GAP.join(placed).rstrip())
+    return lines
+
+
+def cut(text: str, size: int) -> str:
+    """As many whole words as fit, without what hangs on at their end.
+
+    >>> cut("Shelf prices of 11 orange juices, at 83 real stores", 40)
+    'Shelf prices of 11 orange juices'
+    """
+    if len(text) <= size:
+        return text
+    words = textwrap.wrap(text, max(size, 1))[0]
+    for mark in (". ", "; ", ", ", ": ", " ("):
+        if (place := words.rfind(mark)) > size // 2:
+            words = words[:place]
+    return words.rstrip(" .,;:(")
+
+
+def _shortened(
+    header: Sequence[str], rows: Sequence[Sequence[str]], short: str | None, width: int
+) -> Sequence[Sequence[str]]:
+    if short is None:
+        return rows
+    at = list(header).index(short)
+    others = sum(len(GAP) + max(map(len, _column([header, *rows], i))) for i in range(len(header)) if i != at)
+    room = max(width - others, LEAST)
+    return [[cut(cell, room) if i == at else cell for i, cell in enumerate(row)] for row in rows]
+
+
+def _column(rows: Sequence[Sequence[str]], i: int) -> list[str]:
+    return [row[i] for row in rows]
+
+
+def _least(column: Sequence[str], number: bool) -> int:
+    """How narrow a column can be; its heading may be wrapped, a number may not."""
+    heading, *cells = column
+    longest = max([0, *map(len, cells)])
+    return max([longest if number else min(longest, LEAST), *map(len, heading.split())])
+
+
+def _below(room: Sequence[int], i: int) -> list[int]:
+    """The next widest, so that texts of one width become narrower together."""
+    return [max((size for k, size in enumerate(room) if k != i), default=0) - 1]

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from profl import checks
+from profl.cli import outputs
+from profl.cli.console import print_table
 from profl.data.fetch import WAIT, get
 from profl.data.registry import DATASETS, dataset, find, locate
 from profl.results.cells import count
@@ -27,6 +28,7 @@ def list_(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing.")] = False,
 ) -> None:
     """The data sets profl knows and whether they are on this machine."""
+    outputs.check_files(json=json_path)
     rows: list[dict[str, Any]] = [
         {
             "name": known.name,
@@ -41,12 +43,8 @@ def list_(
         write_json(json_path, {"data": rows})
     if quiet:
         return
-    table = Table(title="Data sets", title_justify="left")
-    for column in rows[0]:
-        table.add_column(column, justify="right" if column == "rows" else "left")
-    for row in rows:
-        table.add_row(*(count(value) if isinstance(value, int) else value for value in row.values()))
-    Console().print(table)
+    cells = [[count(value) if isinstance(value, int) else value for value in row.values()] for row in rows]
+    print_table(Console(), "Data sets", list(rows[0]), cells, ["what", "licence", "here"])
     for row in rows:
         if row["here"] != "yes":
             typer.echo(f"profl data get {row['name']}" + (" --force" if row["here"] == "damaged" else ""))

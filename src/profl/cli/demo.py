@@ -1,37 +1,92 @@
-"""``profl demo``: plain retraining against the performative gradient."""
+"""``profl demo``: plain retraining, the performative gradient and ProFL, where all is well and where it is not."""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from profl.cli.console import print_comparison, write_runs
-from profl.cli.options import JsonPath, Quiet, Rounds, Seeds, parse_seeds
-from profl.experiments.compare import demo as run_demo
-from profl.results.plots import plot_runs
+from profl.cli import outputs
+from profl.cli.console import print_table, say
+from profl.cli.making import parse_seeds
+from profl.cli.options import JsonPath, Quiet, Rounds, Seeds
+from profl.experiments import demo as work
+from profl.results.cells import count, number
+from profl.results.plots import plot_excess
+from profl.results.record import Run
+from profl.results.tables import figures, gap_closed
+
+SEEDS = f"0-{max(work.SEEDS)}"
+TROUBLE = f"{work.JUNK:.0%} junk, {work.HOSTILE:.0%} hostile"
 
 
 def demo(
     out: Annotated[Path, typer.Option(help="Where the picture goes (.png, .svg, .pdf).")] = Path("out/demo.png"),
-    seeds: Seeds = "0-9",
-    rounds: Rounds = 200,
+    picture: Annotated[bool, typer.Option(help="Draw it: needs matplotlib, pip install 'profl\\[report]'.")] = True,
+    seeds: Seeds = SEEDS,
+    rounds: Rounds = work.ROUNDS,
     json_path: JsonPath = None,
     quiet: Quiet = False,
 ) -> None:
-    """Plain retraining against the performative gradient, on two problems whose answers are known."""
-    console = Console(quiet=quiet)
-    results = {}
-    for name, runs in run_demo(seeds=parse_seeds(seeds), rounds=rounds, progress=not quiet):
-        results[name] = runs
-        print_comparison(console, name, runs)
-        stuck, found = runs[0], runs[-1]
-        console.print(
-            f"Retraining ({stuck.algorithm.upper()}) settles {stuck.tail_excess().mean():.3g} above the optimum, "
-            f"the performative gradient ({found.algorithm.upper()}) {found.tail_excess().mean():.3g} above it.\n"
-        )
-    plot_runs(results, out)
-    write_runs(json_path, "demo", [run for runs in results.values() for run in runs])
-    console.print(f"Picture: {out}")
+    """Retraining, the performative gradient and ProFL on two problems: clean, then with junk and hostile clients.
+
+    Example: profl demo --json demo.json
+    """
+    files = outputs.check_files(json=json_path, out=out if picture else None)
+    console, aside = Console(quiet=quiet), Console(stderr=True, quiet=quiet)
+    chosen, results, pressed = parse_seeds(seeds), {}, False
+    for name, problem in work.problems().items():
+        gap = problem.risk(problem.stable) - problem.risk(problem.optimum)
+        say(console, f"{name}: retraining leads to the stable point, whose risk is {number(gap)} above the optimum's")
+    say(aside, "compiling ... (the second time it is there already)")
+    try:
+        for name, found in work.demo(seeds=chosen, rounds=rounds, finished=lambda found: say(aside, line(found))):
+            results[name] = found
+            show(console, name, found, len(chosen))
+    except KeyboardInterrupt:
+        pressed = True
+    runs = [run for found in results.values() for each in found for run in (each.clean, each.trouble)]
+    if runs:
+        outputs.write_runs(json_path, "demo", runs)
+        if picture:
+            clean = {name: [each.clean for each in found] for name, found in results.items()}
+            trouble = {name: [each.trouble for each in found] for name, found in results.items()}
+            plot_excess({"clean": clean, TROUBLE: trouble}, out)
+            say(console, f"Picture: {out}")
+    if pressed:
+        say(aside, f"interrupted; finished: {', '.join(results) or 'nothing'}; {outputs.kept(files if runs else [])}")
+        sys.stdout.flush()
+        os._exit(130)  # the threads that compile cannot be asked to end
+
+
+def line(found: work.Found) -> str:
+    clean, trouble = (number(figures(run)["tail_excess"]["mean"]) for run in (found.clean, found.trouble))
+    return f"{found.problem}, {found.clean.algorithm}: {clean} above the optimum; with {TROUBLE} clients {trouble}"
+
+
+def show(console: Console, name: str, found: Sequence[work.Found], seeds: int) -> None:
+    """Both worlds side by side, and what the figures say."""
+    header = ["method", "excess", "gap closed", f"excess, {TROUBLE}", "gap closed", "deployments"]
+    rows = [
+        [
+            each.clean.algorithm,
+            *_cells(each.clean),
+            *_cells(each.trouble),
+            count(each.clean.deployments[:, -1].mean() / each.clean.settings["clients"]),
+        ]
+        for each in found
+    ]
+    print_table(console, f"{name}: risk above the optimum, mean ± sd over {seeds} seeds", header, rows)
+    width = console.width if console.is_terminal else None
+    say(console, work.told(found), width=width)
+    say(console, "")
+
+
+def _cells(run: Run) -> list[str]:
+    tail = figures(run)["tail_excess"]
+    return [f"{number(tail['mean'])} ± {number(tail['sd'])}", f"{100 * gap_closed(run):.1f} %"]

@@ -1,67 +1,162 @@
-"""Options that several commands take, and how seeds, cases and algorithms are read from them."""
+"""Options that several commands take. ``Asked`` has those of ``run`` and ``compare``; None is what was not given."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias, get_type_hints
 
 import typer
 
-from profl import checks
-from profl.algorithms import get as get_algorithm
-from profl.algorithms.method import Method
+from profl.algorithms import ALGORITHMS
 from profl.cases import CASES
-from profl.cases import get as get_case
+from profl.client.filters import FILTERS
 from profl.client.jacobian import ESTIMATORS
-from profl.problem.problem import Problem
+from profl.problem.sources import SOURCES
+from profl.server.attacks import ATTACKS
+from profl.server.rules import RULES
 
-CaseName = Annotated[str, typer.Argument(help=f"Case study: {', '.join(CASES)}.")]
-Rounds = Annotated[int, typer.Option(help="Rounds of the federation.")]
-LocalSteps = Annotated[int, typer.Option("--local-steps", "-R", help="Local steps per round; each deploys once.")]
-Samples = Annotated[int, typer.Option("--samples", "-n", help="Samples per client and deployment.")]
-Seeds = Annotated[str, typer.Option("--seeds", "--seed", help="One seed (3), a list (0,1,5) or a range (0-9).")]
-Clients = Annotated[int, typer.Option(help="Number of clients.")]
-Heterogeneity = Annotated[
-    float | None,
-    typer.Option(help="Half-width of the clients' sensitivities (adult, credit: relative); the case's own by default."),
+Option, Argument = typer.Option, typer.Argument
+TROUBLE = "Junk, hostile clients, and what helps"
+JsonPath: TypeAlias = Annotated[Path | None, Option("--json", help="Also write the figures to this file as JSON.")]
+PlotPath: TypeAlias = Annotated[
+    Path | None, Option("--plot", help="Also plot risk against deployments (.png, .svg, .pdf).")
 ]
-Participation = Annotated[float, typer.Option(help="Share of clients asked per round, in (0, 1].")]
-Rate = Annotated[
-    float | None,
-    typer.Option("--learning-rate", "--eta", help="Learning rate; the algorithm's own if not given."),
+SavePath: TypeAlias = Annotated[
+    Path | None, Option("--save", help="Also save the whole run; read it back with profl.load.")
 ]
-Window = Annotated[int, typer.Option("--window", "-H", help="Earlier deployments the Jacobian is estimated from.")]
-Jacobian = Annotated[str, typer.Option(help=f"How df/dtheta is estimated: {', '.join(ESTIMATORS)}.")]
-JsonPath = Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file as JSON.")]
-PlotPath = Annotated[Path | None, typer.Option("--plot", help="Also plot risk against deployments (.png, .svg, .pdf).")]
-SavePath = Annotated[Path | None, typer.Option("--save", help="Also save the whole run; read it back with profl.load.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars, no tables.")]
+Quiet: TypeAlias = Annotated[bool, Option("--quiet", "-q", help="No progress bars, no tables.")]
+Wide: TypeAlias = Annotated[bool, Option("--wide", help="All columns.")]
+Rounds: TypeAlias = Annotated[int, Option(help="Rounds of the federation.")]
+Seeds: TypeAlias = Annotated[str, Option("--seeds", "--seed", help="One seed (3), a list (0,1,5) or a range (0-9).")]
 
 
-def parse_seeds(text: str) -> list[int]:
-    """Seeds from "3", "0,1,5" or "0-9".
+@dataclass(frozen=True)
+class Asked:
+    """A case, its trouble, and how long it is run: the same words in ``run`` and ``compare``."""
 
-    >>> parse_seeds("0-2,7")
-    [0, 1, 2, 7]
-    """
-    seeds: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.strip().partition("-")
-        if not first.isdigit() or (last and not last.isdigit()):
-            raise checks.InputError(f"seeds must look like 3, 0,1,5 or 0-9, got {text!r}")
-        seeds.extend(range(int(first), int(last or first) + 1))
-    return seeds
+    case: Annotated[
+        str,
+        Argument(
+            help=f"Case study: {', '.join(CASES)}; or a problem of your own, as FILE.py:NAME or MODULE:NAME.",
+            autocompletion=lambda: list(CASES),
+        ),
+    ]
+    rounds: Rounds = 200
+    local_steps: Annotated[int, Option("--local-steps", "-R", help="Local steps per round; each deploys once.")] = 5
+    samples: Annotated[int, Option("--samples", "-n", help="Samples per client and deployment.")] = 500
+    seeds: Seeds = "0-9"
+    clients: Annotated[int | None, Option(help="Number of clients.", show_default="10")] = None
+    heterogeneity: Annotated[
+        float | None,
+        Option(help="Half-width of the clients' sensitivities (adult, credit: relative).", show_default="the case's"),
+    ] = None
+    participation: Annotated[float, Option(help="Share of clients asked per round, in (0, 1].")] = 1.0
+    learning_rate: Annotated[
+        str | None,
+        Option("--learning-rate", "--eta", help="Learning rate: a number, or auto.", show_default="the method's"),
+    ] = None
+    window: Annotated[
+        int | None,
+        Option("--window", "-H", help="Earlier deployments that are made use of.", show_default="the method's"),
+    ] = None
+    jacobian: Annotated[
+        str | None,
+        Option(help=f"How df/dtheta is estimated: {', '.join(ESTIMATORS)}.", show_default="the method's"),
+    ] = None
+    stop: Annotated[
+        float | None,
+        Option(
+            help="End once the method expects an excess of at most this; 0: once another deployment gains less than it "
+            "costs."
+        ),
+    ] = None
+    junk: Annotated[float | None, Option(help="Share of the samples that is junk.", rich_help_panel=TROUBLE)] = None
+    source: Annotated[
+        str | None,
+        Option(help=f"What the junk is: {', '.join(SOURCES)}.", show_default="blob", rich_help_panel=TROUBLE),
+    ] = None
+    distance: Annotated[
+        float | None,
+        Option(
+            help="How far away it lies, in standard deviations of the data.",
+            show_default="10",
+            rich_help_panel=TROUBLE,
+        ),
+    ] = None
+    hostile: Annotated[float | None, Option(help="Share of the clients that attack.", rich_help_panel=TROUBLE)] = None
+    attack: Annotated[
+        str | None,
+        Option(help=f"What they do: {', '.join(ATTACKS)}.", show_default="sign_flip", rich_help_panel=TROUBLE),
+    ] = None
+    filter: Annotated[
+        str | None,
+        Option(
+            help=f"Which samples to trust: {', '.join(FILTERS)}.", show_default="the method's", rich_help_panel=TROUBLE
+        ),
+    ] = None
+    aggregate: Annotated[
+        str | None,
+        Option(
+            help=f"How models are combined: {', '.join(RULES)}; nnm+ before a name mixes neighbours first.",
+            show_default="mean",
+            rich_help_panel=TROUBLE,
+        ),
+    ] = None
+    share: Annotated[
+        str | None,
+        Option(
+            help="What clients share of how data react: none, auto, or a number of groups.",
+            show_default="the method's",
+            rich_help_panel=TROUBLE,
+        ),
+    ] = None
+    adaptive: Annotated[
+        float | None,
+        Option(
+            help="A sample size that follows the noise: the mean squared error that a gradient may have.",
+            rich_help_panel=TROUBLE,
+        ),
+    ] = None
+    checkpoint: Annotated[
+        Path | None, Option(help="A folder: what is done is kept there after every round, and gone on from.")
+    ] = None
+    resume: Annotated[bool, Option(help="Go on from what --checkpoint holds.")] = True
+    log: Annotated[Path | None, Option(help="Add a line of JSON to this file for every round.")] = None
+    json_path: JsonPath = None
+    plot: PlotPath = None
+    quiet: Quiet = False
 
 
-def make_case(name: str, clients: int, heterogeneity: float | None) -> Problem:
-    extra = {} if heterogeneity is None else {"heterogeneity": heterogeneity}
-    return get_case(name)(clients=clients, **extra)
+AlgorithmName = Annotated[
+    str,
+    Option("--algorithm", "-a", help=f"One of {', '.join(ALGORITHMS)}.", autocompletion=lambda: list(ALGORITHMS)),
+]
+Algorithms = Annotated[str, Option("--algorithms", "-a", help=f"Names, with commas: {', '.join(ALGORITHMS)}.")]
 
 
-def make_algorithm(name: str, learning_rate: float | None, window: int, jacobian: str) -> Method:
-    """The named algorithm with those of the options that it takes."""
-    function = get_algorithm(name)
-    options: dict[str, Any] = {"learning_rate": learning_rate, "window": window, "jacobian": jacobian}
-    known = inspect.signature(function).parameters
-    return function(**{key: value for key, value in options.items() if key in known and value is not None})
+def asks(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that takes ``asked: Asked`` becomes one that takes its fields as arguments and options as well."""
+    hints = get_type_hints(Asked, include_extras=True)
+    own = [p for name, p in inspect.signature(command, eval_str=True).parameters.items() if name != "asked"]
+    names = [field.name for field in fields(Asked)]
+
+    def call(**named: Any) -> None:
+        command(Asked(**{name: named.pop(name) for name in names}), **named)
+
+    first, *others = (
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(Asked)
+    )
+    parameters = [first, *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *others]
+    call.__name__, call.__doc__ = command.__name__, command.__doc__
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return call

@@ -9,10 +9,12 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from profl.cli.console import print_claims, print_item
-from profl.cli.options import JsonPath, Quiet, parse_seeds
+from profl.cli import outputs
+from profl.cli.console import print_table, say
+from profl.cli.making import parse_seeds
+from profl.cli.options import JsonPath, Quiet
+from profl.cli.shown import print_claims, print_item
 from profl.experiments import pages
 from profl.experiments import reproduce as work
 from profl.experiments.paper.item import Item
@@ -57,30 +59,43 @@ def reproduce(
     if listed:
         show_list(Console(), chosen)
         return
-    console = Console(stderr=True)
+    outputs.check_files(json=json_path)
+    outputs.check_folder("--out", out)
+    console, pressed = Console(stderr=True), False
+    results: dict[str, dict[str, Any]] = {}
     with progress_bar("reproduce", len(chosen), not quiet) as advance:
 
         def finished(result: dict[str, Any], kept: bool) -> None:
+            results[result["item"]] = result
             advance(1)
             if not quiet:
-                console.print(progress_line(result, kept), markup=False, highlight=False)
+                say(console, progress_line(result, kept))
 
-        results = work.reproduce(
-            chosen,
-            parse_seeds(seeds or (QUICK_SEEDS if quick else "0-9")),
-            quick=quick,
-            out=out,
-            force=force,
-            workers=min(cores(), 4) if workers is None else workers,
-            finished=finished,
-        )
+        try:
+            work.reproduce(
+                chosen,
+                parse_seeds((QUICK_SEEDS if quick else "0-9") if seeds is None else seeds),
+                quick=quick,
+                out=out,
+                force=force,
+                workers=min(cores(), 4) if workers is None else workers,
+                finished=finished,
+            )
+        except KeyboardInterrupt:
+            pressed = True
+    if not results:
+        outputs.end("interrupted; no item was finished")
+    done = [results[item.name] for item in chosen if item.name in results]
     if out is not None:
         write_pages(out, console, quiet)
     if json_path is not None:
-        work.write(json_path, {"items": results})
+        work.write(json_path, {"items": done})
     if not quiet:
-        show(Console(), results)
-    if not all(claim["holds"] for result in results for claim in result["claims"]):
+        show(Console(), done)
+    if pressed:
+        places = [path for path in (out, json_path) if path is not None]
+        outputs.end(f"interrupted; {len(done)} of {len(chosen)} items were finished; {outputs.kept(places)}")
+    if not all(claim["holds"] for result in done for claim in result["claims"]):
         raise typer.Exit(1)
 
 
@@ -101,10 +116,10 @@ def write_pages(directory: Path, console: Console, quiet: bool) -> None:
     try:
         pages.write_pictures(directory, results)
     except ImportError as error:
-        console.print(f"no pictures: {error}", markup=False, highlight=False)
+        say(console, f"no pictures: {error}")
     page = pages.write(directory, results)
     if not quiet:
-        console.print(f"report: {page}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"report: {page}")
 
 
 def cores() -> int:
@@ -119,13 +134,10 @@ def progress_line(result: dict[str, Any], kept: bool) -> str:
 
 def show_list(console: Console, items: Sequence[Item]) -> None:
     """Every item with its paper, its time and the data it needs."""
-    table = Table(title="items", title_justify="left")
-    for column in ("paper", "item", "what it shows", "needs", "seconds"):
-        table.add_column(column, justify="right" if column == "seconds" else "left")
-    for item in items:
-        table.add_row(item.work, item.name, item.title, ", ".join(item.data), f"{SECONDS[item.name]}")
-    console.print(table)
-    console.print(f"{sum(SECONDS[item.name] for item in items)} s in all; --workers runs several items at a time")
+    header = ["item", "paper", "what it shows", "needs", "seconds"]
+    rows = [[item.name, item.work, item.title, ", ".join(item.data), f"{SECONDS[item.name]}"] for item in items]
+    print_table(console, "items", header, rows, header[:4])
+    say(console, f"{sum(SECONDS[item.name] for item in items)} s in all; --workers runs several items at a time")
 
 
 def show(console: Console, results: list[dict[str, Any]]) -> None:
@@ -136,16 +148,16 @@ def show(console: Console, results: list[dict[str, Any]]) -> None:
     print_claims(console, results)
     claims = [(result, claim) for result in results for claim in result["claims"]]
     for name in dict.fromkeys(result["work"] for result in results):
-        of = tally(claim for result, claim in claims if result["work"] == name)
-        console.print(f"{name}: {of}", markup=False, highlight=False)
+        say(console, f"{name}: {tally(claim for result, claim in claims if result['work'] == name)}")
     seconds = sum(result["seconds"] for result in results)
-    console.print(f"in all: {tally(claim for _, claim in claims)}; {seconds:.0f} s over all items", highlight=False)
+    say(console, f"in all: {tally(claim for _, claim in claims)}; {seconds:.0f} s over all items")
+    width = console.width if console.is_terminal else None
     for result, claim in claims:
         name, found = f"{result['item']}: {claim['claim']}", verdict(claim)
         if found == "no":
-            console.print(f"does not hold: {name}", style="red", markup=False, highlight=False)
+            say(console, f"does not hold: {name}", "red", width)
         elif found != "yes":
-            console.print(f"{found}: {name}", style="yellow", markup=False, highlight=False)
+            say(console, f"{found}: {name}", "yellow", width)
     for result in results:
         if result["changed"]:
-            console.print(f"{result['item']}: {changed(result)}", style="yellow", markup=False, highlight=False)
+            say(console, f"{result['item']}: {changed(result)}", "yellow", width)

@@ -1,115 +1,54 @@
-"""``profl run`` and ``profl compare``: algorithms on one case."""
+"""``profl run``: one method on one case."""
 
 from __future__ import annotations
-
-from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from profl.algorithms import ALGORITHMS
-from profl.cli.console import print_comparison, write_runs
-from profl.cli.options import (
-    CaseName,
-    Clients,
-    Heterogeneity,
-    Jacobian,
-    JsonPath,
-    LocalSteps,
-    Participation,
-    PlotPath,
-    Quiet,
-    Rate,
-    Rounds,
-    Samples,
-    SavePath,
-    Seeds,
-    Window,
-    make_algorithm,
-    make_case,
-    parse_seeds,
-)
-from profl.engines.compare import compare as compare_algorithms
+from profl.cli import outputs
+from profl.cli.console import say
+from profl.cli.making import make_methods, make_problem, make_schedule
+from profl.cli.options import AlgorithmName, Asked, SavePath, asks
 from profl.engines.compiled.simulate import simulate
-from profl.results.plots import plot_runs
+from profl.interrupts import Interrupted
 
 
-def run(
-    case: CaseName,
-    algorithm: Annotated[str, typer.Option("--algorithm", "-a", help=f"One of {', '.join(ALGORITHMS)}.")] = "pofl",
-    rounds: Rounds = 200,
-    local_steps: LocalSteps = 5,
-    samples: Samples = 500,
-    seeds: Seeds = "0-9",
-    clients: Clients = 10,
-    heterogeneity: Heterogeneity = None,
-    participation: Participation = 1.0,
-    learning_rate: Rate = None,
-    window: Window = 20,
-    jacobian: Jacobian = "tracking",
-    json_path: JsonPath = None,
-    plot: PlotPath = None,
-    save: SavePath = None,
-    quiet: Quiet = False,
-) -> None:
+@asks
+def run(asked: Asked, algorithm: AlgorithmName = "pofl", save: SavePath = None) -> None:
     """One algorithm on one case, measured against the exact optimum.
 
     Example: profl run housing --algorithm pofl --seeds 0-9 --plot housing.png
+
+    Example: profl run pricing -a profl --junk 0.2 --hostile 0.2 --aggregate trimmed_mean
     """
-    result = simulate(
-        make_case(case, clients, heterogeneity),
-        make_algorithm(algorithm, learning_rate, window, jacobian),
-        rounds=rounds,
-        local_steps=local_steps,
-        samples=samples,
-        seeds=parse_seeds(seeds),
-        participation=participation,
-        progress=not quiet,
-    )
+    files = outputs.check_files(json=asked.json_path, plot=asked.plot, save=save, log=asked.log)
+    outputs.check_folder("--checkpoint", asked.checkpoint)
+    [method, *more], _ = make_methods(algorithm, asked)
+    if more:
+        raise typer.BadParameter("one algorithm, please; profl compare takes several", param_hint="--algorithm")
+    problem = make_problem(asked)
+    schedule = make_schedule(asked, problem.count)
+    pressed = None
+    try:
+        result = simulate(
+            problem,
+            method,
+            schedule=schedule,
+            progress=not asked.quiet,
+            checkpoint=asked.checkpoint,
+            resume=asked.resume,
+            callbacks=outputs.logs(asked.log),
+        )
+    except Interrupted as interrupted:
+        result, pressed = interrupted.run, interrupted
     if save:
         result.save(save)
-    if plot:
-        result.plot(plot)
-    write_runs(json_path, "run", [result])
-    if not quiet:
-        Console().print(result.summary(), markup=False, highlight=False)
-
-
-def compare(
-    case: CaseName,
-    algorithms: Annotated[str, typer.Option("--algorithms", "-a", help="Names, separated by commas.")] = "pfl,pg,pofl",
-    rounds: Rounds = 200,
-    local_steps: LocalSteps = 5,
-    samples: Samples = 500,
-    seeds: Seeds = "0-9",
-    clients: Clients = 10,
-    heterogeneity: Heterogeneity = None,
-    participation: Participation = 1.0,
-    learning_rate: Rate = None,
-    window: Window = 20,
-    jacobian: Jacobian = "tracking",
-    json_path: JsonPath = None,
-    plot: PlotPath = None,
-    quiet: Quiet = False,
-) -> None:
-    """Several algorithms on one case, side by side, with the same seeds and budget.
-
-    Example: profl compare strategic --algorithms pfl,pofl --plot strategic.png
-    """
-    names = [name.strip() for name in algorithms.split(",") if name.strip()]
-    problem = make_case(case, clients, heterogeneity)
-    runs = compare_algorithms(
-        problem,
-        [make_algorithm(name, learning_rate, window, jacobian) for name in names],
-        rounds=rounds,
-        local_steps=local_steps,
-        samples=samples,
-        seeds=parse_seeds(seeds),
-        participation=participation,
-        progress=not quiet,
-    )
-    if plot:
-        plot_runs({problem.name: runs}, plot)
-    write_runs(json_path, "compare", runs)
-    if not quiet:
-        print_comparison(Console(), problem.name, runs)
+    outputs.write_runs(asked.json_path, "run", [result])
+    if asked.plot:
+        result.plot(asked.plot)
+    if not asked.quiet:
+        console = Console()
+        for line in result.summary().splitlines():
+            say(console, line, width=console.width if console.is_terminal and len(line) > 0 else None)
+    if pressed:
+        outputs.end(f"{pressed}; {outputs.kept(files, asked.checkpoint)}")

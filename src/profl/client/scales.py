@@ -192,8 +192,12 @@ def unmeasured(theta: Theta, signal: Array, f: Array) -> Measures:
     """Before the first batch; ``signal`` and ``f`` give shapes and types."""
     leaves = jax.tree.leaves(theta)
     count = len(leaves) if large(theta) else sum(leaf.size for leaf in leaves)
-    rulers = [Ruler(jnp.zeros(like.shape, like.dtype), jnp.ones(like.shape, like.dtype)) for like in (signal, f)]
-    return Measures(jnp.asarray(False), jnp.zeros(count, jnp.result_type(*leaves)), *rulers, jnp.int32(0))
+    nothing = jnp.zeros(count, jnp.result_type(*leaves))
+    return Measures(jnp.asarray(False), nothing, _unit_ruler(signal), _unit_ruler(f), jnp.int32(0))
+
+
+def _unit_ruler(like: Array) -> Ruler:
+    return Ruler(jnp.zeros(like.shape, like.dtype), jnp.ones(like.shape, like.dtype))
 
 
 def take_measures(problem: View, theta: Theta, batch: Batch, weights: Array, f: Array, one: Array) -> Measures:

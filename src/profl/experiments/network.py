@@ -107,7 +107,7 @@ def account(problem: Problem, method: Any) -> float:
     placed = place(plan.settings, plan.population, plan.models, None)
     carry = start(plan.settings, plan.population, plan.models)
     code = jax.jit(lambda *given: segment(plan.settings, placed, 1, *given))
-    used: Any = code.lower(carry, plan.population, plan.roots, Span(0, 1, 1)).compile().memory_analysis()
+    used: Any = code.lower(carry, plan.population, plan.roots, Span(0, 1, 1, 1)).compile().memory_analysis()
     return (used.argument_size_in_bytes + used.temp_size_in_bytes) / 2**20
 
 

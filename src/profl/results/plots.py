@@ -20,11 +20,11 @@ STYLES = {
     "rgd": ("RGD", "#dd8452"),
     "rrm": ("RRM", "#937860"),
     "profl": ("ProFL", "#208a6c"),
-    "prm": ("PRM", "#111111"),
+    "prm": ("PRM", "#e0a100"),
 }
 """algorithm -> (what the legend says, colour)"""
 
-_SUFFIXES = (".png", ".svg", ".pdf")
+SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def plot_runs(
@@ -35,7 +35,7 @@ def plot_runs(
     Where the exact risk is not known, there is one panel with the clients' own. ``jacobian`` adds a panel with the
     error of the Jacobians, as the clients state it and as it is. Returns the figure, written where there is a path.
     """
-    suffix = "" if path is None else checks.one_of("plot suffix", _suffix(path), _SUFFIXES)
+    suffix = "" if path is None else checks.one_of("plot suffix", _suffix(path), SUFFIXES)
     exact = all(run.exact for runs in cases.values() for run in runs)
     rows = (2 if exact else 1) + jacobian
     figure = new_figure(5.2 * len(cases), 3.1 * rows)
@@ -80,6 +80,31 @@ def new_figure(width: float, height: float) -> Any:
 
 def _suffix(path: str | os.PathLike[str]) -> str:
     return os.path.splitext(os.fspath(path))[1].lower()
+
+
+def plot_excess(rows: Mapping[str, Mapping[str, Sequence[Run]]], path: str | os.PathLike[str]) -> None:
+    """Excess over the optimum against deployments: one row per state of the world, one column per case.
+
+    ``rows`` is {what the row shows: {case: runs}}; a column has one scale, so that rows can be compared.
+    """
+    suffix = checks.one_of("plot suffix", _suffix(path), SUFFIXES)
+    columns = max(map(len, rows.values()))
+    figure = new_figure(5.2 * columns, 3.1 * len(rows))
+    panels = figure.subplots(len(rows), columns, squeeze=False, sharex="col", sharey="col")
+    for line, (what, cases) in zip(panels, rows.items(), strict=True):
+        for panel, (name, runs) in zip(line, cases.items(), strict=True):
+            panel.set_title(f"{name}, {what}", loc="left", fontweight="bold", fontsize=10)
+            panel.set_yscale("log")
+            _panel(panel, runs, "excess")
+            gap = runs[0].stable_risk - runs[0].optimum_risk
+            panel.axhline(gap, color="0.15", lw=1, ls=":", label="stable point (PS)")
+        line[0].set_ylabel("excess over the optimum")
+        line[0].legend(frameon=False, fontsize=8)
+        line[-1].legend(frameon=False, fontsize=8)
+    for panel in panels[-1]:
+        panel.set_xlabel("deployments per client")
+    with atomic(path) as temporary:
+        figure.savefig(temporary, dpi=150, format=suffix[1:])
 
 
 def _jacobian_panel(panel: Any, runs: Sequence[Run]) -> None:
@@ -144,7 +169,7 @@ def plot_panels(
 
     All side by side, unless ``columns`` says how many.
     """
-    suffixes = [checks.one_of("plot suffix", _suffix(path), _SUFFIXES) for path in paths]
+    suffixes = [checks.one_of("plot suffix", _suffix(path), SUFFIXES) for path in paths]
     columns = columns or len(panels)
     rows = -(-len(panels) // columns)
     figure = new_figure(4.6 * columns, 3.9 * rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,8 @@ LABELS = {
     "to_stable": "distance to PS",
     "accuracy": "accuracy",
 }
+_FEW = ("method", "excess", "gap closed", "deployments", "accuracy")
+"""What a comparison shows unless more is asked for."""
 _COSTS = ("deployments", "samples", "bytes_up", "bytes_down", "refused")
 
 
@@ -166,44 +168,42 @@ def _live(run: Run) -> list[str]:
     return lines + [f"round {round_}, client {client}: {what}" for round_, client, what in run.incidents[-5:]]
 
 
-def comparison(runs: Sequence[Run]) -> list[list[str]]:
-    """Several runs on one case as rows; the first row is the header. "gap closed" is against PFL where it ran."""
-    baseline = next((run for run in runs if run.algorithm == "pfl"), None)
-    header = [
-        "method",
-        "risk",
-        "excess (last 10 %)",
-        "gap closed",
-        "to PO",
-        "to PS",
-        "regret",
-        "deployments",
-        "samples",
-    ]
-    rows = [[*header, "MB up", "seconds"]]
-    for run in runs:
-        found = figures(run)
-        tail = found["tail_excess"]
-        cells = [
-            run.algorithm,
-            number(found["risk"]["mean"]),
-            f"{number(tail['mean'])} ± {number(tail['sd'])}",
-        ]
-        cells += [f"{gap_closed(run, baseline):.2%}" if baseline is not None else "-"]
-        cells += [number(found[name]["mean"]) for name in ("to_optimum", "to_stable", "deployed_regret")]
-        cells += [
-            count(found["deployments"]),
-            count(found["samples"]),
-            f"{found['bytes_up'] / 1e6:,.2f}",
-        ]
-        rows.append([*cells, f"{run.seconds:.1f}"])
-    return rows
+def comparison(runs: Sequence[Run], wide: bool = True) -> list[list[str]]:
+    """Several runs on one case as rows; the first row is the header. Few columns, or, ``wide``, all.
+
+    "gap closed" is against PFL where it ran, else against the stable point.
+    """
+    columns: dict[str, Callable[[Run, dict[str, Any]], str]] = {
+        "method": lambda run, found: run.algorithm,
+        "risk": lambda run, found: number(found["risk"]["mean"]),
+        "excess": lambda run, found: _spread(found["tail_excess"], len(run.seeds)),
+        "gap closed": lambda run, found: _percent(gap_closed(run, baseline(runs))),
+        "accuracy": lambda run, found: "-" if found["accuracy"] is None else number(found["accuracy"]["mean"]),
+        "to PO": lambda run, found: number(found["to_optimum"]["mean"]),
+        "to PS": lambda run, found: number(found["to_stable"]["mean"]),
+        "regret": lambda run, found: number(found["deployed_regret"]["mean"]),
+        "deployments": lambda run, found: count(found["deployments"] / run.settings["clients"]),
+        "samples": lambda run, found: count(found["samples"]),
+        "MB up": lambda run, found: f"{found['bytes_up'] / 1e6:,.2f}",
+        "seconds": lambda run, found: f"{run.seconds:.1f}",
+    }
+    shown = [name for name in columns if wide or name in _FEW]
+    if all(run.accuracy is None for run in runs):
+        shown.remove("accuracy")
+    return [shown, *([columns[name](run, found) for name in shown] for run in runs for found in [figures(run)])]
 
 
-def gap_closed(run: Run, baseline: Run) -> float:
-    """1 - excess / excess of the baseline, from the mean tail excess; NaN where a run has none."""
-    own, other = (mean_over_seeds(each, each.tail_excess()) for each in (run, baseline))
-    return float(1 - own / other)
+def baseline(runs: Sequence[Run]) -> Run | None:
+    """The run of PFL, where there is one."""
+    return next((run for run in runs if run.algorithm == "pfl"), None)
+
+
+def gap_closed(run: Run, other: Run | None = None) -> float:
+    """1 - excess / excess of the other run, from the mean tail excess; NaN where a run has none. Without another, the
+    stable point's excess."""
+    own = mean_over_seeds(run, run.tail_excess())
+    gap = run.stable_risk - run.optimum_risk if other is None else mean_over_seeds(other, other.tail_excess())
+    return float(1 - own / gap) if gap else float("nan")
 
 
 def align(rows: Sequence[Sequence[str]]) -> str:
@@ -247,6 +247,14 @@ def _over_clients(dropped: np.ndarray) -> dict[str, Any]:
         "most": [(client, float(each[client])) for client in worst],
         "much": int(np.sum(each > MUCH)),
     }
+
+
+def _spread(found: dict[str, float | None], seeds: int) -> str:
+    return f"{number(found['mean'])} ± {number(found['sd'])}" if seeds > 1 else number(found["mean"])
+
+
+def _percent(share: float) -> str:
+    return f"{share:.2%}" if np.isfinite(share) else "-"
 
 
 def _finite(value: float) -> float | None:

@@ -41,7 +41,7 @@ def run_saved(
         if found.round > rounds:
             raise checks.InputError(f"{saved.folder} holds round {found.round}, asked for {rounds} rounds")
         done, carry, history = found.round, jax.tree.map(jnp.asarray, found.state), found.history
-    with progress_bar(title, rounds, progress) as advance, noted() as pressed:
+    with progress_bar(title, rounds, progress, compiles=True) as advance, noted() as pressed:
         advance(done)
         seen = done - done % every
         if seen and watch.listens:  # what an earlier process counted

@@ -64,7 +64,7 @@ def run_compiled(plan: Plan, title: str, progress: bool, client_chunk: int | Non
     carry = start(settings, population, plan.models)
     pieces: list[Records] = []
     models, done = plan.models, 0
-    with progress_bar(title, records, progress) as advance, noted() as pressed:
+    with progress_bar(title, records, progress, compiles=True) as advance, noted() as pressed:
         while done < records and not over(carry) and not watch.stopped:
             began, end = time.perf_counter(), min(done + size, records)
             span = Span(done, end, settings.record_every, settings.rounds)

@@ -1,0 +1,5 @@
+"""``python -m profl``."""
+
+from profl.cli import main
+
+main()

@@ -1,0 +1,40 @@
+"""Ctrl-C on the command line: answered in words at once, and acted on when the step under way is over.
+
+Python runs its own answer to a signal between two instructions, so not while code is compiled, which may take half a
+minute. The number of the signal goes through a socket at once, and a thread that waits for it speaks.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+AT_ONCE = "interrupted: ending after the step it is at (again: at once)"
+
+
+@contextmanager
+def answered() -> Iterator[None]:
+    """Says so when Ctrl-C is pressed for the first time."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    threading.Thread(target=_wait, args=(reader,), daemon=True).start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        writer.close()
+
+
+def _wait(reader: socket.socket) -> None:
+    while numbers := reader.recv(1):
+        if numbers[0] == signal.SIGINT:
+            print(AT_ONCE, file=sys.stderr, flush=True)
+            return

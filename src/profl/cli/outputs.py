@@ -1,0 +1,82 @@
+"""Where results go: refused before any work where they could not be written, and written at its end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NoReturn
+
+import typer
+from rich.console import Console
+
+from profl.checks import InputError
+from profl.cli.console import say
+from profl.results.plots import SUFFIXES
+from profl.results.record import Run
+from profl.results.tables import figures
+from profl.results.tracking import JsonLines
+from profl.storage.atomic import write_json
+
+PICTURES = ("--plot", "--out")
+
+
+def check_files(**places: Path | None) -> list[Path]:
+    """Every place that was given, ``json=path`` for ``--json``, after a look at whether a file can be written there."""
+    given = {f"--{name}": path for name, path in places.items() if path is not None}
+    for option, path in given.items():
+        if path.is_dir():
+            raise InputError(f"{option} must name a file, got the folder {path}")
+        if option in PICTURES:
+            check_picture(option, path)
+        check_folder(option, path.parent)
+    paths = [path.resolve() for path in given.values()]
+    if len(set(paths)) < len(paths):
+        raise InputError(f"{' and '.join(given)} must name different files, got {', '.join(map(str, given.values()))}")
+    return list(given.values())
+
+
+def check_folder(option: str, folder: Path | None) -> None:
+    """Refuse a folder that is none, and could not be made or written to."""
+    if folder is None:
+        return
+    there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise InputError(f"{option}: {there} is a file, not a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"{option}: the folder {there} cannot be written to")
+
+
+def check_picture(option: str, path: Path) -> None:
+    """Refuse a picture that nothing here can draw."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(f"{option} must end in one of {', '.join(SUFFIXES)}, got {path}")
+    if find_spec("matplotlib") is None:
+        raise InputError(f"{option} needs matplotlib: pip install 'profl[report]'")
+
+
+def write_runs(path: Path | None, command: str, runs: Sequence[Run]) -> None:
+    """The figures of runs as JSON, where a path is given."""
+    if path:
+        write_json(path, {"command": command, "runs": [figures(run) for run in runs]})
+
+
+def logs(path: Path | None) -> list[JsonLines]:
+    """The callback that writes ``--log``."""
+    if path is None:
+        return []
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return [JsonLines(path)]
+
+
+def kept(paths: Sequence[Path], checkpoint: Path | None = None) -> str:
+    """What an interrupted command says of its files."""
+    found = f"what was done is in {', '.join(map(str, paths))}" if paths else "no file was asked for"
+    return found + ("" if checkpoint is None else f"; the same command goes on from {checkpoint}")
+
+
+def end(line: str) -> NoReturn:
+    """One line about an interrupted command, and its exit status."""
+    say(Console(stderr=True), line)
+    raise typer.Exit(130)
