@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Annotated
 
 import jax
 import typer
 from rich.console import Console
+from rich.markup import escape
 
-from profl import checks
+from profl import __version__, checks
 from profl.cli import bench, cases, check, data, demo, flower, reproduce, run
 from profl.storage.cache import cache_directory
 
@@ -20,6 +22,22 @@ app = typer.Typer(
     help="Performative federated learning: find the optimum when deploying the model changes the data.\n\n"
     "Start with `profl demo`, then `profl cases`, then `profl compare pricing`.",
 )
+
+
+def show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"profl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None: ...
+
+
 app.command()(demo.demo)
 app.command()(cases.cases)
 app.command()(run.run)
@@ -46,5 +64,13 @@ def main() -> None:
     try:
         app()
     except (checks.InputError, checks.DivergedError, checks.TooFewReports, checks.FailedError) as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False)
-        sys.exit(2)
+        refuse(error)
+    except ImportError as error:  # an extra that is not installed says how to get it
+        if "pip install" not in str(error):
+            raise
+        refuse(error)
+
+
+def refuse(error: Exception) -> None:
+    Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
+    sys.exit(2)
