@@ -12,6 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import reference
+import tutorial
+
 from profl.results import markdown
 from profl.results.plots import plot_panels
 from profl.results.report import write_report
@@ -32,8 +35,23 @@ def on_pre_build(config: Any) -> None:
     write_report(stored["items"], report, stored["landscapes"])
 
 
+def on_files(files: Any, config: Any) -> Any:
+    """Pages made on the way: the tutorial, with what its cells print and draw today, and the examples' own."""
+    from mkdocs.structure.files import File
+
+    text = tutorial.page(DOCS / "tutorial.ipynb", DOCS / "figures")
+    files.append(File.generated(config, "tutorial.md", content=text))
+    for path in sorted((DOCS / "figures").glob("tutorial-*.png")):
+        if files.get_file_from_path(f"figures/{path.name}") is None:
+            files.append(File.generated(config, f"figures/{path.name}", abs_src_path=str(path)))
+    for path in sorted((ROOT / "examples").glob("*/README.md")):
+        told = path.read_text(encoding="utf-8").replace("(../../docs/", "(../")
+        files.append(File.generated(config, f"examples/{path.parent.name}.md", content=told))
+    return files
+
+
 def on_page_markdown(text: str, page: Any, **_: Any) -> str:
-    """Fill in what a page asks for with ``<!-- results: NAME -->``, and the guide for contributors."""
+    """Fill in what a page asks for: ``<!-- results: NAME -->``, the guide, the changelog, names and commands."""
     stored = json.loads(DATA.read_text(encoding="utf-8"))
     makers = {
         "summary": lambda: markdown.summary(stored["items"]),
@@ -44,7 +62,10 @@ def on_page_markdown(text: str, page: Any, **_: Any) -> str:
     }
     text = re.sub(r"<!-- results: (\w+) -->", lambda found: makers[found[1]](), text)
     guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").removeprefix("# Contributing\n")
-    text = text.replace("<!-- guide -->", guide.replace("[CHANGELOG.md](CHANGELOG.md)", "CHANGELOG.md"))
+    text = text.replace("<!-- guide -->", guide.replace("(CHANGELOG.md)", "(changelog.md)"))
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").removeprefix("# Changelog\n")
+    text = reference.fill(text.replace("<!-- changelog -->", changes))
+    text = re.sub(r"\(\.\./examples/(\w+)/README\.md\)", r"(examples/\1.md)", text)
     return formulas(text.replace("(../CONTRIBUTING.md)", "(extend.md)"))
 
 
