@@ -70,10 +70,13 @@ def on_page_markdown(text: str, page: Any, **_: Any) -> str:
 
 
 def formulas(text: str) -> str:
-    """Every ``$$ TeX $$`` as MathML, which browsers show without a script."""
+    """Every ``$$ TeX $$`` as MathML, which browsers show without a script; a long one scrolls by itself."""
     from latex2mathml.converter import convert
 
-    return re.sub(r"\$\$(.+?)\$\$", lambda found: convert(found[1].strip(), display="block"), text, flags=re.DOTALL)
+    def formula(found: re.Match[str]) -> str:
+        return f'<span class="formula">{convert(found[1].strip(), display="block")}</span>'
+
+    return re.sub(r"\$\$(.+?)\$\$", formula, text, flags=re.DOTALL)
 
 
 def items(results: list[dict[str, Any]]) -> str:

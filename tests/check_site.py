@@ -18,8 +18,10 @@ PHONE = {"width": 390, "height": 844}
 WIDEST = """() => {
   const wide = document.documentElement.scrollWidth - window.innerWidth;
   if (wide <= 0) return null;
-  const right = [...document.querySelectorAll("article *")].map((e) => [e.getBoundingClientRect().right, e.outerHTML]);
-  return `${wide} pixels too wide: ` + right.sort((a, b) => b[0] - a[0])[0][1].slice(0, 80);
+  const held = (e) => e && (getComputedStyle(e).overflowX !== "visible" || held(e.parentElement));
+  const loose = [...document.body.querySelectorAll("*")].filter((e) => !held(e));
+  const right = loose.map((e) => [e.getBoundingClientRect().right, e.outerHTML]).sort((a, b) => b[0] - a[0]);
+  return `${wide} pixels too wide: ${right.length ? right[0][1].slice(0, 80) : "?"}`;
 }"""
 
 
