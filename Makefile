@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 WORKERS ?= 2
 
-.PHONY: help setup dev demo test test-full federation lint bench reproduce docs clean
+.PHONY: help setup dev demo test test-full federation lint bench reproduce docs dist smoke clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -50,8 +50,17 @@ bench: dev  ## speed against the random numbers, NumPy and Flower; adds a line t
 reproduce: setup  ## the paper's tables and figures, ten seeds; writes out/paper/report.html
 	$(BIN)/profl reproduce all --out out/paper
 
-docs: $(VENV)/.docs  ## build the documentation into out/site (warnings are errors)
+docs: $(VENV)/.docs  ## build the documentation into out/site (warnings are errors), follow its links, look at its pages
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python tests/check_site.py out/site
+
+dist: setup  ## build the wheel and the sdist into dist
+	$(INSTALL) build
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist . >/dev/null
+
+smoke: dist  ## try the wheel in a clean environment, without extras
+	PYTHON=$(PYTHON) tests/smoke_wheel.sh dist
 
 clean:  ## remove .venv and everything made
 	rm -rf $(VENV) out docs/figures docs/report.html dist build .pytest_cache .mypy_cache .ruff_cache

@@ -13,6 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import reference
+import tutorial
+
 from profl.experiments.demo import HOSTILE, JUNK, SAMPLES
 from profl.results import markdown
 from profl.results.cells import tally
@@ -40,8 +43,23 @@ def on_pre_build(config: Any) -> None:
     write_report(stored["items"], report, stored["landscapes"])
 
 
+def on_files(files: Any, config: Any) -> Any:
+    """Pages made on the way: the tutorial, with what its cells print and draw today, and the examples' own."""
+    from mkdocs.structure.files import File
+
+    text = tutorial.page(DOCS / "tutorial.ipynb", DOCS / "figures")
+    files.append(File.generated(config, "tutorial.md", content=text))
+    for path in sorted((DOCS / "figures").glob("tutorial-*.png")):
+        if files.get_file_from_path(f"figures/{path.name}") is None:
+            files.append(File.generated(config, f"figures/{path.name}", abs_src_path=str(path)))
+    for path in sorted((ROOT / "examples").glob("*/README.md")):
+        told = path.read_text(encoding="utf-8").replace("(../../docs/", "(../")
+        files.append(File.generated(config, f"examples/{path.parent.name}.md", content=told))
+    return files
+
+
 def on_page_markdown(text: str, page: Any, **_: Any) -> str:
-    """Fill in what a page asks for with ``<!-- results: NAME -->``, and the guide for contributors."""
+    """Fill in what a page asks for: ``<!-- results: NAME -->``, the guide, the changelog, names and commands."""
     stored = json.loads(DATA.read_text(encoding="utf-8"))
     own = [result for result in stored["items"] if result["work"] == PAPER]
     others = [result for result in stored["items"] if result["work"] != PAPER]
@@ -56,15 +74,22 @@ def on_page_markdown(text: str, page: Any, **_: Any) -> str:
     }
     text = re.sub(r"<!-- results: (\w+) -->", lambda found: makers[found[1]](), text)
     guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").removeprefix("# Contributing\n")
-    text = text.replace("<!-- guide -->", guide.replace("[CHANGELOG.md](CHANGELOG.md)", "CHANGELOG.md"))
+    text = text.replace("<!-- guide -->", guide.replace("(CHANGELOG.md)", "(changelog.md)").replace("(docs/", "("))
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").removeprefix("# Changelog\n")
+    changes = changes.replace("(CONTRIBUTING.md#", "(extend.md#")
+    text = reference.fill(text.replace("<!-- changelog -->", changes))
+    text = re.sub(r"\(\.\./examples/(\w+)/README\.md\)", r"(examples/\1.md)", text)
     return formulas(text.replace("(../CONTRIBUTING.md)", "(extend.md)"))
 
 
 def formulas(text: str) -> str:
-    """Every ``$$ TeX $$`` as MathML, which browsers show without a script."""
+    """Every ``$$ TeX $$`` as MathML, which browsers show without a script; a long one scrolls by itself."""
     from latex2mathml.converter import convert
 
-    return re.sub(r"\$\$(.+?)\$\$", lambda found: convert(found[1].strip(), display="block"), text, flags=re.DOTALL)
+    def formula(found: re.Match[str]) -> str:
+        return f'<span class="formula">{convert(found[1].strip(), display="block")}</span>'
+
+    return re.sub(r"\$\$(.+?)\$\$", formula, text, flags=re.DOTALL)
 
 
 def items(results: list[dict[str, Any]]) -> str:
