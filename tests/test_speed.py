@@ -175,8 +175,8 @@ def test_only_what_needs_it_is_cut_however_batches_are_mapped(clean, junk, rows)
 
 
 CASES = [
-    *(profl.cases.pricing, profl.cases.strategic),
-    *(pytest.param(case, marks=pytest.mark.slow) for case in (profl.cases.housing, profl.cases.retail)),
+    profl.cases.pricing,
+    *(pytest.param(profl.cases.get(name), marks=pytest.mark.slow) for name in ("strategic", "housing", "retail")),
 ]
 
 
