@@ -30,7 +30,7 @@ $(VENV)/.docs: $(VENV)/.setup
 demo: setup  ## compare retraining with the performative gradient; writes out/demo.png
 	$(BIN)/profl demo --out out/demo.png
 
-test: dev  ## run the tests, the slow ones in a short form (about six minutes on two cores)
+test: dev  ## run the tests, slow ones in their short form (minutes on two cores)
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-full: dev  ## run the tests, the slow ones in full
