@@ -30,7 +30,7 @@ $(VENV)/.docs: $(VENV)/.setup
 demo: setup  ## retraining, the performative gradient and ProFL, clean and in trouble; writes out/demo.png
 	$(BIN)/profl demo --out out/demo.png
 
-test: dev  ## run the tests (a quarter of an hour on two cores)
+test: dev  ## run the tests, slow ones in their short form (minutes on two cores)
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-full: dev  ## run the tests, the slow ones in full

@@ -13,7 +13,7 @@ import pytest
 import profl
 from profl import random
 from profl.server import rate
-from tests.problems import QUICK, unmeasured
+from tests.problems import unmeasured
 from tests.test_units import CASE, SETTINGS, UNITS, Elsewhere, moved
 
 
@@ -64,7 +64,7 @@ def test_the_same_run_in_other_units():
     with jax.enable_x64(True):
         for where in (Elsewhere(), Elsewhere(256.0, UNITS)):
             case = unmeasured(moved(CASE, where))
-            run = profl.simulate(case, profl.pofl("auto", correction="scaffold", jacobian=QUICK), **SETTINGS)
+            run = profl.simulate(case, profl.pofl("auto", correction="scaffold"), **SETTINGS)
             runs.append(where.inside(run.theta))
     np.testing.assert_allclose(runs[1], runs[0], atol=1e-5)
     assert np.all(np.ptp(runs[0], axis=1) > 0.1)  # it went somewhere

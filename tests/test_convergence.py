@@ -42,7 +42,8 @@ def test_told_the_jacobian_pricing_comes_closer(budget):
 
 
 @pytest.mark.parametrize(
-    ("case", "rate", "rounds"), [slow("group_pricing", 0.01, 200), slow("strategic", 0.03, 400), ("retail", 0.01, 200)]
+    ("case", "rate", "rounds"),
+    [slow("group_pricing", 0.01, 200), slow("strategic", 0.03, 400), slow("retail", 0.01, 200)],
 )
 def test_pofl_closes_most_of_the_gap_elsewhere(case, rate, rounds, budget):
     problem = profl.cases.get(case)()

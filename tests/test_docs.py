@@ -138,8 +138,8 @@ def page(request, monkeypatch, tmp_path):
         registry.update(kept)
 
 
-# The short form takes the parts that are quick to compile where an example names none, but for those that hold their
-# runs to something, and for what a reader of the README types first.
+# The short form takes the parts that are quick to compile where an example names none, and few rounds; but for those
+# that hold their runs to something, and for what a reader of the README types first.
 LIGHT = {"pofl": {"jacobian": QUICK}, "profl": {"jacobian": QUICK, "filter": "paper"}}
 AS_IT_IS = re.compile(r"^assert|profl\.profl\(learning_rate=0\.01\)", re.MULTILINE)
 WITH_EXAMPLES = [path for path in PAGES if path.is_file() and examples(path)]
@@ -147,6 +147,10 @@ WITH_EXAMPLES = [path for path in PAGES if path.is_file() and examples(path)]
 
 def lighter(make, parts):
     return lambda *given, **named: make(*given, **{**parts, **named})
+
+
+def shorter(simulate):
+    return lambda *given, rounds, **named: simulate(*given, rounds=min(rounds, 12), **named)
 
 
 @pytest.mark.parametrize("form", ["short", pytest.param("full", marks=pytest.mark.slow)])
@@ -161,8 +165,10 @@ def test_every_example_runs(page, form, monkeypatch):
             continue
         if (done := (source.strip(), form)) not in DONE:
             with monkeypatch.context() as patch:
-                for name, parts in LIGHT.items() if form == "short" and not AS_IT_IS.search(source) else ():
-                    patch.setattr(profl, name, lighter(getattr(profl, name), parts))
+                if form == "short" and not AS_IT_IS.search(source):
+                    for name, parts in LIGHT.items():
+                        patch.setattr(profl, name, lighter(getattr(profl, name), parts))
+                    patch.setattr(profl, "simulate", shorter(profl.simulate))
                 exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
             DONE[done] = dict(module.__dict__)
         module.__dict__.update(DONE[done])

@@ -23,7 +23,7 @@ PAIRS = [
 ]
 
 
-SHORT = [("pofl", "group_pricing"), ("pg, least squares", "housing"), ("profl, adaptive", "pricing")]
+SHORT = [("pofl", "group_pricing"), ("pg, least squares", "housing")]  # test_push: adaptive sizes
 
 
 def short(algorithm, case):
@@ -82,7 +82,7 @@ def test_they_agree_on_what_a_filter_remembers():
 
 
 SINGLE = [(a, c, t) for a, t in [("pfl", 1e-5), ("pofl, exact", 1e-5), ("pofl", 1e-4)] for c in CASES]
-SHORT_SINGLE = [("pfl", "pricing")]  # and PoFL under partial participation, below
+SHORT_SINGLE = []  # in short it is the test below
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -18,12 +19,32 @@ from tests.made import made_credit
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
+@pytest.mark.slow
 def test_retailers_through_train():
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / "retailers" / "run.py")], capture_output=True, text=True, timeout=400
     )
     assert done.returncode == 0, done.stdout + done.stderr  # within 0.1 % of the revenue at the true optimum
     assert "0 incidents" in done.stdout
+
+
+def test_retailers_through_train_in_short(monkeypatch, tmp_path):
+    """The loop with the real markets, each a process; three rounds of a method that is quick to compile."""
+    pytest.importorskip("flwr")  # which the example's settings need
+    monkeypatch.syspath_prepend(str(EXAMPLES / "retailers"))
+    import retailers
+
+    spec = importlib.util.spec_from_file_location("retailers_run", EXAMPLES / "retailers" / "run.py")
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    own = retailers.federation.with_rounds(3)
+    own.method = profl.pfl(0.5)
+    monkeypatch.setattr(retailers, "federation", own)
+    with example.markets(tmp_path):
+        run = example.through_train(tmp_path)
+    assert not run.incidents
+    assert run.samples[0].tolist() == [0, *(retailers.RETAILERS * retailers.DAYS * round_ for round_ in (1, 2, 3))]
+    assert 0 < example.report(run) < 1
 
 
 @pytest.mark.slow
@@ -97,15 +118,20 @@ def test_retailers_in_process_give_the_same_prices(method, here):
     np.testing.assert_allclose(flower.theta, looped.theta, atol=1e-9)
 
 
-def test_orange_juice(monkeypatch, tmp_path):
-    """Four stores, few price changes, two of the methods, and the picture."""
+@pytest.mark.parametrize(
+    "names", [("retraining (pfl)",), pytest.param(("retraining (pfl)", "prm"), marks=pytest.mark.slow)]
+)
+def test_orange_juice(names, monkeypatch, tmp_path):
+    """Four stores, few price changes, one or two of the methods, and the picture."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     import orange_juice as example
 
-    monkeypatch.setattr(example, "RUNS", {name: example.RUNS[name] for name in ("retraining (pfl)", "prm")})
+    monkeypatch.setattr(example, "RUNS", {name: example.RUNS[name] for name in names})
     found, prices = example.main(4, changes=8)
-    assert found["stable point"] < found["prices as charged"] < found["prm"] < found["optimum"]
-    assert found["retraining (pfl)"] < found["prm"]
+    assert found["stable point"] < found["prices as charged"] < found["optimum"]
+    assert found["retraining (pfl)"] < found["optimum"]
+    if "prm" in names:
+        assert max(found["prices as charged"], found["retraining (pfl)"]) < found["prm"] < found["optimum"]
     example.plot(str(tmp_path / "prices.png"), prices, prices)
     assert (tmp_path / "prices.png").stat().st_size > 10_000
 

@@ -30,7 +30,10 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("name", SMALL)
+DRAWN = ("mean_estimation", "regression_shift", "gmsc10")  # of every kind of family
+
+
+@pytest.mark.parametrize("name", [n if n in DRAWN else pytest.param(n, marks=pytest.mark.slow) for n in SMALL])
 def test_what_is_sampled_is_what_is_stated(name):
     """Mean loss and f of 100,000 samples of a client, up to five standard errors."""
     problem, n = SMALL[name](), 100_000

@@ -69,6 +69,7 @@ def dropped(known):
     return profl.simulate(unmeasured(case), Descent("filtered", filter=rule), **settings).dropped
 
 
+@pytest.mark.slow
 def test_a_reference_reaches_the_filter_in_a_run():
     """One that did not would cost the second kind: the test before this one, and the one after it."""
     assert np.max(dropped(known=True)) == 0

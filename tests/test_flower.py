@@ -251,9 +251,13 @@ def test_the_server_app_reads_the_settings_and_writes_the_run(tmp_path):
     assert profl.load(tmp_path / "run.npz").rounds.tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [1, 20])
 def test_the_server_is_killed_and_resumed(kills, tmp_path):
-    """Killed at random points; clients keep their states; a new run of the server ends with the same bits."""
+    """Killed at random points; clients keep their states; a new run of the server ends with the same bits.
+
+    In short: ``test_settled`` has a federation that goes on, and ``test_checkpoints`` a loop that is killed.
+    """
     rounds_ = 12 if kills == 1 else 100  # enough to be killed in the middle every time
     own = federation(rounds=rounds_)
     whole = go(own, app=make_client_app(own, folder=tmp_path / "a"), checkpoint=tmp_path / "b")[0]

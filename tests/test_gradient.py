@@ -47,6 +47,9 @@ PROBLEMS |= {
     "spreading, score": (lambda clients: spreading(), "score"),
 }
 
+RATES = ("pricing", "group_pricing", "strategic", "housing, score")  # of every kind of family, and of both second terms
+SHORT = (*RATES, "housing", "retail", "adult, made", "cross pricing, push", "spreading")
+
 
 @functools.cache
 def estimates(name, n, trials):
@@ -76,7 +79,7 @@ def estimates(name, n, trials):
     return tuple(np.asarray(leaf, dtype=np.float64) for leaf in found)
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("name", [n if n in SHORT else pytest.param(n, marks=pytest.mark.slow) for n in PROBLEMS])
 def test_unbiased(name):
     n = 1024
     drawn, exact = estimates(name, n, 1000)
@@ -87,7 +90,6 @@ def test_unbiased(name):
     assert np.all(errors < 0.02 * (1 + np.abs(exact)))  # or the line above could not fail
 
 
-RATES = ("pricing", "group_pricing", "strategic", "housing, score")  # of every kind of family, and of both second terms
 EVERY = (64, 256, 1024, 4096)
 
 

@@ -55,7 +55,7 @@ def test_a_linear_reaction_is_found(name):
 
 
 @pytest.mark.parametrize("name", ESTIMATED)
-@pytest.mark.parametrize("window", [1, 2, 5])
+@pytest.mark.parametrize("window", [1, *(pytest.param(window, marks=pytest.mark.slow) for window in (2, 5))])
 def test_a_standing_model_gives_a_finite_estimate(name, window):
     rng = np.random.default_rng(0)
     signals = np.ones((20, 3), np.float32)

@@ -97,7 +97,7 @@ WRAPS = {
 }
 
 
-@pytest.mark.parametrize("wrap", WRAPS)
+@pytest.mark.parametrize("wrap", ["both", *(pytest.param(w, marks=pytest.mark.slow) for w in WRAPS if w != "both")])
 def test_solving_before_and_after_is_the_same(wrap):
     """The risk on the way, from 2,000 draws: a mean demand to 1 / sqrt(2000), times prices of 4 and 0.
 
@@ -164,7 +164,7 @@ WORLDS = {
     "junk": lambda: profl.contaminate(profl.slow(CASE, 0.3), 0.1),
     "all": lambda: profl.contaminate(profl.drifting(profl.slow(CASE, [0.2, 0.5, 1.0]), trend=0.05, walk=0.02), 0.1),
 }
-IN_ONE = ("slow", "both", "junk")  # each a layer of "all"; alone in the slow form
+IN_ONE = ("slow", "staggered", "both", "junk")  # each a layer of "all", or like one; alone in the slow form
 
 
 @pytest.mark.parametrize(
@@ -301,12 +301,13 @@ def above(run, share=0.2):
     ("world", "most", "plainly"),
     [
         (lambda: profl.slow(PRICING, 0.2), 0.01, 0.2),
-        (lambda: profl.drifting(PRICING, trend=-0.005), 0.015, 0.1),
+        (lambda: profl.drifting(PRICING, trend=-0.005), 0.015, None),
+        pytest.param(lambda: profl.drifting(PRICING, trend=-0.005), 0.015, 0.1, marks=pytest.mark.slow),
         pytest.param(
             lambda: profl.drifting(profl.slow(PRICING, 0.5), trend=-0.003), 0.04, None, marks=pytest.mark.slow
         ),
     ],
-    ids=["slow", "drifting", "both"],
+    ids=["slow", "drifting", "drifting, and plainly", "both"],
 )
 def test_the_long_run_optimum_is_found_where_a_plain_estimate_is_lost(world, most, plainly):
     problem = world()

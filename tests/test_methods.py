@@ -110,7 +110,7 @@ ENGINES = {
 }
 PAIRS = [(name, attack) for name in METHODS for attack in (None, "sign_flip")]
 # Each row compiles four engines. Without an attack the checkpoints below and test_loop hold engines to each other.
-SHORT = [(name, "sign_flip") for name in ("dfo, one point", "postal")]
+SHORT = [("postal", "sign_flip")]
 ROWS = [pytest.param(*pair, tuple(ENGINES), marks=[] if pair in SHORT else pytest.mark.slow) for pair in PAIRS]
 
 
@@ -443,11 +443,11 @@ def miller(trial, eps):
 MEDIANS = {(0.01, 1000): 2.8e-4, (100, 1000): 1.4e-3, (0.01, 5000): 8e-5, (100, 5000): 2.7e-4}
 
 
-@pytest.mark.parametrize(
-    ("eps", "n", "trials"), [(100, 1000, 7), *(pytest.param(*key, 50, marks=pytest.mark.slow) for key in MEDIANS)]
-)
+@pytest.mark.parametrize(("eps", "n", "trials"), [pytest.param(*key, 50, marks=pytest.mark.slow) for key in MEDIANS])
 def test_two_stage_reproduces_millers_regression(eps, n, trials):
-    """n / 2 random models with one sample each, then n / 2 samples at theta = 0; medians of 50 trials, within 2x.
+    """In short: ``test_papers`` has Miller's regression, and above is where the method ends.
+
+    n / 2 random models with one sample each, then n / 2 samples at theta = 0; medians of 50 trials, within 2x.
 
     PO = (Sigma + mu mu^T)^-1 Sigma beta; retraining ends at beta, 2,764 above it in the median where eps = 100.
     """

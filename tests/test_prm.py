@@ -80,6 +80,7 @@ def test_where_nothing_reacts_nothing_is_lost():
     assert np.all(run.excess[:, -1] < 5e-4)
 
 
+@slow  # in short: test_settled, and an example of the README
 def test_it_settles_by_itself():
     case = profl.cases.housing(clients=4)
     run = profl.simulate(case, profl.prm(share=False, keep=8), **SHORT | {"rounds": 25}, stop=profl.Settled())

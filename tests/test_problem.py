@@ -14,7 +14,9 @@ from profl import random, trees
 from tests.problems import CASES, cross_pricing
 
 slow = pytest.mark.slow
+KINDS = ("pricing", "group_pricing", "housing")  # a mean, shares and a regression; the others in the slow form
 every_case = pytest.mark.parametrize("name", CASES)
+each_kind = pytest.mark.parametrize("name", [n if n in KINDS else pytest.param(n, marks=slow) for n in CASES])
 
 
 @functools.cache
@@ -38,7 +40,7 @@ def test_gradient_is_the_slope_of_the_risk(name):
     np.testing.assert_allclose(problem.gradient(theta), slopes, rtol=1e-5, atol=1e-7)
 
 
-@every_case
+@each_kind
 def test_risk_agrees_with_samples(name):
     problem = made(name)
     theta = somewhere(problem).astype(np.float32)
@@ -54,7 +56,7 @@ def test_risk_agrees_with_samples(name):
     assert np.all(errors < 0.01 * max(1.0, np.abs(draws).max()))  # or the line above could not fail
 
 
-@every_case
+@each_kind
 def test_parameters_agree_with_the_family_estimate(name):
     problem = made(name)
     theta = somewhere(problem).astype(np.float32)
@@ -75,7 +77,7 @@ def test_parameters_agree_with_the_family_estimate(name):
     np.testing.assert_allclose(variances.mean(0), estimates.var(0), rtol=0.4)
 
 
-@every_case
+@each_kind
 def test_no_feasible_direction_descends_at_the_optimum(name):
     problem = made(name)
     theta = problem.optimum
@@ -87,7 +89,7 @@ def test_no_feasible_direction_descends_at_the_optimum(name):
         assert all(problem.risk(point) >= problem.risk(theta) - 1e-12 for point in near)
 
 
-@every_case
+@each_kind
 def test_repeated_gradient_descent_stays_at_the_stable_point(name):
     problem = made(name)
     theta = problem.stable
@@ -101,7 +103,7 @@ def test_the_stable_point_is_worse_than_the_optimum(name):
     assert problem.risk(problem.stable) > problem.risk(problem.optimum) + 1e-3
 
 
-@every_case
+@each_kind
 def test_jacobian_is_the_slope_of_the_parameters(name):
     problem = made(name)
     theta, step = somewhere(problem), 1e-6

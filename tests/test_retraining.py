@@ -65,7 +65,7 @@ def test_lazy_holds_the_kth_model_for_n_of_k_steps(schedule):
     assert found == pytest.approx(np.array(expected), rel=BUT_FOR_ROUNDING)
 
 
-@pytest.mark.parametrize("window", [2, 3])
+@pytest.mark.parametrize("window", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_retraining_on_snapshots_lands_on_their_mean(window):
     """The minimum over the last tau snapshots is the mean of theirs, 10 + theta_i / 2."""
     expected, means = [0.0], []
@@ -123,7 +123,13 @@ def test_bad_input(make, message):
 
 @pytest.mark.parametrize(
     "method",
-    [profl.lazy(0.1, "k"), profl.rrm(0.1, inner_steps=5, window=2), profl.dfo_lambda(0.01)],
+    [
+        profl.lazy(0.1, "k"),
+        *(
+            pytest.param(m, marks=pytest.mark.slow)
+            for m in (profl.rrm(0.1, inner_steps=5, window=2), profl.dfo_lambda(0.01))
+        ),
+    ],
     ids=lambda m: m.name,
 )
 def test_step_by_step_is_the_same_run(method):
