@@ -15,7 +15,6 @@ import pytest
 
 import profl
 from tests.killed import CASE, revenue
-from tests.problems import QUICK
 
 SMALL = {"rounds": 4, "local_steps": 2, "progress": False}
 
@@ -25,7 +24,7 @@ SMALL = {"rounds": 4, "local_steps": 2, "progress": False}
     [
         pytest.param(profl.pfl(), marks=pytest.mark.slow),
         pytest.param(profl.pofl(), marks=pytest.mark.slow),
-        profl.profl(filter="none", share=2, jacobian=QUICK),  # the same step, and what is shared
+        profl.profl(filter="none", share=2),  # the same step, and what is shared
         pytest.param(profl.profl(filter="none", samples=profl.AdaptiveSamples(0.2, 20, 80)), marks=pytest.mark.slow),
     ],
     ids=["pfl", "pofl", "shared", "adaptive"],
