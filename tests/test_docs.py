@@ -184,7 +184,7 @@ def test_the_tutorial_is_a_valid_notebook_without_output():
 
 @pytest.mark.parametrize("rounds", [3, pytest.param(30, marks=pytest.mark.slow)])
 def test_the_tutorial_runs(hooks, rounds):
-    """In full it ends near the optimum of its world, 0.5009; retraining swings between 0.7 and 2."""
+    """In full it ends where it says; seeds 0-9 gave 0.5016 to 0.5022, where runs begin at 1.43."""
     pytest.importorskip("sklearn")
     told, space = hooks.tutorial.cells(TUTORIAL), {"__name__": "__main__"}
     short = f"ROUNDS, SAMPLES = {rounds}"
@@ -193,4 +193,4 @@ def test_the_tutorial_runs(hooks, rounds):
     assert space["run"].rounds[-1] == rounds
     assert sum(len(output.pictures) for output in left) == 1
     if rounds == 30:
-        assert space["performative_risk"](space["ended"]) < 0.51
+        assert space["performative_risk"](space["ended"]) < 0.505
