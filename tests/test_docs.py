@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import importlib.util
 import json
 import re
@@ -159,6 +160,13 @@ def test_an_entry_has_signature_text_and_examples(hooks):
     assert '- `filter`: which samples to trust: "robust"' in made  # the method, not the module of the same name
     assert '```pycon\n>>> profl(filter="rubust")\nTraceback' in made
     assert "\n>>>" not in hooks.reference.prose("A.\n\n>>> 1 + 1\n2").replace("```pycon\n>>>", "")
+
+
+def test_what_the_generators_say_of_themselves(hooks):
+    for module in (hooks.reference, hooks.tutorial):
+        tried = doctest.testmod(module)
+        assert tried.attempted > 0
+        assert tried.failed == 0
 
 
 def test_the_command_page_has_every_command_and_option(hooks):
