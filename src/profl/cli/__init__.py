@@ -11,7 +11,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from profl import __version__, checks
+import profl
+from profl import checks
 from profl.cli import bench, cases, check, data, demo, flower, reproduce, run
 from profl.storage.cache import cache_directory
 
@@ -26,7 +27,7 @@ app = typer.Typer(
 
 def show_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"profl {__version__}")
+        typer.echo(f"profl {profl.__version__}")
         raise typer.Exit
 
 
