@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import importlib.util
 import json
 import re
@@ -222,6 +223,13 @@ def test_an_entry_has_signature_text_and_examples(hooks):
     assert "\n>>>" not in hooks.reference.prose("A.\n\n>>> 1 + 1\n2").replace("```pycon\n>>>", "")
 
 
+def test_what_the_generators_say_of_themselves(hooks):
+    for module in (hooks.reference, hooks.tutorial):
+        tried = doctest.testmod(module)
+        assert tried.attempted > 0
+        assert tried.failed == 0
+
+
 def test_the_command_page_has_every_command_and_option(hooks):
     text = hooks.reference.commands()
     for command in ("demo", "run", "compare", "reproduce", "check", "data-get", "flower-submit"):
@@ -245,7 +253,7 @@ def test_the_tutorial_is_a_valid_notebook_without_output():
 
 @pytest.mark.parametrize("rounds", [3, pytest.param(30, marks=pytest.mark.slow)])
 def test_the_tutorial_runs(hooks, rounds):
-    """In full it ends near the optimum of its world, 0.5009; retraining swings between 0.7 and 2."""
+    """In full it ends where it says; seeds 0-9 gave 0.5016 to 0.5022, where runs begin at 1.43."""
     pytest.importorskip("sklearn")
     told, space = hooks.tutorial.cells(TUTORIAL), {"__name__": "__main__"}
     short = f"ROUNDS, SAMPLES = {rounds}"
@@ -254,4 +262,4 @@ def test_the_tutorial_runs(hooks, rounds):
     assert space["run"].rounds[-1] == rounds
     assert sum(len(output.pictures) for output in left) == 1
     if rounds == 30:
-        assert space["performative_risk"](space["ended"]) < 0.51
+        assert space["performative_risk"](space["ended"]) < 0.505

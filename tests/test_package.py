@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 import profl
+from profl import cli
 
 ROOT = Path(__file__).parent.parent
-pytestmark = pytest.mark.skipif(not (ROOT / "pyproject.toml").is_file(), reason="needs the repository")
+pytestmark = pytest.mark.skipif(not (ROOT / ".github").is_dir(), reason="needs the repository")
 HAND_WRITTEN = 880  # words of the README; its two tables made from results come on top, 1,200 together
 
 
@@ -60,3 +61,16 @@ def test_what_a_page_points_to_is_there(page):
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", (ROOT / page).read_text()):
         if not target.startswith(("http:", "https:", "mailto:")):
             assert (ROOT / target).exists(), f"{page} points to {target}"
+
+
+@pytest.mark.parametrize("text", ["plots need matplotlib: pip install 'profl[report]'", "no module named 'profl.gone'"])
+def test_a_missing_extra_is_one_line_and_any_other_import_a_traceback(text, monkeypatch, capsys):
+    def fails() -> None:
+        raise ImportError(text)
+
+    monkeypatch.setattr(cli, "app", fails)
+    monkeypatch.setattr(cli, "keep_compiled", lambda: None)
+    with pytest.raises(SystemExit if "pip" in text else ImportError) as ended:
+        cli.main()
+    assert capsys.readouterr().err == (f"error: {text}\n" if "pip" in text else "")
+    assert "pip" not in text or ended.value.code == 2
