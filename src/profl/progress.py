@@ -28,4 +28,4 @@ def progress_bar(title: str, total: int, show: bool, compiles: bool = False) -> 
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"compiling {title} ..." if compiles else title, total=total)
-        yield lambda steps: bar.update(task, advance=steps, **{"description": title} if steps else {})
+        yield lambda steps: bar.update(task, advance=steps, description=title if steps else None)

@@ -103,8 +103,7 @@ def run_all(items: Sequence[Item], seeds: Sequence[int], quick: bool, workers: i
     if min(workers, len(items)) <= 1:
         yield from (run(item, seeds, quick) for item in items)
         return
-    deaf = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_IGN)}  # Ctrl-C is answered here
-    with ProcessPoolExecutor(min(workers, len(items)), mp_context=get_context("spawn"), **deaf) as pool:
+    with ProcessPoolExecutor(min(workers, len(items)), get_context("spawn"), initializer=deaf) as pool:
         waiting = [pool.submit(run_named, item.name, seeds, quick) for item in items]
         try:
             for done in as_completed(waiting):
@@ -114,6 +113,11 @@ def run_all(items: Sequence[Item], seeds: Sequence[int], quick: bool, workers: i
             for process in active_children():
                 process.terminate()
             raise
+
+
+def deaf() -> None:
+    """Ctrl-C is answered by the process that waits for this one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def run_named(name: str, seeds: Sequence[int], quick: bool) -> dict[str, Any]:
