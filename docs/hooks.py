@@ -147,7 +147,7 @@ def _closed(run: dict[str, Any] | None) -> str:
         return ""
     tail = run["tail_excess"]
     closed = 1 - tail["mean"] / (run["stable_risk"] - run["optimum_risk"])
-    return f"{tail['mean']:.3g} ± {tail['sd']:.2g} ({closed:.1%})"
+    return f"{tail['mean']:.3g} ± {tail['sd']:.2g} ({round(100 * closed, 1) + 0.0:.1f} %)"
 
 
 def keep_demo(path: Path) -> None:

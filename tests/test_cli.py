@@ -154,6 +154,41 @@ def test_who_does_without_an_option_is_told(asked, monkeypatch, capsys):
     assert (code, said) == (2, "error: rgd, pfl take no --filter; methods that do: profl, prm\n")
 
 
+def test_compare_keeps_what_is_finished(tmp_path, monkeypatch, capsys):
+    settings = {"rounds": 3, "samples": 20, "seeds": [0, 1], "progress": False}
+    results = [profl.simulate(profl.cases.housing(clients=2), profl.pfl(), **settings)]
+
+    def simulate(*_, **__):
+        if not results:
+            raise KeyboardInterrupt
+        return results.pop()
+
+    monkeypatch.setattr("profl.cli.compare.simulate", simulate)
+    path = tmp_path / "a.json"
+    code, shown, said = ended(monkeypatch, capsys, "compare", "housing", "-a", "pfl,pofl", "--json", str(path))
+    assert code == 130
+    assert said == f"interrupted in pofl; finished: pfl; what was done is in {path}\n"
+    assert [run["algorithm"] for run in json.loads(path.read_text())["runs"]] == ["pfl"]
+    assert "gap closed" in shown
+
+
+def test_reproduce_keeps_what_is_finished(tmp_path, monkeypatch, capsys):
+    claim = {"claim": "c", "expected": "at most 1", "measured": 0.5, "holds": True}
+    result = {"item": "fig3a", "work": "paper", "seeds": 1, "seconds": 1.0, "rows": [{"a": 1.0}], "claims": [claim]}
+
+    def reproduce(chosen, seeds, finished, **_):
+        finished(result, False)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("profl.cli.reproduce.work.reproduce", reproduce)
+    path = tmp_path / "a.json"
+    code, shown, said = ended(monkeypatch, capsys, "reproduce", "fig3a", "fig3b", "--json", str(path))
+    assert code == 130
+    assert said.endswith(f"interrupted; 1 of 2 items were finished; what was done is in {path}\n")
+    assert json.loads(path.read_text())["items"] == [result]
+    assert "at most 1" in shown
+
+
 @pytest.mark.parametrize("names", [("housing", "adult"), pytest.param(tuple(CASES), marks=pytest.mark.slow)])
 def test_cases(names, tmp_path, monkeypatch):
     monkeypatch.setattr("profl.cli.cases.CASES", {name: CASES[name] for name in names})
@@ -200,8 +235,8 @@ def test_demo(tmp_path, monkeypatch):
     runs = json.loads((tmp_path / "d.json").read_text())["runs"]
     names = [(case, method) for method in ("pfl", "profl") for case in ("housing", "housing with 20% blob")]
     assert [(run["case"], run["algorithm"]) for run in runs] == names
-    closed = 1 - runs[2]["tail_excess"]["mean"] / (runs[2]["stable_risk"] - runs[2]["optimum_risk"])
-    assert f"profl {100 * closed:.1f} %, in trouble" in result.stdout
+    closed = 1 - runs[3]["tail_excess"]["mean"] / (runs[3]["stable_risk"] - runs[3]["optimum_risk"])
+    assert f"closed by profl {100 * closed:.1f} % in 40 deployments; pfl " in result.stdout
 
 
 @pytest.mark.slow

@@ -16,10 +16,10 @@ from profl.cli.console import print_table, say
 from profl.cli.making import parse_seeds
 from profl.cli.options import JsonPath, Quiet, Rounds, Seeds
 from profl.experiments import demo as work
-from profl.results.cells import count, number
+from profl.results.cells import number
 from profl.results.plots import plot_excess
 from profl.results.record import Run
-from profl.results.tables import figures, gap_closed
+from profl.results.tables import figures
 
 SEEDS = f"0-{max(work.SEEDS)}"
 TROUBLE = f"{work.JUNK:.0%} junk, {work.HOSTILE:.0%} hostile"
@@ -77,7 +77,7 @@ def show(console: Console, name: str, found: Sequence[work.Found], seeds: int) -
             each.clean.algorithm,
             *_cells(each.clean),
             *_cells(each.trouble),
-            count(each.clean.deployments[:, -1].mean() / each.clean.settings["clients"]),
+            work.deployments(each.clean),
         ]
         for each in found
     ]
@@ -89,4 +89,4 @@ def show(console: Console, name: str, found: Sequence[work.Found], seeds: int) -
 
 def _cells(run: Run) -> list[str]:
     tail = figures(run)["tail_excess"]
-    return [f"{number(tail['mean'])} ± {number(tail['sd'])}", f"{100 * gap_closed(run):.1f} %"]
+    return [f"{number(tail['mean'])} ± {number(tail['sd'])}", work.closed(run)]

@@ -21,13 +21,15 @@ from profl.results.record import Run
 from profl.results.tables import gap_closed
 
 JUNK, SOURCE, DISTANCE = 0.2, "blob", 30.0
-"""A fifth of the samples lies thirty standard deviations away (nine in each of the eleven brands)."""
+"""A fifth of the samples lies thirty standard deviations away (nine in each of the eleven brands). At ten, which was
+tried first, pofl still closes 88 % of the gap on orange juice, pg as well."""
 HOSTILE, ATTACK, RULE = 0.2, "sign_flip", "trimmed_mean"
 """A fifth of the clients sends its change of the model backwards; what profl and prm combine models with."""
 ROUNDS, STEPS, SAMPLES, SEEDS = 40, 5, 120, range(3)
 CHANGES, KEEP = 30, 8
 """Deployments that prm has, and batches that it minimises over: with 32, its default, it takes five times as long."""
 WORKERS = 2
+ROBUST = ("profl", "prm")
 
 
 class Trial(NamedTuple):
@@ -102,14 +104,25 @@ def in_order(found: Sequence[Found]) -> list[Found]:
 
 
 def told(found: Sequence[Found]) -> str:
-    """One sentence from the figures: how much of the gap each method closes, clean and in trouble."""
+    """One sentence from the figures of the runs in trouble: those with a filter and a robust rule, and the others."""
+    robust = [each for each in found if each.clean.algorithm in ROBUST]
     parts = [
-        f"{each.clean.algorithm} {_percent(each.clean)}, in trouble {_percent(each.trouble)} "
-        f"({each.clean.deployments[:, -1].mean() / each.clean.settings['clients']:.0f} deployments)"
-        for each in found
+        ", ".join(
+            f"{each.clean.algorithm} {closed(each.trouble)} in {deployments(each.clean)} deployments" for each in some
+        )
+        for some in (robust, [each for each in found if each not in robust])
     ]
-    return f"Of the gap between the stable point and the optimum, closed: {'; '.join(parts)}."
+    return (
+        f"With {JUNK:.0%} junk samples and {HOSTILE:.0%} hostile clients, of the gap between the stable point and the "
+        f"optimum is closed by {'; '.join(part for part in parts if part)}."
+    )
 
 
-def _percent(run: Run) -> str:
-    return f"{100 * gap_closed(run):.1f} %"
+def closed(run: Run) -> str:
+    """How much of the gap a run closes; without a minus before nothing."""
+    return f"{round(100 * gap_closed(run), 1) + 0.0:.1f} %"
+
+
+def deployments(run: Run) -> str:
+    """Per client."""
+    return f"{run.deployments[:, -1].mean() / run.settings['clients']:.0f}"

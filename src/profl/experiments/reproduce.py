@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import json
 import platform
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib import metadata
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -103,13 +104,21 @@ def run_all(items: Sequence[Item], seeds: Sequence[int], quick: bool, workers: i
     if min(workers, len(items)) <= 1:
         yield from (run(item, seeds, quick) for item in items)
         return
-    with ProcessPoolExecutor(min(workers, len(items)), mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(min(workers, len(items)), get_context("spawn"), initializer=deaf) as pool:
         waiting = [pool.submit(run_named, item.name, seeds, quick) for item in items]
         try:
             for done in as_completed(waiting):
                 yield done.result()
-        finally:
+        except BaseException:  # nobody waits for the items under way
             pool.shutdown(wait=False, cancel_futures=True)
+            for process in active_children():
+                process.terminate()
+            raise
+
+
+def deaf() -> None:
+    """Ctrl-C is answered by the process that waits for this one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def run_named(name: str, seeds: Sequence[int], quick: bool) -> dict[str, Any]:
