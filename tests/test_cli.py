@@ -197,7 +197,7 @@ def test_cases(names, tmp_path, monkeypatch):
     assert rows["housing"]["stable"][0] == pytest.approx(7.7273, abs=1e-4)
 
 
-def small(rounds):
+def small(rounds=40):
     return [demo.Trial("housing", profl.pfl(), rounds, 1), demo.Trial("housing", profl.profl(filter="none"), rounds, 1)]
 
 
