@@ -132,7 +132,7 @@ def altered(path, change):
 
 def test_another_version(made, tmp_path):
     altered(copy(made, tmp_path), lambda meta, arrays: meta.update(format=99))
-    with pytest.raises(profl.InputError, match="it has format 99, not 4"):
+    with pytest.raises(profl.InputError, match="it has format 99, not 5"):
         killed.run("loop", tmp_path)
 
 

@@ -219,7 +219,7 @@ def test_a_case_that_somebody_added_is_solved(tmp_path, monkeypatch):
     assert row["optimum_risk"] == pytest.approx(5.556549, abs=1e-6)  # the closed form; with the default 5.6819
 
 
-def small(rounds):
+def small(rounds=40):
     return [demo.Trial("housing", profl.pfl(), rounds, 1), demo.Trial("housing", profl.profl(filter="none"), rounds, 1)]
 
 

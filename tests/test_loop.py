@@ -91,7 +91,7 @@ def test_a_loss_and_a_family_are_enough():
     assert run.live.risk[0, -1] == pytest.approx(-9.0, abs=0.5)
     assert np.isnan(run.risk).all()  # nothing exact is known
     assert run.live.jacobian_error[0, -1] > 0
-    assert "estimated risk" in run.summary()
+    assert "clients' own risk" in run.summary()
 
 
 def test_forms_of_a_batch():

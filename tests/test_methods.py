@@ -207,7 +207,15 @@ def test_a_run_states_what_its_method_was_made_with_and_can_be_written_down(name
     stated = {field.name for field in fields(method)} - {"name", "pooled"}
     assert stated <= set(run.settings)
     of_memory = {"memory", "doublings", "doublings_error"}
-    of_world = of_memory | {"drift", "trend", "trend_errors", "spread", "spread_change", "spread_error"}
+    of_world = of_memory | {
+        "drift",
+        "trend",
+        "trend_errors",
+        "spread",
+        "spread_change",
+        "spread_error",
+        "jacobian_size",
+    }
     figures = {"prm": {"exploration", "held"} | of_memory} | dict.fromkeys(("pofl", "pg", "profl"), of_world)
     assert set(run.info) == set(method.info) | figures.get(name, set())
     json.dumps(run.to_dict())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,7 +66,7 @@ def test_what_a_page_points_to_is_there(page):
 
 @pytest.mark.parametrize("text", ["plots need matplotlib: pip install 'profl[report]'", "no module named 'profl.gone'"])
 def test_a_missing_extra_is_one_line_and_any_other_import_a_traceback(text, monkeypatch, capsys):
-    def fails() -> None:
+    def fails(**_: Any) -> None:
         raise ImportError(text)
 
     monkeypatch.setattr(cli, "app", fails)

@@ -198,7 +198,8 @@ def test_a_live_run_is_interrupted_while_a_client_waits(told):
                 wait.wait(30)
             return self.client.deploy(theta, samples, step)
 
-    clients = [Slow(client) for client in profl.simulated_clients(CASE, METHOD, samples=20, seed=1)]
+    first, *others = profl.simulated_clients(CASE, METHOD, samples=20, seed=1)
+    clients = [Slow(first), *others]
     one = {name: value for name, value in SETTINGS.items() if name != "seeds"}
     with pytest.raises(profl.Interrupted, match="after round 3 of 7") as found:
         profl.train(clients, METHOD, CASE, **one, seed=1, callbacks=lambda record: rounds.append(record.round))

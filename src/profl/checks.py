@@ -90,8 +90,10 @@ def nearest(value: Any, known: Iterable[str]) -> str | None:
     >>> nearest("gama", ["base", "gamma"]), nearest("gaussian", ["GaussianMean", "ClassMeans"]), nearest("x", ["gamma"])
     ('gamma', 'GaussianMean', None)
     """
+    if not isinstance(value, str):
+        return None
     names = {str(name).lower(): str(name) for name in known}
-    near = difflib.get_close_matches(str(value).lower(), names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(value.lower(), names, n=1, cutoff=0.5)
     return names[near[0]] if near else None
 
 

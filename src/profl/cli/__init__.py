@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from profl import __version__, checks
+from profl import checks
 from profl.cli import bench, cases, check, compare, data, demo, flower, reproduce, run
 from profl.cli.interrupts import answered
 from profl.storage.cache import cache_directory
@@ -22,20 +22,6 @@ app = typer.Typer(
     help="Performative federated learning: find the optimum when deploying the model changes the data.\n\n"
     "Start with `profl demo`, then `profl cases`, then `profl compare pricing`.",
 )
-
-
-def show_version(asked: bool) -> None:
-    if asked:
-        typer.echo(f"profl {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version and end.")
-    ] = False,
-) -> None: ...
 
 
 app.command()(demo.demo)

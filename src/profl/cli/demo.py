@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -39,15 +37,17 @@ def demo(
     """
     files = outputs.check_files(json=json_path, out=out if picture else None)
     console, aside = Console(quiet=quiet), Console(stderr=True, quiet=quiet)
-    chosen, results, pressed = parse_seeds(seeds), {}, False
+    chosen, results, pressed = parse_seeds(seeds), dict[str, list[work.Found]](), False
     for name, problem in work.problems().items():
         gap = problem.risk(problem.stable) - problem.risk(problem.optimum)
         say(console, f"{name}: retraining leads to the stable point, whose risk is {number(gap)} above the optimum's")
     say(aside, "compiling ... (the second time it is there already)")
     try:
-        for name, found in work.demo(seeds=chosen, rounds=rounds, finished=lambda found: say(aside, line(found))):
-            results[name] = found
-            show(console, name, found, len(chosen))
+        for found in work.demo(seeds=chosen, rounds=rounds, progress=not quiet):
+            results.setdefault(found.problem, []).append(found)
+            say(aside, line(found))
+            if all(trial.problem != found.problem for trial in work.trials()[sum(map(len, results.values())) :]):
+                show(console, found.problem, results[found.problem], len(chosen))
     except KeyboardInterrupt:
         pressed = True
     runs = [run for found in results.values() for each in found for run in (each.clean, each.trouble)]
@@ -59,9 +59,8 @@ def demo(
             plot_excess({"clean": clean, TROUBLE: trouble}, out)
             say(console, f"Picture: {out}")
     if pressed:
-        say(aside, f"interrupted; finished: {', '.join(results) or 'nothing'}; {outputs.kept(files if runs else [])}")
-        sys.stdout.flush()
-        os._exit(130)  # the threads that compile cannot be asked to end
+        done = ", ".join(f"{each.clean.algorithm} on {name}" for name, found in results.items() for each in found)
+        outputs.end(f"interrupted; finished: {done or 'nothing'}; {outputs.kept(files if runs else [])}")
 
 
 def line(found: work.Found) -> str:

@@ -5,8 +5,8 @@
   holding those data fixed.
 
 Both end on the residual theta - Proj(theta - g(theta)), which vanishes at a stationary point inside the model space and
-also at one on its boundary: by Newton, or, where no risk says what is better, along the flow. Each runs from several
-starts in one compiled program.
+also at one on its boundary: by Newton, and, where no risk says what is better, first along the flow. Each runs from
+several starts in one compiled program.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def minimise(risk: Field, project: Field, starts: Array) -> Array:
 def stable_point(field: Field, project: Field, starts: Array) -> Array:
     """A fixed point of repeated gradient descent with the ``field`` g.
 
-    Repeated gradient descent itself runs first, so that a point which attracts is the one that is found.
+    Repeated gradient descent itself runs first, so that a point which attracts is the one that is found; Newton finds
+    one that does not.
     """
     slopes = jax.vmap(jax.jacobian(field))(starts)
     eta = 0.5 / jnp.maximum(jnp.max(jnp.abs(slopes)) * starts.shape[1], 1.0)
@@ -51,7 +52,8 @@ def stable_point(field: Field, project: Field, starts: Array) -> Array:
         return jax.lax.while_loop(lambda carry: (carry[1] > 1e-5 * eta) & (carry[2] < 1000), body, first)[0]
 
     ends = jax.vmap(descend)(starts)
-    candidates = jnp.concatenate([ends, jax.vmap(partial(_follow, field, project))(ends)])
+    others = [jax.vmap(partial(way, field, project))(ends) for way in (_follow, _newton)]
+    candidates = jnp.concatenate([ends, *others])
     sizes = jax.vmap(lambda theta: jnp.max(jnp.abs(theta - project(theta - field(theta)))))(candidates)
     return candidates[jnp.nanargmin(jnp.maximum(sizes, SOLVED))]  # of several that are solved, the first
 
