@@ -292,7 +292,9 @@ class PRM(Method):
         unit, old = feature_units(state.fitted.ruler.unit), state.fitted.response
         mean, least = mail.common.mean * unit, LEAST**2 * state.spread[:, None]
         common = Prior(mean + mail.speed * (mean - state.before), mail.common.spread * unit**2 + least)
-        prior = trees.where(mail.alone, evidence(state.prior, old.mean[:, 1:], state.variance, state.spread), common)
+        slopes = state.fitted.ruler.unit.size
+        mine = evidence(state.prior, old.mean[:, 1:], state.variance, state.spread, slopes)
+        prior = trees.where(mail.alone, mine, common)
         response, cov = posterior(state.moments, old.anchor, prior, state.spread)
         new = state._replace(
             prior=prior,

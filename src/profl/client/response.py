@@ -84,13 +84,21 @@ def moved(prior: Prior, step: Array, fear: Array) -> Prior:
     return Prior(prior.mean.at[:, :s].set(slope), prior.variance.at[:, :s].set(doubt))
 
 
-def evidence(prior: Prior, mean: Array, variance: Array, spread: Array) -> Prior:
+def evidence(prior: Prior, mean: Array, variance: Array, spread: Array, slopes: int | None = None) -> Prior:
     """The prior's variance as one client by itself sees it: coefficients that are nothing shrink to nothing (EM).
 
-    ``mean`` and ``variance`` (p, m - 1) are those of its coefficients.
+    ``mean`` and ``variance`` (p, m - 1) are those of its coefficients. Given the number of ``slopes``, all slopes have
+    one variance, in units of the spread, and so have all curvatures: what was taken for nothing can grow again.
     """
     seen = (mean - prior.mean) ** 2 + variance
-    return prior._replace(variance=(SPARSE**2 * spread[:, None] + seen) / 2)
+    if slopes is None:
+        return prior._replace(variance=(SPARSE**2 * spread[:, None] + seen) / 2)
+    share = seen / spread[:, None]
+    kinds = [
+        jnp.full(part.shape, (SPARSE**2 + jnp.sum(part)) / (1 + part.size))
+        for part in (share[:, :slopes], share[:, slopes:])
+    ]
+    return prior._replace(variance=jnp.concatenate(kinds, 1) * spread[:, None])
 
 
 def unfitted(x: Array) -> tuple[Array, Array]:

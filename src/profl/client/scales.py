@@ -38,7 +38,7 @@ large: credit, thirty deployments, eta = 0.1, seeds 0-9, ends 0.0086 above the o
 256 0.0031 (0.037), with 512 0.0026 (0.020). PoFL on pricing takes 1.07 times as long as with 64, with 512 1.3 times."""
 
 TOO_LARGE = 4.0
-"""Times what a later batch shows: such a scale becomes the later one. Smaller differences come with the model's way."""
+"""Times what a later batch shows, beside the other scales: such a scale becomes the later one."""
 
 LARGE = 2**14
 """Parameters above which they are measured by the array: 256 gradients of single samples then take 16 MiB a client."""
@@ -209,8 +209,11 @@ def take_measures(problem: View, theta: Theta, batch: Batch, weights: Array, f: 
 
 
 def look_again(problem: View, old: Measures, new: Measures, theta: Theta) -> Measures:
-    """``old``, but with the scales of ``new`` where these are far smaller; ``new`` where nothing was known."""
-    smaller = old.known & (new.scales < old.scales / TOO_LARGE)
-    scales = jnp.where(smaller, new.scales, old.scales)
+    """``old``, but with scales as ``new`` has them where these fell far more than the others; ``new`` where nothing was
+    known. What all of them fell by comes with the model's way: the losses of samples differ less near the optimum."""
+    ratio = new.scales / jnp.where(old.known, old.scales, 1.0)
+    common = jnp.minimum(jnp.max(ratio), 1.0)
+    smaller = old.known & (ratio < common / TOO_LARGE)
+    scales = jnp.where(smaller, new.scales / common, old.scales)
     unit = jnp.where(jnp.any(smaller), signal_scales(problem, theta, scales), old.signal.unit)
     return trees.where(old.known, old._replace(scales=scales, signal=old.signal._replace(unit=unit)), new)
