@@ -30,6 +30,7 @@ from profl import checks
 from profl.experiments import paper, papers
 from profl.experiments.paper.item import Item
 from profl.experiments.plain import plain
+from profl.experiments.seconds import SECONDS
 from profl.storage.atomic import atomic
 
 PACKAGES = ("jax", "numpy", "optax")
@@ -97,7 +98,7 @@ def refuse_to_replace(path: Path) -> None:
 
 
 def run_all(items: Sequence[Item], seeds: Sequence[int], quick: bool, workers: int) -> Iterator[dict[str, Any]]:
-    """Results as they come: one item after the other, or one process per worker.
+    """Results as they come: one item after the other, or one process per worker, the longest items first.
 
     Compiling and small runs keep one core busy, so two items at a time take about half as long on two cores.
     """
@@ -105,7 +106,8 @@ def run_all(items: Sequence[Item], seeds: Sequence[int], quick: bool, workers: i
         yield from (run(item, seeds, quick) for item in items)
         return
     with ProcessPoolExecutor(min(workers, len(items)), get_context("spawn"), initializer=deaf) as pool:
-        waiting = [pool.submit(run_named, item.name, seeds, quick) for item in items]
+        by_time = sorted(items, key=lambda item: -SECONDS[item.name])
+        waiting = [pool.submit(run_named, item.name, seeds, quick) for item in by_time]
         try:
             for done in as_completed(waiting):
                 yield done.result()
