@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 WORKERS ?= 2
 
-.PHONY: help setup dev demo test test-full federation lint bench reproduce docs dist smoke clean
+.PHONY: help setup dev demo test pages test-full federation lint bench reproduce docs dist smoke clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -29,6 +29,9 @@ $(VENV)/.docs: $(VENV)/.setup
 
 demo: setup  ## retraining, the performative gradient and ProFL, clean and in trouble; writes out/demo.png
 	$(BIN)/profl demo --out out/demo.png
+
+pages: dev  ## run every example of the documentation and of examples/ in its short form
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'pages and not slow'
 
 test: dev  ## run the tests, slow ones in their short form (minutes on two cores)
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder

@@ -481,7 +481,8 @@ def test_credit_case():
 
 @needs_files
 @pytest.mark.parametrize(
-    ("respond", "sensitivity", "stable", "optimum"), [("all", 6.0, 0.549, 0.578), ("positive", 3.0, 0.549, 0.624)]
+    ("respond", "sensitivity", "stable", "optimum"),
+    [pytest.param("all", 6.0, 0.549, 0.578, marks=pytest.mark.slow), ("positive", 3.0, 0.549, 0.624)],
 )
 def test_adult_has_the_known_accuracies(respond, sensitivity, stable, optimum):
     case = profl.cases.adult(heterogeneity=0, sensitivity=sensitivity, respond=respond, data=SHARED)

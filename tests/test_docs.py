@@ -155,7 +155,12 @@ def shorter(simulate):
 
 
 @pytest.mark.parametrize("form", ["short", pytest.param("full", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("page", WITH_EXAMPLES, indirect=True, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "page",
+    [path if path.name == "README.md" else pytest.param(path, marks=pytest.mark.pages) for path in WITH_EXAMPLES],
+    indirect=True,
+    ids=lambda path: path.name,
+)
 def test_every_example_runs(page, form, monkeypatch):
     """The blocks of a page, one after the other in one module, as a reader would type them."""
     path, module = page
@@ -251,6 +256,7 @@ def test_the_tutorial_is_a_valid_notebook_without_output():
     assert not any(cell.get("outputs") for cell in notebook.cells)  # the page has them, made anew
 
 
+@pytest.mark.pages
 @pytest.mark.parametrize("rounds", [3, pytest.param(30, marks=pytest.mark.slow)])
 def test_the_tutorial_runs(hooks, rounds):
     """In full it ends where it says; seeds 0-9 gave 0.5016 to 0.5022, where runs begin at 1.43."""

@@ -17,6 +17,7 @@ from profl.data import credit
 from tests.made import made_credit
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
+pytestmark = pytest.mark.pages
 
 
 @pytest.mark.slow

@@ -301,7 +301,7 @@ def above(run, share=0.2):
     ("world", "most", "plainly"),
     [
         (lambda: profl.slow(PRICING, 0.2), 0.01, 0.2),
-        (lambda: profl.drifting(PRICING, trend=-0.005), 0.015, None),
+        pytest.param(lambda: profl.drifting(PRICING, trend=-0.005), 0.015, None, marks=pytest.mark.slow),
         pytest.param(lambda: profl.drifting(PRICING, trend=-0.005), 0.015, 0.1, marks=pytest.mark.slow),
         pytest.param(
             lambda: profl.drifting(profl.slow(PRICING, 0.5), trend=-0.003), 0.04, None, marks=pytest.mark.slow

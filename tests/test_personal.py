@@ -56,6 +56,7 @@ def test_levels_stay_and_the_slope_is_learned_together():
     assert run.settings["personal"] == "level"
 
 
+@pytest.mark.slow  # in short: stores that estimate how customers answer
 def test_prm_finds_both_in_a_few_rounds_without_a_rate():
     """In closed form: levels are those of the shops, the slope is 2. A sample's noise is 0.1, there are 20 x 16."""
     run = profl.simulate(SHOPS, profl.prm(personal="level"), **{**SETTINGS, "rounds": 8})

@@ -74,6 +74,7 @@ def test_neither_origin_nor_units_change_a_run(pricing, run, told):
     assert np.all(other.excess[:, -1] < 5e-4 * gap(pricing))
 
 
+@slow  # in short: a forecast of what is left, in test_settled
 def test_where_nothing_reacts_nothing_is_lost():
     """A dozen deployments leave what sampling noise leaves; PoFL at its best of four rates 0.009 after thirty."""
     run = profl.simulate(no_reaction(clients=5, size=2), METHOD, **SHORT)

@@ -139,7 +139,10 @@ def test_what_is_spread_over_devices_gives_the_same_run(name, parts):
         np.testing.assert_allclose(theta, alone.theta[:seeds], atol=2e-6)
 
 
-OTHER_LAYOUTS = [{"client_chunk": 2}, pytest.param({"client_chunk": 100}, marks=pytest.mark.slow), {"prng": "stock"}]
+OTHER_LAYOUTS = [
+    *(pytest.param({"client_chunk": chunk}, marks=pytest.mark.slow) for chunk in (2, 100)),
+    {"prng": "stock"},
+]
 
 
 @pytest.mark.parametrize("other", OTHER_LAYOUTS, ids=str)

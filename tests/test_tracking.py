@@ -167,11 +167,20 @@ def test_a_missing_package_is_named(monkeypatch, make, module):
 # -- Ctrl-C
 
 
+@pytest.fixture
+def heard():
+    """Python's own answer to Ctrl-C, also where the tests were started in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def press(record):
     if record.round == 3:
         os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("folder", [None, "checkpoint"])
 def test_an_interrupt_holds_what_was_done(told, folder, tmp_path):
     kept = {} if folder is None else {"checkpoint": tmp_path}
@@ -184,6 +193,7 @@ def test_an_interrupt_holds_what_was_done(told, folder, tmp_path):
         np.testing.assert_allclose(again.theta, told[0].theta, rtol=1e-6)
 
 
+@pytest.mark.usefixtures("heard")
 def test_a_live_run_is_interrupted_while_a_client_waits(told):
     rounds = []
     wait = threading.Event()
