@@ -332,7 +332,8 @@ class PerformativeDescent(Descent):
         def look(theta: Theta) -> scales.Measures:
             return scales.look_again(problem, old, scales.take_measures(problem, theta, *few(), f, one), theta)
 
-        found = trees.once(batches & (batches - 1) == 0, look, old, deployed)
+        once = scales.large(deployed)  # to look again costs as many gradients as a step has, and is amortised late
+        found = trees.once(~old.known if once else batches & (batches - 1) == 0, look, old, deployed)
         state = state._replace(measures=found._replace(batches=batches))
         signal, again = problem.signal(deployed), old.known & jnp.any(found.scales < old.scales)
         fresh: dict[str, Any] = {}
