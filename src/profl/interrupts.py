@@ -25,11 +25,6 @@ class Interrupted(KeyboardInterrupt):
 def noted() -> Iterator[Callable[[], bool]]:
     """Yields ``pressed()``: whether Ctrl-C was pressed since. Does nothing outside the main thread, or where somebody
     else answers Ctrl-C already.
-
-    >>> with noted() as pressed:
-    ...     signal.raise_signal(signal.SIGINT)
-    ...     pressed()
-    True
     """
     times = 0
 

@@ -220,9 +220,9 @@ ITEM = Item(
     work="izzo2022",
     citation="Izzo, Zou, Ying: How to learn when data gradually reacts to your model (AISTATS 2022)",
     finding="The paper's claim holds in every world: its method ends below RGD and PGD. RGD that sees the penalty, "
-    "which the authors' leaves out, does as well in the bottleneck as their best. PoFL with tracking does not do what "
-    "is asked of it where the rate at which people settle depends on where they are (nonlinear), nor where their "
-    "state swings (oscillating): its memories are constant and never negative. The authors' DFO is left out.",
+    "which the authors' leaves out, does as well in the bottleneck as their best, and so does PRM. PoFL with tracking "
+    "does not do what is asked of it where there is next to no state (settles in 1), where the state swings "
+    "(oscillating: its memories are never negative), nor in the bottleneck. The authors' DFO is left out.",
     changed="What the authors' script ends at in the bottleneck became claims after results had been seen; the "
     "tolerance is that of izzo2021, a tenth of what the optimum gains.",
 )
