@@ -138,6 +138,8 @@ def test_the_robust_parts_are_reached(asked, monkeypatch, capsys):
         filter="paper", aggregate="nnm+median", share=2, samples=profl.AdaptiveSamples(0.1), window=7
     ).settings()
     assert method.settings() == same
+    ended(monkeypatch, capsys, "run", "housing", "-a", "profl", "--share", "shrink")
+    assert asked[1][1].share == profl.Shrinkage()
 
 
 def test_defaults_are_the_methods_own(asked, monkeypatch, capsys):

@@ -146,9 +146,9 @@ def _rate(text: str) -> float | str:
 
 
 def _share(name: str, text: str, yes_or_no: bool) -> Any:
-    if text in ("none", "auto"):
-        return (text == "auto") if yes_or_no else {"none": None, "auto": "auto"}[text]
+    if text in ("none", "auto") or (text == "shrink" and not yes_or_no):
+        return (text == "auto") if yes_or_no else None if text == "none" else text
     if not text.isdigit() or yes_or_no:
-        groups = "" if yes_or_no else ", or a number of groups"
-        raise checks.InputError(f"--share of {name} must be none or auto{groups}, got {text!r}")
+        words = "none or auto" if yes_or_no else "none, auto, shrink, or a number of groups"
+        raise checks.InputError(f"--share of {name} must be {words}, got {text!r}")
     return checks.positive_int("--share", int(text))

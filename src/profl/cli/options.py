@@ -108,7 +108,7 @@ class Asked:
     share: Annotated[
         str | None,
         Option(
-            help="What clients share of how data react: none, auto, or a number of groups.",
+            help="What clients share of how data react: none, auto, shrink, or a number of groups.",
             show_default="the method's",
             rich_help_panel=TROUBLE,
         ),
