@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Annotated, Any
 
-import jax
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from profl import checks
 from profl.cli import bench, cases, check, compare, data, demo, flower, reproduce, run
+from profl.cli.compiling import keep_compiled
 from profl.cli.interrupts import answered
-from profl.storage.cache import cache_directory
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -53,14 +51,6 @@ def _of_all(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Which profl.")] = False,
 ) -> None:
     pass
-
-
-def keep_compiled() -> None:
-    """Keep compiled code in the user's cache, so that a second start need not compile; JAX's own settings win."""
-    if "JAX_COMPILATION_CACHE_DIR" in os.environ or "JAX_ENABLE_COMPILATION_CACHE" in os.environ:
-        return
-    jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "compiled"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 def main() -> None:

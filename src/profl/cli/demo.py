@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from profl.cli import outputs
+from profl.cli.compiling import compile_lightly
 from profl.cli.console import print_table, say
 from profl.cli.making import parse_seeds
 from profl.cli.options import JsonPath, Quiet, Rounds, Seeds
@@ -36,6 +37,7 @@ def demo(
     Example: profl demo --json demo.json
     """
     files = outputs.check_files(json=json_path, out=out if picture else None)
+    compile_lightly()
     console, aside = Console(quiet=quiet), Console(stderr=True, quiet=quiet)
     chosen, results, pressed = parse_seeds(seeds), dict[str, list[work.Found]](), False
     for name, problem in work.problems().items():
