@@ -30,7 +30,7 @@ def print_table(
 ) -> None:
     """``text`` names the columns that may be wrapped (the first always may); ``short`` one that is cut off at a word
     instead, so that a row stays one line. ``styles`` has one per row."""
-    width = console.width if console.is_terminal else None
+    width = fitting(console)
     wrapped = [i for i, name in enumerate(header) if i == 0 or name in text]
     if width is not None:
         rows = _shortened(header, rows, short, width)
@@ -44,6 +44,11 @@ def print_table(
             for line in folded(cells, sizes, numbers):
                 say(console, line, style)
         say(console, "")
+
+
+def fitting(console: Console) -> int | None:
+    """The columns that a line may have; a pipe has any number."""
+    return console.width if console.is_terminal else None
 
 
 def say(console: Console, line: str, style: str = "", width: int | None = None) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from profl.cli import outputs
 from profl.cli.compiling import compile_lightly
-from profl.cli.console import print_table, say
+from profl.cli.console import fitting, print_table, say
 from profl.cli.making import parse_seeds
 from profl.cli.options import JsonPath, Quiet, Rounds, Seeds
 from profl.experiments import demo as work
@@ -42,12 +42,13 @@ def demo(
     chosen, results, pressed = parse_seeds(seeds), dict[str, list[work.Found]](), False
     for name, problem in work.problems().items():
         gap = problem.risk(problem.stable) - problem.risk(problem.optimum)
-        say(console, f"{name}: retraining leads to the stable point, whose risk is {number(gap)} above the optimum's")
+        words = f"{name}: retraining leads to the stable point, whose risk is {number(gap)} above the optimum's"
+        say(console, words, width=fitting(console))
     say(aside, "compiling ... (the second time it is there already)")
     try:
         for found in work.demo(seeds=chosen, rounds=rounds, progress=not quiet):
             results.setdefault(found.problem, []).append(found)
-            say(aside, line(found))
+            say(aside, line(found), width=fitting(aside))
             if all(trial.problem != found.problem for trial in work.trials()[sum(map(len, results.values())) :]):
                 show(console, found.problem, results[found.problem], len(chosen))
     except KeyboardInterrupt:
@@ -83,8 +84,7 @@ def show(console: Console, name: str, found: Sequence[work.Found], seeds: int) -
         for each in found
     ]
     print_table(console, f"{name}: risk above the optimum, mean ± sd over {seeds} seeds", header, rows)
-    width = console.width if console.is_terminal else None
-    say(console, work.told(found), width=width)
+    say(console, work.told(found), width=fitting(console))
     say(console, "")
 
 

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from profl.cli import outputs
-from profl.cli.console import print_table, say
+from profl.cli.console import fitting, print_table, say
 from profl.cli.making import parse_seeds
 from profl.cli.options import JsonPath, Quiet
 from profl.cli.shown import print_claims, print_item
@@ -19,7 +19,6 @@ from profl.experiments import pages
 from profl.experiments import reproduce as work
 from profl.experiments.paper.item import Item
 from profl.experiments.seconds import SECONDS
-from profl.progress import progress_bar
 from profl.results.cells import changed, tally, verdict
 
 QUICK_SEEDS = "0-1"
@@ -63,26 +62,25 @@ def reproduce(
     outputs.check_folder("--out", out)
     console, pressed = Console(stderr=True), False
     results: dict[str, dict[str, Any]] = {}
-    with progress_bar("reproduce", len(chosen), not quiet) as advance:
 
-        def finished(result: dict[str, Any], kept: bool) -> None:
-            results[result["item"]] = result
-            advance(1)
-            if not quiet:
-                say(console, progress_line(result, kept))
+    def finished(result: dict[str, Any], kept: bool) -> None:
+        results[result["item"]] = result
+        if not quiet:
+            done = f"{len(results)} of {len(chosen)}  {progress_line(result, kept)}"
+            say(console, done, width=fitting(console))
 
-        try:
-            work.reproduce(
-                chosen,
-                parse_seeds((QUICK_SEEDS if quick else "0-9") if seeds is None else seeds),
-                quick=quick,
-                out=out,
-                force=force,
-                workers=min(cores(), 4) if workers is None else workers,
-                finished=finished,
-            )
-        except KeyboardInterrupt:
-            pressed = True
+    try:
+        work.reproduce(
+            chosen,
+            parse_seeds((QUICK_SEEDS if quick else "0-9") if seeds is None else seeds),
+            quick=quick,
+            out=out,
+            force=force,
+            workers=min(cores(), 4) if workers is None else workers,
+            finished=finished,
+        )
+    except KeyboardInterrupt:
+        pressed = True
     if not results:
         outputs.end("interrupted; no item was finished")
     done = [results[item.name] for item in chosen if item.name in results]
@@ -151,7 +149,7 @@ def show(console: Console, results: list[dict[str, Any]]) -> None:
         say(console, f"{name}: {tally(claim for result, claim in claims if result['work'] == name)}")
     seconds = sum(result["seconds"] for result in results)
     say(console, f"in all: {tally(claim for _, claim in claims)}; {seconds:.0f} s over all items")
-    width = console.width if console.is_terminal else None
+    width = fitting(console)
     for result, claim in claims:
         name, found = f"{result['item']}: {claim['claim']}", verdict(claim)
         if found == "no":

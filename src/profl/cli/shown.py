@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from profl.cli.console import print_table, say
+from profl.cli.console import fitting, print_table, say
 from profl.results.cells import cell, changed, verdict
 from profl.results.record import Run
 from profl.results.tables import baseline, comparison
@@ -26,7 +26,7 @@ def print_item(console: Console, found: dict[str, Any]) -> None:
     print_claims(console, [found])
     for words in (found.get("finding"), found.get("why"), changed(found)):
         if words:
-            say(console, words, width=console.width if console.is_terminal else None)
+            say(console, words, width=fitting(console))
     say(console, f"{found['seeds']} seeds, {found['seconds']:.0f} s")
 
 
@@ -49,7 +49,7 @@ def print_comparison(console: Console, title: str, runs: Sequence[Run], wide: bo
     known = f"risk at the optimum (PO) {runs[0].optimum_risk:.4f}, at the stable point (PS) {runs[0].stable_risk:.4f}"
     seeds = f"mean over {len(runs[0].seeds)} seeds" if len(runs[0].seeds) > 1 else f"seed {runs[0].seeds[0]}"
     print_table(console, f"{title}: {known}; {seeds}", header, rows)
-    width = console.width if console.is_terminal else None
+    width = fitting(console)
     say(console, caption(runs), "dim", width)
     for run in runs:
         for line in run.failures():
