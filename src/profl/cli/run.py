@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 
 from profl.cli import outputs
-from profl.cli.console import say
+from profl.cli.console import fitting, say
 from profl.cli.making import make_methods, make_problem, make_schedule
 from profl.cli.options import AlgorithmName, Asked, SavePath, asks
 from profl.engines.compiled.simulate import simulate
@@ -49,6 +49,6 @@ def run(asked: Asked, algorithm: AlgorithmName = "pofl", save: SavePath = None) 
     if not asked.quiet:
         console = Console()
         for line in result.summary().splitlines():
-            say(console, line, width=console.width if console.is_terminal and len(line) > 0 else None)
+            say(console, line, width=fitting(console))
     if pressed:
         outputs.end(f"{pressed}; {outputs.kept(files, asked.checkpoint)}")
