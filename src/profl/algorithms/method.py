@@ -186,6 +186,7 @@ class Method:
         """The next model, the server's state, and the mail: a pytree with one row per report, () for none.
 
         ``theta`` is the model that was sent; rows of ``reports`` that are not ``accepted`` may hold anything.
+        Whose they are is in ``problem.who``, out of ``problem.clients``; one that was drawn twice stands there twice.
         """
         rule = rules.get(self.aggregate)
         return combine_models(rule, reports["theta"], weights, accepted, theta), server, ()

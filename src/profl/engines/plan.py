@@ -32,7 +32,8 @@ class Settings(NamedTuple):
     samples: int  # the largest n_i
     record_every: int
     scheme: str
-    slots: int  # how many clients a round asks
+    clients: int  # how many there are
+    slots: int  # how many of them a round asks
     attack: Attack | None
     min_reports: int  # a round with fewer usable reports changes nothing
     patience: int  # after so many of them in a row the run stops
@@ -51,7 +52,7 @@ class Settings(NamedTuple):
     @property
     def server(self) -> View:
         """The problem as the server sees it."""
-        return self.functions.view()
+        return self.functions.view()._replace(clients=self.clients)
 
 
 def compiled(
@@ -115,6 +116,7 @@ def make_plan(problem: Problem, method: Method, schedule: Schedule, prng: str = 
         samples=int(counts.max()),
         record_every=schedule.record_every,
         scheme=schedule.scheme,
+        clients=world.count,
         slots=asked,
         attack=None if schedule.attack is None else attacks.get(schedule.attack),
         min_reports=schedule.min_reports,

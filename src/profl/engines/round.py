@@ -117,7 +117,8 @@ def combine(
     key = random.server_key(root, round_)
     if settings.method.exchanges:
         key = jax.random.fold_in(key, turn)
-    found = settings.method.combine(settings.server, carry.server, carry.theta, sent, asked.weights, accepted, key)
+    server = settings.server._replace(who=asked.clients)
+    found = settings.method.combine(server, carry.server, carry.theta, sent, asked.weights, accepted, key)
     return Combined(*found, accepted)
 
 

@@ -53,6 +53,8 @@ class View(NamedTuple):
     signal: Callable[[Theta], Array]
     jacobian: Callable[[Theta], Array] | None = None  # df/dtheta of this client, exactly, where it is known
     push: Push | None = None  # where a sample would lie under another model, where the problem says so
+    clients: int = 0  # at the server: how many there are
+    who: Array | None = None  # at the server, in ``combine``: the client behind every row of the reports
 
 
 class Functions(NamedTuple):
