@@ -97,6 +97,23 @@ def nearest(value: Any, known: Iterable[str]) -> str | None:
     return names[near[0]] if near else None
 
 
+MOST_TEXT = 500  # characters of somebody else's words
+
+
+def words(said: Any) -> str:
+    """What somebody else said, an exception for one, as it may be shown and kept: one line, no control codes, cut.
+
+    >>> words("no\\x1b[2J data\\n\\tat all"), len(words("x" * 9000)), words(None)
+    ('no [2J data at all', 500, 'None')
+    """
+    try:
+        text = str(said)
+    except Exception:  # a __str__ of a stranger's
+        text = f"a {type(said).__name__} that cannot be shown"
+    text = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * MOST_TEXT]).split())
+    return text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 3] + "..."
+
+
 def client_weights(weights: Any, clients: int) -> np.ndarray:
     """The weights alpha_i: None gives equal ones; otherwise they must be non-negative and sum to one."""
     if weights is None:
