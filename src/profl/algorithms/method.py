@@ -155,6 +155,10 @@ class Method:
         """What is sent to the server."""
         return {"theta": theta}
 
+    def judged(self, theta: Theta) -> Any:
+        """The part of a reported model that must lie in the model space."""
+        return theta
+
     def receive(self, problem: View, state: Any, theta: Theta, mail: Any) -> tuple[Theta, Any]:
         """The model to go on with, and the state, once the server has sent ``theta`` and this client's ``mail``."""
         return theta, state

@@ -163,6 +163,10 @@ class Personal(Method):
             told = self.method.withhold(problem, state.method, mine, *parts, told)  # type: ignore[attr-defined]
         return {**told, "theta": self.joined(told["theta"], state.first)}
 
+    def judged(self, theta: Theta) -> Any:
+        """The shared part: beside it stands the one that the run began with, and both together may lie outside."""
+        return {} if self.parts is True else {name: part for name, part in theta.items() if name not in self.parts}
+
     def receive(self, problem: View, state: Owned, theta: Theta, mail: Any) -> tuple[Theta, Owned]:
         theta, own = self.method.receive(problem, state.method, theta, mail)
         if not self.minimises:

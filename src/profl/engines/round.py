@@ -23,8 +23,8 @@ from profl.engines.dropped import Dropped, add_round, nothing_dropped
 from profl.engines.plan import Population, Settings, compiled, first_states, outlook
 from profl.engines.step import client_view
 from profl.engines.tally import Counted, Tally, count
-from profl.server.aggregate import accept
 from profl.server.attacks import apply
+from profl.server.gate import accept, inside
 from profl.server.participation import choose, first_occurrence
 from profl.typing import Array, Key, Theta
 
@@ -40,6 +40,8 @@ class Carry(NamedTuple):
     idle: Array  # rounds in a row with too few reports
     why: Array  # where it ended: one of ``settled.REASONS``, 0 where it was given up for too few reports
     dropped: Dropped | None  # None where the method states no share that a filter kept
+    usual: Array  # how far clients moved when they last did
+    refused: Array  # how often each client's report could not be used
 
 
 class Asked(NamedTuple):
@@ -69,13 +71,16 @@ class Combined(NamedTuple):
     server: Any
     mail: Any
     accepted: Array
+    usual: Array  # how far clients move
 
 
 def begin(settings: Settings, population: Population, theta: Theta) -> Carry:
     """Before the first round."""
     states, server = first_states(settings, population, theta), settings.method.open(settings.server, theta)
     dropped = nothing_dropped(population.weights.shape[0]) if "kept" in settings.method.info else None
-    return Carry(theta, states, server, theta, jnp.int32(-1), jnp.int32(0), jnp.int32(0), dropped)
+    nobody = jnp.zeros(population.weights.shape[0], jnp.int32)
+    ends = jnp.int32(-1), jnp.int32(0), jnp.int32(0)
+    return Carry(theta, states, server, theta, *ends, dropped, jnp.zeros((), trees.ravel(theta).dtype), nobody)
 
 
 def ask(settings: Settings, population: Population, root: Key, round_: Array, carry: Carry) -> Asked:
@@ -110,16 +115,21 @@ def combine(
     sent: Report,
     usable: Array,
 ) -> Combined:
-    """Lines 18-21: refuse what cannot be used, combine the rest. ``carry`` has the model that was sent out."""
+    """Lines 18-21: refuse what cannot be used, combine the rest. ``carry`` has the model that was sent out.
+
+    What goes out next lies in the model space, whatever a method or a rule made of the reports.
+    """
+    method, project = settings.method, settings.functions.project
     if settings.attack is not None:
         sent = apply(settings.attack, sent, carry.theta, carry.first, asked.rows.hostile)
-    accepted = usable & accept(sent, carry.theta)
+    passes, usual = accept(sent, carry.theta, lambda theta: inside(project, theta, method.judged), carry.usual)
+    accepted = usable & passes
     key = random.server_key(root, round_)
-    if settings.method.exchanges:
+    if method.exchanges:
         key = jax.random.fold_in(key, turn)
     server = settings.server._replace(who=asked.clients)
-    found = settings.method.combine(server, carry.server, carry.theta, sent, asked.weights, accepted, key)
-    return Combined(*found, accepted)
+    theta, state, mail = method.combine(server, carry.server, carry.theta, sent, asked.weights, accepted, key)
+    return Combined(project(theta), state, mail, accepted, usual)
 
 
 def deliver(
@@ -153,7 +163,7 @@ def close(
     def turn(number: Array, state: tuple[Combined, Theta, Any]) -> tuple[Combined, Theta, Any]:
         found, thetas, states = state
         sent = reports(settings, asked.rows, states, thetas, chunk)
-        now = carry._replace(theta=found.theta, server=found.server)
+        now = carry._replace(theta=found.theta, server=found.server, usual=found.usual)
         found = combine(settings, root, round_, number, now, asked, sent, found.accepted)
         return found, *deliver(settings, asked.rows, states, found, chunk)
 
@@ -179,7 +189,16 @@ def settle(
     dropped = carry.dropped
     if dropped is not None:
         dropped = add_round(dropped, asked.clients, work.info["kept"], found.accepted)
-    after = Carry(found.theta, states, found.server, carry.first, carry.stopped, jnp.int32(0), carry.why, dropped)
+    bad = (work.answered & ~found.accepted).astype(jnp.int32)
+    after = carry._replace(
+        theta=found.theta,
+        states=states,
+        server=found.server,
+        idle=jnp.int32(0),
+        dropped=dropped,
+        usual=found.usual,
+        refused=carry.refused.at[asked.clients].max(carry.refused[asked.clients] + bad),  # drawn twice, refused once
+    )
     weighted = settings.scheme == "weighted"
     distinct = first_occurrence(asked.clients) if weighted else jnp.ones_like(found.accepted)
     new = Counted(
@@ -198,7 +217,7 @@ def settle(
         return after, counted
     idle = carry.idle + 1
     stopped = jnp.where(idle >= settings.patience, jnp.int32(round_), carry.stopped)
-    halted = carry._replace(stopped=stopped, idle=idle), tally._replace(absent=counted.absent)
+    halted = carry._replace(stopped=stopped, idle=idle, refused=after.refused), tally._replace(absent=counted.absent)
     few = jnp.sum(found.accepted) < settings.min_reports
     going = trees.where(few, halted, (_judged(settings, round_, after), counted))
     return trees.where(carry.stopped >= 0, (carry, tally), going)

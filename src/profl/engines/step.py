@@ -55,9 +55,11 @@ def step_key(settings: Settings, root: Key, client: Array | int, round_: Array |
 
 
 def deploy(settings: Settings, row: Population, key: Key, now: Progress) -> tuple[Theta, Progress]:
-    """What goes out in place of theta; people begin to react, and its risk goes on the account of what was deployed."""
+    """What goes out in place of theta, inside the model space; people begin to react, and its risk goes on the account
+    of what was deployed."""
     reaction = settings.functions.reaction
     deployed, own = settings.method.deploy(client_view(settings, row), now.state.own, key, now.theta)
+    deployed = settings.functions.project(deployed)
     with stage("reaction") as seen:
         world = seen(reaction.move(now.state.world, jax.random.fold_in(key, WORLD), deployed, row.clients))
     regret = now.regret

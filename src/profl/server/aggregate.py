@@ -1,8 +1,6 @@
-"""What the server does with the reports of a round (paper, Algorithm 1, lines 18-21): refuse, and combine."""
+"""What the server makes of the reports of a round (paper, Algorithm 1, lines 18-21); ``gate`` says which it may use."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,30 +9,6 @@ from jax.flatten_util import ravel_pytree
 from profl import trees
 from profl.server.rules import Rule, WeightedMean
 from profl.typing import Array, Theta
-
-ABSURD = 1e4  # times the median size of a round's reports: what no honest client sends, and no rule must see
-
-
-def accept(reports: dict[str, Any], sent: Theta) -> Array:
-    """Which reports may be used: all numbers finite, and none absurdly large beside the others'. (k,) bool.
-
-    A model's size is how far it moved from ``sent``. Entries of one number per client, and Jacobians, which may well
-    be nothing at most clients, are only asked to be finite.
-
-    >>> accept({"theta": jnp.array([[1.0], [1.1], [1e9], [jnp.inf]])}, jnp.zeros(1))
-    Array([ True,  True, False, False], dtype=bool)
-    """
-    finite = jax.vmap(trees.all_finite)(reports)
-    accepted = finite
-    for name, entry in reports.items():
-        single = name != "theta" and all(leaf.ndim == 1 for leaf in jax.tree.leaves(entry))
-        if single or name.startswith("jacobian"):
-            continue
-        moved = jax.tree.map(jnp.subtract, entry, sent) if name == "theta" else entry
-        sizes = jax.vmap(trees.norm)(moved)
-        usual = jnp.nanmedian(jnp.where(finite, sizes, jnp.nan))
-        accepted &= (sizes <= ABSURD * usual) | (usual == 0)
-    return accepted
 
 
 def combine_models(rule: Rule, models: Theta, weights: Array, accepted: Array, centre: Theta) -> Theta:

@@ -86,7 +86,7 @@ def next_turn(plan: Plan, ledger: Ledger, turn: Turn, done: dict[int, Work], nob
     work = stacked(bare, done, lambda: nobody)
     carry, usable = ledger.carry._replace(states=()), work.answered & work.sound
     if turn.found is not None:
-        carry = carry._replace(theta=turn.found.theta, server=turn.found.server)
+        carry = carry._replace(theta=turn.found.theta, server=turn.found.server, usual=turn.found.usual)
         usable &= turn.found.accepted
     numbers = (jnp.int32(ledger.round), jnp.int32(turn.number))
     found = COMBINE(plan.settings, plan.roots[0], *numbers, carry, bare, work.reports, usable)

@@ -26,7 +26,7 @@ from profl.engines.flower.federation import Federation
 from profl.engines.flower.nodes import Nodes
 from profl.engines.flower.rounds import Turn, begin_round, blank_report, final, next_turn, open_federation, settle_round
 from profl.engines.ledger import closed, watched
-from profl.engines.live.history import Incident, UnderWay, in_order, keep, restore, tell
+from profl.engines.live.history import REFUSED, Incident, UnderWay, in_order, keep, restore, tell
 from profl.engines.live.spells import Spell, follow
 from profl.engines.live.train import live_figures
 from profl.engines.plan import describe
@@ -142,7 +142,7 @@ class ProFLStrategy(Strategy):
         done = self._read(list(replies))
         turn = next_turn(self.plan, self.ledger, self._turn, done, self._blank)
         for client in turn.refused(done):
-            self._note(client, "sent numbers that are not finite or absurdly far: refused")
+            self._note(client, REFUSED)
         if turn.number <= self.federation.method.exchanges:
             self._turn = turn
             return None, None

@@ -18,6 +18,15 @@ Incident = tuple[int, int, str]
 """(round, client, what happened)"""
 
 
+REFUSED = "sent a report that is not finite, outside the model space or absurdly far: refused"
+
+
+def refusals(before: Ledger, after: Ledger) -> tuple[Incident, ...]:
+    """Whose report could not be used in the last round."""
+    new = np.asarray(after.carry.refused) > np.asarray(before.carry.refused)
+    return tuple((after.round, client, REFUSED) for client in np.flatnonzero(new).tolist())
+
+
 def tell(report: Callable[[str], None] | None, incidents: tuple[Incident, ...]) -> None:
     """One sentence per incident, where somebody listens."""
     if report is not None:

@@ -13,7 +13,7 @@ from profl import checks, trees
 from profl.client.privacy import Privacy
 from profl.engines.ledger import figure_names
 from profl.engines.live.history import Incident
-from profl.engines.live.turn import Silent, local_round
+from profl.engines.live.turn import LeftOut, local_round
 from profl.engines.live.workers import EventLoop, Job, taken, wait_for_all
 from profl.engines.plan import Plan, batch_shape
 from profl.engines.round import Asked, Work
@@ -72,7 +72,7 @@ class Team:
 
 
 def _what_went_wrong(error: BaseException) -> str:
-    if isinstance(error, Silent):
+    if isinstance(error, LeftOut):
         return str(error)
     if isinstance(error, checks.InputError):
         return f"sent a batch that cannot be used: {error}"

@@ -24,7 +24,7 @@ from profl.client.privacy import Privacy
 from profl.engines.fingerprint import fingerprint
 from profl.engines.ledger import Ledger, blank, closed, open_ledger, run_round, watched
 from profl.engines.live.guard import guarded
-from profl.engines.live.history import UnderWay, in_order, keep, restore, tell
+from profl.engines.live.history import UnderWay, in_order, keep, refusals, restore, tell
 from profl.engines.live.spells import follow
 from profl.engines.live.team import Team
 from profl.engines.live.turn import check_privacy
@@ -130,7 +130,7 @@ def train(
             while live.ledger.round < rounds and not live.ledger.settled and not watch.stopped:
                 ledger = run_round(plan, plan.roots[0], live.ledger, team.work, f"seed {plan.seeds[0]}", nobody)
                 spells, begun = follow(live.spells, plan, live.ledger, ledger)
-                new = team.take_incidents(ledger.round)
+                new = (*team.take_incidents(ledger.round), *refusals(live.ledger, ledger))
                 tell(report, (*new, *(spell.incident for spell in begun)))
                 before, live = (
                     live,

@@ -43,7 +43,9 @@ def local_round(
     ask: Ask,
     privacy: Privacy | None = None,
 ) -> Work:
-    """R steps: the client's report and its new state; raises ``InputError`` where a batch cannot be used.
+    """R steps: the client's report and its new state.
+
+    Raises ``InputError`` where a batch cannot be used, and ``LeftOut`` where there is none or nothing may be deployed.
 
     ``like`` has the structure, shapes and dtypes of a batch (``plan.batch_shape``), ``figures`` are the names of the
     method's (``ledger.figure_names``).
@@ -56,7 +58,7 @@ def local_round(
         key = _key(settings, root, client, round_, r)
         deployed, now = _deploy(settings, row, key, now)
         number = round_ * settings.local_steps + r
-        answer = ask(jax.tree.map(np.array, deployed), wanted, number, now.state.world)
+        answer = ask(_deployable(deployed), wanted, number, now.state.world)
         batch, deployed = _read(answer, like, deployed, settings.functions.family)
         count = batches.rows(batch)
         batch = batches.pad(batch, settings.size(wanted))
@@ -114,16 +116,24 @@ def _read(answer: Any, like: Batch, deployed: Theta, family: Family) -> tuple[Ba
 
 def _nonempty(answer: Any, like: Batch, family: Family) -> Batch:
     if answer is None:
-        raise Silent("sent nothing")
+        raise LeftOut("sent nothing")
     batch = batches.read(answer, like)
     if batches.rows(batch) == 0:
-        raise Silent("sent an empty batch")
+        raise LeftOut("sent an empty batch")
     check_labels(family, family.labels(batch))
     return batch
 
 
-class Silent(ValueError):
-    """A client that has no data to send."""
+def _deployable(model: Theta) -> Theta:
+    """A copy for the client, which must be finite; it lies in the model space (``step.deploy``)."""
+    copy = jax.tree.map(np.array, model)
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(copy)):
+        raise LeftOut("came to a model with NaN or Inf in it, which is not deployed: are its data of an absurd size?")
+    return copy
+
+
+class LeftOut(checks.InputError):
+    """A client that takes no part in a round; the message says why."""
 
 
 _key = compiled(step.step_key)

@@ -1,0 +1,77 @@
+"""The gate before deployment: no model that is not finite or outside its space reaches people, whoever computed it.
+
+    at the server   a report is used only if all its numbers are finite, its model lies in the space, and it has not
+                    moved absurdly far; what is made of the reports is projected
+    at a client     what is deployed is projected, after exploration and after the noise of privacy; where people are
+                    real, a client that came to a model that is not finite deploys nothing and says so
+
+A model lies in its space where projecting it moves it by rounding alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from profl import trees
+from profl.typing import Array, Theta
+
+ABSURD = 1e4  # times the usual size of a round's reports: what no honest client sends, and no rule must see
+REST = 1e-3  # of the model's size and one: a move to compare with where clients have never moved
+ROUNDING = 100.0  # times the precision of a number: what projecting twice may do to it
+
+
+def inside(
+    project: Callable[[Theta], Theta], theta: Theta, judged: Callable[[Theta], Any] = lambda theta: theta
+) -> Array:
+    """Whether a model is finite and in its space; ``judged`` is the part of it that is looked at.
+
+    >>> points = [jnp.array([2.0, x]) for x in (0.0, 5.0000005, 5.01, jnp.nan, jnp.inf)]
+    >>> [bool(inside(lambda theta: jnp.clip(theta, 0.0, 5.0), point)) for point in points]
+    [True, True, False, False, False]
+    """
+
+    def near(own: Array, there: Array) -> Array:
+        slack = ROUNDING * jnp.finfo(own.dtype).eps if jnp.issubdtype(own.dtype, jnp.floating) else 0
+        return jnp.all(jnp.abs(own - there) <= slack * jnp.maximum(1.0, jnp.max(jnp.abs(own), initial=0.0)))
+
+    leaves = jax.tree.leaves(jax.tree.map(near, judged(theta), judged(project(theta))))
+    return reduce(jnp.logical_and, leaves, trees.all_finite(theta))
+
+
+def accept(
+    reports: dict[str, Any],
+    sent: Theta,
+    lies_inside: Callable[[Theta], Array] = trees.all_finite,
+    usual: Array | float = 0.0,
+) -> tuple[Array, Array]:
+    """(which reports may be used (k,) bool, the usual size of a move).
+
+    A model's size is how far it moved from ``sent``; ``usual`` is what was usual when clients last moved, and is asked
+    where most of them rest: somebody alone must not go anywhere for that. Entries of one number per client, and
+    Jacobians, which may well be nothing at most clients, are only asked to be finite.
+
+    >>> models = jnp.array([[1.0], [1.1], [1e9], [jnp.inf]])
+    >>> accept({"theta": models}, jnp.zeros(1))[0], accept({"theta": 0 * models[:3] + 9e9 * models[:3]}, models[0])[0]
+    (Array([ True,  True, False, False], dtype=bool), Array([ True,  True, False], dtype=bool))
+    """
+    finite = jax.vmap(trees.all_finite)(reports)
+    accepted = finite & jax.vmap(lies_inside)(reports["theta"])
+    for name, entry in reports.items():
+        single = name != "theta" and all(leaf.ndim == 1 for leaf in jax.tree.leaves(entry))
+        if single or name.startswith("jacobian"):
+            continue
+        moved = jax.tree.map(jnp.subtract, entry, sent) if name == "theta" else entry
+        sizes = jax.vmap(trees.norm)(moved)
+        now = jnp.nanmedian(jnp.where(finite, sizes, jnp.nan))
+        if name == "theta":
+            usual = jnp.where(now > 0, now, usual).astype(sizes.dtype)
+            compared = jnp.where(usual > 0, usual, REST * (1 + trees.norm(sent)))
+        else:
+            compared = jnp.where(now > 0, now, 1.0)
+        accepted &= sizes <= ABSURD * compared
+    return accepted, jnp.asarray(usual)

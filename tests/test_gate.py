@@ -1,0 +1,137 @@
+"""No model that is not finite or outside its space is ever deployed, whoever computed it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import profl
+from profl import trees
+from profl.algorithms.method import Method
+from profl.engines.live.history import REFUSED
+from profl.server.gate import ABSURD, accept, inside
+from tests.killed import CASE
+
+BOX = profl.Box(0.0, 6.0)
+
+
+def ball(theta):
+    """The unit ball: a space whose projection rounds."""
+    return theta / jnp.maximum(1.0, jnp.linalg.norm(theta))
+
+
+def test_what_a_projection_returns_lies_inside():
+    for key in jax.random.split(jax.random.key(0), 50):
+        point = 10 * jax.random.normal(key, (7,))
+        assert bool(inside(ball, ball(point)))
+        assert not bool(inside(ball, ball(point) * 1.001)) or float(jnp.linalg.norm(point)) < 1
+
+
+@pytest.mark.parametrize("bad", [3e37, -1e-3, 6.01, np.nan, np.inf])
+def test_at_rest_on_the_edge_one_report_goes_nowhere(bad):
+    """Eight clients at rest on the edge of the box: the usual move is zero, and nothing is large beside it."""
+    sent = jnp.array([6.0, 6.0])
+    models = jnp.tile(sent, (9, 1)).at[4].set(bad)
+    accepted, usual = accept({"theta": models}, sent, lambda theta: inside(BOX, theta))
+    assert accepted.tolist() == [number != 4 for number in range(9)]
+    assert float(usual) == 0.0
+
+
+@pytest.mark.parametrize(("usual", "goes"), [(0.0, 1e-3 * (1 + np.sqrt(8))), (0.5, 0.5)])
+def test_without_bounds_a_lone_mover_goes_no_absurd_way(usual, goes):
+    """Compared with what was usual when clients last moved; before that, with the model's own size."""
+    sent = jnp.array([2.0, 2.0])
+    for size, fits in ((0.99 * ABSURD * goes, True), (1.01 * ABSURD * goes, False)):
+        models = jnp.tile(sent, (9, 1)).at[4, 0].add(size)
+        accepted, after = accept({"theta": models}, sent, trees.all_finite, usual)
+        assert accepted.tolist() == [number != 4 or fits for number in range(9)]
+        assert float(after) == usual
+
+
+@dataclass(frozen=True)
+class Careless(Method):
+    """Deploys and reports what lies outside, and combines to something worse."""
+
+    name = "careless"
+    outside: bool = False
+
+    def deploy(self, problem, state, key, theta):
+        return jax.tree.map(lambda leaf: leaf - 100.0, theta), state
+
+    def step(self, problem, state, theta, arrival, key):
+        moved = theta + 100.0 if self.outside else theta + 0.01
+        return moved, state, {"loss": jnp.zeros(())}
+
+    def combine(self, problem, server, theta, reports, weights, accepted, key):
+        return theta + 50.0, server, ()
+
+
+class Noting:
+    """A client that notes what it is asked to deploy."""
+
+    def __init__(self, seen, answer=lambda samples: np.ones((samples, 2))):
+        self.seen, self.answer = seen, answer
+
+    def deploy(self, theta, samples):
+        self.seen.append(theta)
+        return self.answer(samples)
+
+
+SHOP = profl.LiveProblem("shop", CASE.loss, profl.GaussianMean(), np.zeros(2), np.array([3.0, 3.0]), BOX)
+FEW = {"rounds": 3, "local_steps": 2, "samples": 4, "progress": False}
+
+
+def test_what_a_careless_method_deploys_is_projected_at_the_client_and_at_the_server():
+    seen = []
+    run = profl.train([Noting(seen), Noting(seen)], Careless(), SHOP, **FEW)
+    assert len(seen) == 12
+    assert all(np.array_equal(theta, [0.0, 0.0]) for theta in seen)
+    np.testing.assert_array_equal(run.theta[0, 1:], np.full((3, 2), 6.0))
+
+
+def test_reports_outside_the_space_are_refused_and_told():
+    with pytest.raises(profl.TooFewReports) as error:
+        profl.train([Noting([]), Noting([])], Careless(outside=True), SHOP, **FEW, patience=1)
+    assert error.value.run.incidents == ((1, 0, REFUSED), (1, 1, REFUSED))
+
+
+def test_a_cell_of_3e38_is_never_turned_into_a_deployment():
+    """Sums of it overflow; the client says so, deploys nothing, and the others go on."""
+
+    def absurd(samples):
+        return np.full((samples, 2), 3e38, np.float32)
+
+    seen = []
+    method = profl.pofl(0.1, jacobian="least_squares")
+    run = profl.train([Noting(seen, absurd), Noting(seen), Noting(seen)], method, SHOP, **FEW)
+    assert all(np.isfinite(theta).all() and theta.min() >= 0 and theta.max() <= 6 for theta in seen)
+    assert {client for _, client, _ in run.incidents} == {0}
+    assert len(run.incidents) == FEW["rounds"]
+    assert np.isfinite(run.theta).all()
+
+
+@pytest.mark.parametrize("engine", ["fast", "debug"])
+def test_hostile_clients_cannot_leave_the_box(engine):
+    """40 % that push outwards with all they have."""
+
+    @dataclass(frozen=True)
+    class Outwards(profl.Attack):
+        def reports(self, reports, sent, first, hostile):
+            return {**reports, "theta": jax.tree.map(lambda leaf: leaf + 3e37, reports["theta"])}
+
+    settings = {"rounds": 3, "local_steps": 1, "samples": 10, "seeds": 1, "progress": False}
+    run = profl.simulate(CASE, profl.pfl(), attack=Outwards(), hostile=[0, 1], engine=engine, **settings)
+    assert run.refused[0, -1] == 6
+    assert np.isfinite(run.theta).all()
+    np.testing.assert_array_equal(CASE.project(run.theta), run.theta)
+
+
+def test_personal_parts_are_judged_without_what_stays_at_the_client():
+    case = profl.personal(profl.cases.pricing(clients=2, goods=2))
+    method = profl.pfl(0.2, personal="own")
+    run = profl.simulate(case, method, rounds=5, local_steps=1, samples=20, seeds=1, progress=False)
+    assert run.refused[0, -1] == 0
