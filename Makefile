@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 WORKERS ?= 2
 
-.PHONY: help setup dev demo test pages test-full federation lint bench reproduce docs dist smoke clean
+.PHONY: help setup dev demo test pages test-full test-faults federation lint bench reproduce docs dist smoke clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -38,6 +38,9 @@ test: dev  ## run the tests, slow ones in their short form (about nine minutes o
 
 test-full: dev  ## run the tests, the slow ones in full
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m ''
+
+test-faults: dev  ## things go wrong on purpose: 500 schedules of faults, damaged files, random command lines (some minutes)
+	$(BIN)/pytest -n $(WORKERS) --dist load -m faults
 
 federation: dev  ## Flower with TLS and client keys on this machine, equal to simulate (some minutes)
 	$(BIN)/python -m tests.federation

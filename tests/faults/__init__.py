@@ -1,0 +1,12 @@
+"""Runs in which things go wrong, from one seed each: ``python -m tests.faults SEED`` runs one again and tells of it.
+
+A schedule is a list of faults: at a client (it hangs, raises, sends NaN, absurd numbers, nothing, too much, words with
+control codes), of the process (killed between rounds, in the middle of one, while a file is written; a full disk), of
+the clock, and between server and nodes (messages lost, doubled, reordered, replayed, corrupted; nodes that restart).
+Whatever happens, this must hold:
+
+    space     no model that is not finite or outside its space is deployed, by anybody
+    states    a client that is left out keeps its state to the bit; after a crash all states are those of the last file
+    end       the run comes to its end, or stops with its reason
+    bits      where faults were only crashes, the trajectory is that of the run without faults, to the bit
+"""

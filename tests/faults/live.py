@@ -1,0 +1,221 @@
+"""Faults over ``profl.train`` with simulated clients; time is simulated, too, so that a schedule is the same each time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import jax
+import numpy as np
+
+import profl
+from profl import trees
+from profl.engines.ledger import run_round
+from profl.engines.live.team import Team
+from tests.faults.common import (
+    CASE,
+    FILES,
+    METHOD,
+    ROUNDS,
+    SAMPLES,
+    SETTINGS,
+    STEPS,
+    Broken,
+    Fault,
+    Killed,
+    breaking_files,
+    deployable,
+    same,
+)
+
+CRASHES = ("killed before a round", "killed in a round", *FILES)
+HARMLESS = ("clock ahead", "clock back", "slow")
+AT_CLIENTS = ("hang", "nan", "absurd", "raise", "exit", "nothing", "empty", "shape", "many", "words", "label")
+TIMEOUT = 5.0  # seconds, of a clock that stands still unless a fault moves it
+
+
+def schedule(seed: int) -> list[Fault]:
+    """The faults of a seed; every third has crashes alone."""
+    rng = np.random.default_rng([seed, 18])
+    kinds = [*CRASHES, *HARMLESS] if seed % 3 == 0 else [*CRASHES, *HARMLESS, *2 * AT_CLIENTS]
+    faults = []
+    for _ in range(int(rng.integers(1, 7))):
+        kind = kinds[rng.integers(len(kinds))]
+        faults.append(Fault(kind, int(rng.integers(ROUNDS)), int(rng.integers(CASE.count)), int(rng.integers(3))))
+    return faults
+
+
+class World:
+    """What is going on: the clock, who hangs, and what was seen."""
+
+    def __init__(self, faults: list[Fault]) -> None:
+        self.faults, self.left = faults, list(faults)
+        self.clock, self.round = 1000.0, 0
+        self.over = threading.Event()
+        self.hung: dict[int, Fault] = {}
+        self.team: Any = None
+        self.before: dict[int, Any] = {}  # jobs of earlier rounds
+        self.expected: set[int] = set()
+        self.states: dict[int, Any] = {}  # round -> all states after it
+        self.begun = 0  # the last round that began: all before it is on disk
+        self.broken: list[str] = []
+
+    def take(self, kind: str, client: int | None = None) -> Fault | None:
+        """The next fault of a kind that is due; it happens once."""
+        for fault in self.left:
+            if fault.kind == kind and fault.round == self.round and client in (None, fault.client):
+                self.left.remove(fault)
+                return fault
+        return None
+
+    def others_are_done(self) -> bool:
+        """Whether nobody but those who hang is at work."""
+        jobs = {client: self.team.jobs.get(client) for client in self.expected - set(self.hung)}
+        return all(job is not None and job is not self.before.get(client) and job.done for client, job in jobs.items())
+
+    def hang(self, client: int, fault: Fault) -> None:
+        """Until others have done their work and the time is up; the client itself comes back some rounds later."""
+        self.hung[client] = fault
+        while not self.others_are_done() and not self.over.is_set():
+            time.sleep(0.0005)
+        with self.team.changed:
+            self.clock += 2 * TIMEOUT
+            self.team.changed.notify_all()
+        while self.round <= fault.round + fault.number and not self.over.is_set():
+            time.sleep(0.0005)
+        del self.hung[client]
+
+
+class Client:
+    """A simulated client to which things happen."""
+
+    def __init__(self, world: World, number: int, inner: Any) -> None:
+        self.world, self.number, self.inner, self.absurd = world, number, inner, -1
+
+    def deploy(self, theta: Any, samples: int, step: int) -> Any:
+        deployable(theta, self.world.broken)
+        world, batch = self.world, self.inner.deploy(theta, samples, step)
+        kind = next((kind for kind in (*AT_CLIENTS, *HARMLESS) if (fault := world.take(kind, self.number))), None)
+        if kind == "absurd":
+            self.absurd = world.round  # to its end: the first such batch alone leaves a finite model
+        if kind == "hang":
+            world.hang(self.number, fault)
+        elif kind == "slow":
+            time.sleep(0.003)
+        elif kind == "clock back":
+            world.clock -= 3600.0
+        elif kind == "raise":
+            raise RuntimeError("no\x1b[2J data " * 500)
+        elif kind == "exit":
+            raise SystemExit(3)
+        return {
+            "nan": lambda: np.where(np.arange(2) > 0, np.nan, batch),
+            "absurd": lambda: np.full_like(batch, 3e38),
+            "nothing": lambda: None,
+            "empty": lambda: batch[:0],
+            "shape": lambda: batch[:, :1],
+            "many": lambda: np.repeat(batch, 3, axis=0),
+            "words": lambda: np.array([["\x00secret"] * 2] * samples),
+            "label": lambda: batch.astype(object),
+        }.get("absurd" if self.absurd == world.round else kind or "", lambda: batch)()
+
+
+def run(seed: int, folder: Path) -> str:
+    """One schedule, checked; in a line what came of it."""
+    faults = schedule(seed)
+    world = World(faults)
+    with mock.patch(
+        "profl.engines.live.workers.time", SimpleNamespace(monotonic=lambda: world.clock, sleep=time.sleep)
+    ):
+        try:
+            ended, starts = _until_the_end(world, folder)
+        finally:
+            world.over.set()
+    if world.broken:
+        raise Broken(world.broken[0])
+    if isinstance(ended, str):
+        return f"stopped after {starts} starts: {ended}"
+    if ended.theta.shape[1] != ROUNDS + 1:
+        raise Broken(f"end: {ended.theta.shape[1] - 1} rounds")
+    if all(fault.kind in (*CRASHES, *HARMLESS) for fault in faults):
+        if not same(ended.theta, undisturbed()):
+            raise Broken("bits: crashes alone changed the trajectory")
+        return f"ended with equal bits after {starts} starts"
+    return f"ended after {starts} starts, {len(ended.incidents)} incidents"
+
+
+def _until_the_end(world: World, folder: Path) -> tuple[Any, int]:
+    starts = 0
+    while starts <= len(world.faults) + 1:
+        starts += 1
+        inner = profl.simulated_clients(CASE, METHOD, samples=SAMPLES)
+        clients = [Client(world, number, one) for number, one in enumerate(inner)]
+        named: dict[str, Any] = {**SETTINGS, "checkpoint": folder, "timeout": TIMEOUT, "progress": False}
+        try:
+            with (
+                breaking_files(world.left, lambda: world.round),
+                mock.patch("profl.engines.live.train.run_round", _watched(world)),
+            ):
+                return profl.train(clients, METHOD, CASE, **named), starts
+        except Killed:
+            continue
+        except OSError as error:
+            if "No space left" not in str(error):
+                raise
+        except (profl.TooFewReports, profl.DivergedError) as error:
+            return f"{type(error).__name__}: {str(error)[:80]}", starts
+    raise Broken("end: it was started more often than it was killed")
+
+
+def _watched(world: World) -> Any:
+    """``run_round`` with faults of the process before and inside it, and a look at all states after it."""
+
+    def watched(plan: Any, root: Any, ledger: Any, clients: Any, *rest: Any) -> Any:
+        team: Team = clients.__self__
+        world.round = ledger.round
+        if ledger.round < world.begun:
+            raise Broken(f"states: round {world.begun} had begun, and the run goes on from round {ledger.round}")
+        world.begun = ledger.round
+        states = jax.tree.map(np.array, ledger.carry.states)
+        if ledger.round and not same(states, world.states[ledger.round]):
+            raise Broken(f"states: round {ledger.round} goes on from others than it ended with")
+        if world.take("killed before a round"):
+            raise Killed
+        if world.take("clock ahead"):
+            world.clock += 3600.0
+        done: dict[int, Any] = {}
+
+        def work(round_: int, asked: Any, theta: Any) -> Any:
+            named = set(np.asarray(asked.clients).tolist())
+            world.team, world.before = team, dict(team.jobs)
+            world.expected = {c for c in named if c not in team.jobs or not team.jobs[c].alive}
+            done.update(clients(round_, asked, theta))
+            if world.take("killed in a round"):
+                raise Killed
+            return done
+
+        after = run_round(plan, root, ledger, work, *rest)
+        refused = np.asarray(after.carry.refused) > np.asarray(ledger.carry.refused)
+        for client in range(CASE.count):
+            kept = same(*(trees.take(each, client) for each in (states, after.carry.states)))
+            if kept != (client not in done or bool(refused[client])) and not after.given_up:
+                raise Broken(f"states: client {client} in round {ledger.round}, {'kept' if kept else 'lost'} its state")
+        world.states[after.round] = jax.tree.map(np.array, after.carry.states)
+        return after
+
+    return watched
+
+
+@cache
+def undisturbed() -> Any:
+    """theta of the run without faults."""
+    clients = profl.simulated_clients(CASE, METHOD, samples=SAMPLES)
+    return profl.train(clients, METHOD, CASE, **SETTINGS, progress=False).theta
+
+
+__all__ = ["STEPS", "run", "schedule"]
