@@ -1,4 +1,4 @@
-"""Faults over Flower's protocol, with a grid inside this process: what crosses between server and nodes, and restarts."""
+"""Faults over Flower's protocol, with a grid inside this process: what crosses, and nodes and servers that restart."""
 
 from __future__ import annotations
 

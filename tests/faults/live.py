@@ -1,4 +1,4 @@
-"""Faults over ``profl.train`` with simulated clients; time is simulated, too, so that a schedule is the same each time."""
+"""Faults over ``profl.train`` with simulated clients; time is simulated, too: a schedule is the same each time."""
 
 from __future__ import annotations
 
