@@ -14,6 +14,7 @@ import numpy as np
 
 from profl import checks
 from profl.algorithms.performative import Jacobians
+from profl.client.privacy import Spent
 from profl.typing import Theta
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Run:
         on to the last round. The records after it repeat the last model, and nothing more is counted.
       live: estimates that stand in for the exact figures, where the clients are no simulation; else None.
       notes: what is odd about what was asked for, in sentences.
+      privacy: with ``privacy=``, the reports that left each client and their epsilon; else None.
       incidents: what clients did wrong, and where the filter dropped much of what they sent, as (round, client, what),
         where they are no simulation.
     """
@@ -100,6 +102,7 @@ class Run:
     stop_reason: tuple[str | None, ...] = ()
     dropped: np.ndarray | None = None
     notes: tuple[str, ...] = ()
+    privacy: Spent | None = None
 
     @property
     def jacobians(self) -> Jacobians | None:
