@@ -100,7 +100,8 @@ class Privacy:
 
     def spent(self, reports: np.ndarray, share: bool) -> Spent:
         """The account of a run in which so many reports left each client."""
-        epsilon = np.array([self.epsilon(int(count), share=share) for count in reports])
+        counts, which = np.unique(reports, return_inverse=True)
+        epsilon = np.array([self.epsilon(int(count), share=share) for count in counts])[which]
         settings = (self.noise, self.clip, self.clip_jacobian, self.delta, self.seed is not None)
         return Spent(*settings, 2 if share else 1, np.asarray(reports), epsilon)
 

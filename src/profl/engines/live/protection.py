@@ -89,7 +89,7 @@ def protected(privacy: Privacy, plan: Plan, sent: Theta, work: Work, client: int
     if "jacobian" in work.reports:
         unknown = jnp.full_like(work.reports["jacobian_error"], UNKNOWN)
         reports |= {"jacobian": privacy.jacobian(work.reports["jacobian"], number), "jacobian_error": unknown}
-    nothing = jnp.full((), jnp.nan)
+    nothing = jnp.full((), jnp.nan, float)
     return Work(
         states=work.states,  # stays at the client
         reports=reports,
@@ -133,7 +133,7 @@ class Account:
         self.hear(dict.fromkeys(clients, 0))
 
     def hear(self, told: dict[int, int]) -> None:
-        """One more report of each of these clients, or as many as it says that there were: it knows what was repeated."""
+        """One more report of each of these clients, or as many as it says there were: it knows what was repeated."""
         for client, count in told.items():
             self.counts[client] = max(self.counts[client] + 1, count)
         if self.path is not None:
