@@ -340,14 +340,16 @@ def test_over_flower_an_error_says_nothing(monkeypatch, caplog):
     assert "no space left for customer 7" in caplog.text
 
 
-def test_over_flower_a_client_that_cannot_be_made_reports_like_any_other():
+def no_client(number):
+    raise ValueError("customer 7 is odd")
+
+
+@pytest.mark.parametrize(("make", "config"), [(no_client, {}), (None, {"client": "tests.nowhere:clients"})])
+def test_over_flower_a_client_that_cannot_be_made_reports_like_any_other(make, config):
     pytest.importorskip("flwr")
     from profl.engines.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
 
-    def make(number):
-        raise ValueError("customer 7 is odd")
-
     own = Federation(CASE, SHARED, 4, privacy=profl.Privacy(4.0), rounds=1, local_steps=2, samples=20)
-    run = ProFLStrategy(own, wait=1.0).run(InProcessGrid(make_client_app(own, make), 4))
+    run = ProFLStrategy(own, wait=1.0).run(InProcessGrid(make_client_app(own, make), 4, config))
     assert run.privacy.reports.tolist() == [1] * 4
     assert not run.incidents

@@ -162,14 +162,19 @@ def _number(context: Context, federation: Federation) -> int:
 
 
 def _named_clients(context: Context) -> Clients:
+    """Looked up when a client is asked for: what fails then is the client's own affair."""
     name = context.run_config.get("client")
-    return None if name is None else named(str(name))
+    return None if name is None else lambda number: _numbered(named(str(name)), number)
+
+
+def _numbered(clients: Callable[[int], Any] | Sequence[Any], number: int) -> Any:
+    return clients(number) if callable(clients) else clients[number]
 
 
 def _client(federation: Federation, clients: Clients, number: int) -> Any:
     if clients is None:
         return SimulatedClient(federation.plan, number)
-    return clients(number) if callable(clients) else clients[number]
+    return _numbered(clients, number)
 
 
 def _settings(context: Context) -> Federation:
