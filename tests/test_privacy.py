@@ -233,6 +233,7 @@ def test_the_run_has_an_account_that_the_accountant_confirms(shops, tmp_path):
     np.testing.assert_array_equal(loaded.reports, spent.reports)
     np.testing.assert_array_equal(loaded.epsilon, spent.epsilon)
     json.dumps(run.to_dict()["privacy"])
+    assert run.to_pandas("clients")["epsilon"].tolist() == spent.epsilon.tolist()
 
 
 def test_a_run_with_a_seed_for_its_noise_says_that_nothing_is_protected(shops):
