@@ -92,7 +92,7 @@ class Privacy:
         """epsilon after ``reports`` reports of one client; with ``share`` each has a Jacobian.
 
         >>> round(Privacy(noise=4.0).epsilon(40), 3)
-        7.514
+        7.511
         """
         checks.positive_int("reports", reports, least=0)
         delta = self.delta if delta is None else _check_delta(delta)
