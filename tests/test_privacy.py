@@ -1,72 +1,356 @@
-"""Local differential privacy: clipping, noise, the stated epsilon against an independent accountant."""
+"""Local differential privacy: clipping, noise, and the account of epsilon against an independent accountant.
+
+``test_privacy_leaks`` holds what leaves a client to be noised or the same for all data.
+"""
 
 from __future__ import annotations
 
-import math
+import json
+import stat
+import warnings
+from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from scipy.stats import chi2, kstest
 
 import profl
+from profl.client import privacy as mechanism
+from profl.engines.live import protection
+from profl.engines.live.team import Team
+from profl.storage.atomic import atomic
 from tests.killed import CASE
+from tests.problems import QUICK
+
+SETTINGS = {"rounds": 3, "local_steps": 2, "samples": 20, "progress": False}
+SHARED = profl.profl(filter="none", share=2, jacobian=QUICK)
+RARE = 1e-7  # how often chance alone may fail a test
+
+
+def seeded(*arguments, **named):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return profl.Privacy(*arguments, **named)
+
+
+def assert_variance(values, sd):
+    """Sums of squares of independent normal numbers are chi-square distributed."""
+    squares, count = float(np.sum((np.asarray(values, np.float64) / sd) ** 2)), np.size(values)
+    assert chi2.ppf(RARE, count) < squares < chi2.isf(RARE, count), squares / count
+
+
+# -- the mechanism -----------------------------------------------------------------------------------------------------
 
 
 def test_moves_are_clipped_and_noised():
-    """Over many reports: the mean is the clipped move, the spread is 2 C z in every entry."""
-    privacy = profl.Privacy(noise=0.5, clip=2.0)
-    sent, own = {"a": jnp.zeros(2), "b": jnp.ones(1)}, {"a": jnp.array([30.0, 40.0]), "b": jnp.ones(1)}
-    draws = [privacy.model(sent, own) for _ in range(2000)]
-    a = np.stack([np.asarray(draw["a"]) for draw in draws])
-    np.testing.assert_allclose(a.mean(0), [1.2, 1.6], atol=4 * 2 / math.sqrt(2000))
-    np.testing.assert_allclose(a.std(0), 2.0, rtol=0.07)
-    still = np.stack([np.asarray(privacy.jacobian(jnp.ones((2, 2)))) for _ in range(500)])
-    np.testing.assert_allclose(still.mean(0), 1.0, atol=4 * 5 / math.sqrt(500))  # |J| = 2 < 5: not clipped
+    """The mean is the clipped move, (30, 40) clipped to 2; the spread is 2 C z in every entry, of Jacobians 2 C_J z."""
+    privacy = profl.Privacy(noise=0.5, clip=2.0, clip_jacobian=3.0)
+    sent, own = {"a": np.zeros(2), "b": np.ones(20_000)}, {"a": jnp.array([30.0, 40.0]), "b": jnp.ones(20_000)}
+    draws = [privacy.model(sent, own) for _ in range(300)]
+    assert_variance([np.asarray(draw["a"]) - np.array([1.2, 1.6]) for draw in draws], 2.0)
+    assert_variance(np.asarray(draws[0]["b"]) - 1, 2.0)
+    still = np.ones((40, 50)) * np.sqrt(9 / 2000)  # of length 3: not clipped
+    assert_variance([np.asarray(privacy.jacobian(jnp.asarray(still))) - still for _ in range(5)], 3.0)
+
+
+@pytest.mark.parametrize("length", [0.0, 1e-30, 0.2, 0.5, 0.6, 1e30, np.inf, np.nan])
+def test_without_noise_a_report_is_within_the_clip(length, monkeypatch):
+    """So that two of them are at most 2 C apart; a move that is not finite is none."""
+    monkeypatch.setattr(mechanism, "normals", np.zeros)
+    privacy, sent = profl.Privacy(1.0, clip=0.5, clip_jacobian=0.5), jnp.array([1.0, 2.0])
+    own = sent + length * jnp.array([0.6, 0.8])
+    moved = np.asarray(privacy.model(sent, own)) - np.asarray(sent)
+    expected = min(length, 0.5) if np.isfinite(length) else 0.0
+    np.testing.assert_allclose(moved, expected * np.array([0.6, 0.8]), atol=3e-7)
+    np.testing.assert_allclose(privacy.jacobian(own - sent), moved, atol=3e-7)
+
+
+def test_every_number_of_the_noise_is_the_operating_systems():
+    one, other = mechanism.normals((40_000,)), mechanism.normals((40_000,))
+    assert kstest(one, "norm").pvalue > RARE
+    assert abs(np.mean(one * other)) < 6 / 200
+    assert abs(np.mean(one[1:] * one[:-1])) < 6 / 200
 
 
 def test_noise_differs_from_report_to_report_unless_a_seed_is_given():
     sent, own = jnp.zeros(3), jnp.ones(3)
     assert not np.array_equal(profl.Privacy(1.0).model(sent, own), profl.Privacy(1.0).model(sent, own))
-    fixed = profl.Privacy(1.0, seed=0)
+    with pytest.warns(UserWarning, match="whoever knows the seed can take the noise off"):
+        fixed = profl.Privacy(1.0, seed=0)
     np.testing.assert_array_equal(fixed.model(sent, own, 4), fixed.model(sent, own, 4))
     assert not np.array_equal(fixed.model(sent, own, 4), fixed.model(sent, own, 5))
 
 
-def exact_epsilon(noise: float, reports: int, delta: float) -> float:
-    """k Gaussian mechanisms are one with noise z / sqrt(k), whose delta(epsilon) is known (Balle and Wang 2018)."""
-    from scipy.optimize import brentq
-    from scipy.stats import norm
-
-    mu = math.sqrt(reports) / noise
-
-    def gap(epsilon):
-        first = norm.cdf(mu / 2 - epsilon / mu)
-        return first - math.exp(epsilon + norm.logcdf(-mu / 2 - epsilon / mu)) - delta
-
-    return brentq(gap, 1e-6, 1e4)
-
-
-@pytest.mark.parametrize(("noise", "reports", "share"), [(1.0, 1, False), (2.0, 50, False), (8.0, 100, True)])
-def test_epsilon_matches_an_independent_accountant(noise, reports, share):
-    pytest.importorskip("dp_accounting")
-    stated = profl.Privacy(noise).epsilon(reports, 1e-5, share=share)
-    assert stated == pytest.approx(exact_epsilon(noise, reports * (2 if share else 1), 1e-5), rel=1e-3)
-
-
-def test_a_private_run_sends_noised_reports_and_nothing_else_about_the_data():
-    method = profl.pofl()
-    clients = profl.simulated_clients(CASE, method, samples=30)
-    settings = {"rounds": 3, "local_steps": 2, "samples": 30, "progress": False}
-    plain = profl.train(clients, method, CASE, **settings)
-    run = profl.train(clients, method, CASE, privacy=profl.Privacy(0.01, clip=0.5, seed=1), **settings)
-    assert 0 < np.max(np.abs(run.theta - plain.theta)) < 0.5
-    assert np.all(run.live.risk[0, 1:] == 0)  # losses stay at the clients
-    assert run.samples[0, -1] == plain.samples[0, -1]
-    again = profl.train(clients, method, CASE, privacy=profl.Privacy(0.01, clip=0.5, seed=1), **settings)
-    np.testing.assert_array_equal(again.theta, run.theta)
-
-
-@pytest.mark.parametrize("bad", [{"noise": 0.0}, {"noise": 1.0, "clip": -1.0}, {"noise": 1.0, "clip_jacobian": 0}])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"noise": 0.0},
+        {"noise": 1.0, "clip": -1.0},
+        {"noise": 1.0, "clip_jacobian": 0},
+        {"noise": 1.0, "delta": 1.0},
+        {"noise": 1.0, "seed": -1},
+    ],
+)
 def test_bad_input(bad):
     with pytest.raises(profl.InputError):
         profl.Privacy(**bad)
+
+
+# -- what leaves in a run ----------------------------------------------------------------------------------------------
+
+
+class Broken:
+    def deploy(self, theta, samples):
+        raise ValueError("customer 7 is odd")
+
+
+WIDE = profl.LiveProblem("wide", lambda theta, z: jnp.sum(theta * z), profl.GaussianMean(), np.zeros(40), np.ones(40))
+
+
+def sent_and_reported(clients, method, problem, **settings):
+    """(the model that was sent, a report) of every client and round."""
+    seen, work = [], Team.work
+
+    def watched(self, round_, asked, theta):
+        done = work(self, round_, asked, theta)
+        seen.extend((np.asarray(theta), report.reports) for report in done.values())
+        return done
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Team, "work", watched)
+        return seen, profl.train(clients, method, problem, progress=False, **settings)
+
+
+def test_who_fails_sends_noise_of_the_stated_variance():
+    """Reports of clients that did not move are noise alone: 4 clients, 3 rounds, 40 numbers and a Jacobian of 40^2."""
+    privacy, method = profl.Privacy(noise=0.7, clip=0.2, clip_jacobian=1.5), SHARED
+    seen, run = sent_and_reported([Broken()] * 4, method, WIDE, rounds=3, local_steps=1, samples=9, privacy=privacy)
+    assert len(seen) == 12
+    assert_variance([report["theta"] - sent for sent, report in seen], 0.28)
+    assert_variance([report["jacobian"] for _, report in seen], 2.1)
+    assert not run.incidents
+    assert run.samples[0, -1] == 4 * 3 * 9
+
+
+def test_a_private_run_sends_noised_reports_and_nothing_else_about_the_data():
+    clients = profl.simulated_clients(CASE, SHARED, samples=20)
+    plain = profl.train(clients, SHARED, CASE, **SETTINGS)
+    privacy = seeded(0.01, clip=0.5, seed=1)
+    run = profl.train(clients, SHARED, CASE, privacy=privacy, **SETTINGS)
+    assert 0 < np.max(np.abs(run.theta - plain.theta)) < 0.5
+    assert np.all(np.isnan(run.live.risk))  # losses stay at the clients
+    assert run.samples[0, -1] == plain.samples[0, -1]
+    assert plain.jacobians is not None
+    assert run.final is None  # the raw Jacobians
+    again = profl.train(clients, SHARED, CASE, privacy=privacy, **SETTINGS)
+    np.testing.assert_array_equal(again.theta, run.theta)
+
+
+def test_what_is_reported_lies_in_the_model_space():
+    clients, method = profl.simulated_clients(CASE, profl.pfl(), samples=20), profl.pfl()
+    seen, _ = sent_and_reported(clients, method, CASE, rounds=3, samples=20, privacy=profl.Privacy(9.0))
+    reported = np.array([report["theta"] for _, report in seen])
+    assert np.all((reported >= 0) & (reported <= 6))
+    assert np.any(reported == 0)
+
+
+def test_a_client_goes_on_from_its_last_good_state(monkeypatch):
+    """A batch of 3e38 makes the state bad; with the next one the client works again."""
+    monkeypatch.setattr(mechanism, "normals", np.zeros)
+
+    class Once:
+        def deploy(self, theta, samples, step):
+            batch = np.tile(5 - np.asarray(theta), (samples, 1))
+            return np.full_like(batch, 3e38) if step == 1 else batch
+
+    problem = replace(WIDE, sample=np.zeros(2), initial=np.ones(2))
+    settings = {"rounds": 3, "local_steps": 1, "samples": 9, "privacy": profl.Privacy(1.0)}
+    seen, _ = sent_and_reported([Once()], profl.pfl(optimiser=optax.adam), problem, **settings)
+    moved = [float(np.max(np.abs(report["theta"] - sent))) for sent, report in seen]
+    assert moved[0] > 0.005
+    assert moved[1] == 0.0
+    assert moved[2] > 0.005
+    assert all(np.all(np.isfinite(leaf)) for _, report in seen for leaf in jax.tree.leaves(report))
+
+
+# -- the account -------------------------------------------------------------------------------------------------------
+
+
+def accountant(noise, count, delta=1e-5):
+    """dp-accounting's epsilon of ``count`` Gaussian mechanisms; it rounds losses up to multiples of 1e-4."""
+    found = pytest.importorskip("dp_accounting")
+    from dp_accounting.pld import PLDAccountant
+
+    event = found.SelfComposedDpEvent(found.GaussianDpEvent(noise), count)
+    return PLDAccountant().compose(event).get_epsilon(delta)
+
+
+@pytest.mark.parametrize(
+    ("noise", "reports", "share", "delta"),
+    [(1.0, 1, False, 1e-5), (2.0, 50, False, 1e-5), (8.0, 100, True, 1e-6), (1.5, 2, True, 1e-9)],
+)
+def test_epsilon_is_the_accountants(noise, reports, share, delta):
+    stated = profl.Privacy(noise).epsilon(reports, delta, share=share)
+    assert stated == pytest.approx(accountant(noise, reports * (2 if share else 1), delta), rel=1e-4, abs=1e-6)
+
+
+def test_delta_at_epsilon_is_exact():
+    """Against arithmetic with 60 digits, from a millionth of an epsilon to twenty thousand."""
+    mp = pytest.importorskip("mpmath")
+    with mp.workdps(60):
+        for mu in (1e-3, 0.1, 1.0, 5.0, 30.0, 200.0):
+            for delta in (1e-4, 1e-5, 1e-12):
+                epsilon = mechanism.gaussian_epsilon(1 / mu, 1, delta)
+                m, e = mp.mpf(1) / mp.mpf(1 / mu), mp.mpf(epsilon)
+                exact = mp.ncdf(m / 2 - e / m) - mp.exp(e) * mp.ncdf(-m / 2 - e / m)
+                assert float(exact / delta) == pytest.approx(1, abs=1e-10)
+    assert mechanism.gaussian_epsilon(1e3, 1, 1e-2) == 0.0
+
+
+@pytest.fixture(scope="module")
+def shops():
+    return profl.simulated_clients(CASE, SHARED, samples=20)
+
+
+def test_the_run_has_an_account_that_the_accountant_confirms(shops, tmp_path):
+    privacy = profl.Privacy(4.0, clip=0.1, delta=1e-6)
+    run = profl.train(shops, SHARED, CASE, privacy=privacy, **{**SETTINGS, "rounds": 5, "participation": 0.5})
+    spent = run.privacy
+    assert spent.reports.sum() == 5 * 2
+    assert len(set(spent.reports.tolist())) > 1
+    expected = [accountant(4.0, 2 * count, 1e-6) if count else 0.0 for count in spent.reports.tolist()]
+    np.testing.assert_allclose(spent.epsilon, expected, rtol=1e-4)
+    worst = int(np.argmax(spent.reports))
+    line = f"at delta 1e-06 after {spent.reports[worst]} reports of client {worst}"
+    assert line in run.summary()
+    assert "the clients' own risk in the end" not in run.summary()
+    run.save(tmp_path / "run.npz")
+    loaded = profl.load(tmp_path / "run.npz").privacy
+    assert loaded[:6] == spent[:6]
+    np.testing.assert_array_equal(loaded.reports, spent.reports)
+    np.testing.assert_array_equal(loaded.epsilon, spent.epsilon)
+    json.dumps(run.to_dict()["privacy"])
+    assert run.to_pandas("clients")["epsilon"].tolist() == spent.epsilon.tolist()
+
+
+def test_a_run_with_a_seed_for_its_noise_says_that_nothing_is_protected(shops):
+    run = profl.train(shops, SHARED, CASE, privacy=seeded(4.0, seed=1), **SETTINGS)
+    assert "WARNING: Privacy(seed=...): whoever knows the seed" in run.summary()
+
+
+class Crash(Exception):
+    pass
+
+
+def test_a_round_that_is_repeated_counts_twice(shops, tmp_path, monkeypatch):
+    """A crash when the reports of round 2 were there and no checkpoint yet; the last file is the owner's alone."""
+    privacy, work = profl.Privacy(1.0), Team.work
+
+    def crashing(self, round_, *arguments):
+        done = work(self, round_, *arguments)
+        if round_ == 1:
+            raise Crash
+        return done
+
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(Team, "work", crashing)
+        with pytest.raises(Crash):
+            profl.train(shops, SHARED, CASE, privacy=privacy, checkpoint=folder, **SETTINGS)
+    run = profl.train(shops, SHARED, CASE, privacy=privacy, checkpoint=folder, **SETTINGS)
+    assert run.privacy.reports.tolist() == [4] * 4
+    assert run.privacy.epsilon[0] == privacy.epsilon(4, share=True)
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
+    assert set(modes.values()) == {0o600}, modes
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    again = profl.train(shops, SHARED, CASE, privacy=privacy, checkpoint=folder, **SETTINGS)
+    assert again.privacy.reports.tolist() == [4] * 4
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot tell from"),
+        ("{", "cannot tell from"),
+        ("[1]", "cannot tell from"),
+        ('{"privacy": "x", "reports": [9, 9]}', "is the account of x with 2 clients"),
+        ('{"privacy": "%s", "reports": [9, 9, -1, 9]}', "choose another folder"),
+    ],
+)
+def test_an_account_that_cannot_be_read_ends_a_run_before_it_begins(shops, tmp_path, content, message):
+    privacy = profl.Privacy(1.0)
+    settings = {"privacy": privacy, "checkpoint": tmp_path, **SETTINGS}
+    profl.train(shops, SHARED, CASE, **{**settings, "rounds": 1})
+    file = tmp_path / "privacy.json"
+    file.unlink() if content is None else file.write_text(content.replace("%s", repr(privacy)))
+    with pytest.raises(profl.InputError, match=message):
+        profl.train(shops, SHARED, CASE, **settings)
+
+
+def test_a_private_file_is_its_owners_alone(tmp_path):
+    with atomic(tmp_path / "new" / "one", private=True) as temporary:
+        temporary.write_text("x")
+    assert stat.S_IMODE((tmp_path / "new" / "one").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
+
+
+# -- over Flower -------------------------------------------------------------------------------------------------------
+
+
+def test_over_flower_a_node_counts_what_it_sent(tmp_path):
+    """The server dies when the replies of round 2 are there: the nodes know that they have sent one more."""
+    pytest.importorskip("flwr")
+    from profl.engines.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
+
+    privacy = profl.Privacy(4.0)
+    own = Federation(CASE, SHARED, 4, privacy=privacy, **{k: v for k, v in SETTINGS.items() if k != "progress"})
+    grid = InProcessGrid(make_client_app(own, folder=tmp_path / "nodes"), 4)
+    dying = ProFLStrategy(own, checkpoint=tmp_path / "server", wait=1.0)
+    read = dying._read
+    dying._read = lambda replies: (_ for _ in ()).throw(Crash) if dying.ledger.round == 1 else read(replies)
+    with pytest.raises(Crash):
+        dying.run(grid)
+    for context in grid.contexts.values():
+        context.state.clear()  # the nodes are started anew as well, and have their disks
+    run = ProFLStrategy(own, checkpoint=tmp_path / "server", wait=1.0).run(grid)
+    assert run.privacy.reports.tolist() == [4] * 4
+    assert run.privacy.epsilon[2] == privacy.epsilon(4, share=True)
+    files = [file for file in (tmp_path / "nodes").rglob("*") if file.is_file()]
+    assert len(files) > 4
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+    assert not run.incidents
+
+
+def test_over_flower_an_error_says_nothing(monkeypatch, caplog):
+    pytest.importorskip("flwr")
+    from profl.engines.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
+    from profl.engines.flower.memory import Memory
+
+    def full(*arguments):
+        raise OSError("no space left for customer 7")
+
+    monkeypatch.setattr(Memory, "keep", full)
+    own = Federation(CASE, SHARED, 4, privacy=profl.Privacy(4.0), rounds=1, local_steps=2, samples=20)
+    with pytest.raises(profl.TooFewReports) as stopped:
+        ProFLStrategy(own, wait=1.0, patience=1).run(InProcessGrid(make_client_app(own), 4))
+    assert {what for _, _, what in stopped.value.run.incidents} == {protection.FAILED}
+    assert "customer" not in str(stopped.value)
+    assert "no space left for customer 7" in caplog.text
+
+
+def no_client(number):
+    raise ValueError("customer 7 is odd")
+
+
+@pytest.mark.parametrize(("make", "config"), [(no_client, {}), (None, {"client": "tests.nowhere:clients"})])
+def test_over_flower_a_client_that_cannot_be_made_reports_like_any_other(make, config):
+    pytest.importorskip("flwr")
+    from profl.engines.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
+
+    own = Federation(CASE, SHARED, 4, privacy=profl.Privacy(4.0), rounds=1, local_steps=2, samples=20)
+    run = ProFLStrategy(own, wait=1.0).run(InProcessGrid(make_client_app(own, make), 4, config))
+    assert run.privacy.reports.tolist() == [1] * 4
+    assert not run.incidents

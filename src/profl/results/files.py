@@ -17,13 +17,14 @@ import numpy as np
 
 from profl import checks
 from profl.algorithms.performative import Jacobians
+from profl.client.privacy import Spent
 from profl.results.record import SERIES, Live, Run
 from profl.storage.atomic import atomic
 from profl.storage.fingerprint import sha256
 
 FORMAT = 4
 _ARRAYS = ("rounds", "dropped", *SERIES)
-_TREES = ("theta", "optimum", "stable", "final", "live", "info")
+_TREES = ("theta", "optimum", "stable", "final", "live", "info", "privacy")
 _SEQUENCES: dict[str, Any] = {"jacobians": Jacobians, "list": list, "tuple": tuple}  # the first that fits
 _PLAIN = ("case", "algorithm", "settings", "seeds", "first_refused", "optimum_risk", "stable_risk", "seconds")
 _LATER = ("incidents", "settled", "stop_reason", "notes")  # plain as well, and not in every file of this format
@@ -69,12 +70,18 @@ def load(path: str | os.PathLike[str]) -> Run:
     models: dict[str, Any] = {name: _unpack(meta["trees"].get(name), arrays) for name in _TREES}
     models["info"] = models["info"] or {}
     models["live"] = None if models["live"] is None else Live(*models["live"])
+    models["privacy"] = _spent(models["privacy"])
     plain["incidents"] = tuple((r, c, str(what)) for r, c, what in meta.get("incidents", []))
     plain["notes"] = tuple(meta.get("notes", []))
     for name in ("settled", "stop_reason"):
         plain[name] = tuple(meta.get(name, [None] * len(plain["seeds"])))
     series: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}
     return Run(**plain, **models, **series)
+
+
+def _spent(parts: Any) -> Spent | None:
+    """What ``_unpack`` found, with single numbers as such again."""
+    return None if parts is None else Spent(*(part.item() if part.ndim == 0 else part for part in parts))
 
 
 def _pack(tree: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:

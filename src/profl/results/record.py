@@ -14,6 +14,7 @@ import numpy as np
 
 from profl import checks
 from profl.algorithms.performative import Jacobians
+from profl.client.privacy import Spent
 from profl.typing import Theta
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ class Run:
       dropped: mean over the run of the share that the filter dropped at each client (seeds x clients); NaN where a
         client never told it, None without a filter. Clients whose data are pooled have that of the pool.
       first_refused: per seed, (round, client) of the first report that was refused (NaN, Inf, absurdly far), or None.
-      final: what the method keeps of every client at the end (seeds x clients x ...); None for nothing.
+      final: what the method keeps of every client at the end (seeds x clients x ...); None for nothing. With privacy
+        ``train`` leaves it out, and over Flower it is made from noised reports.
       info: the numbers that the method states, by name: those of its steps as means over participants, steps and rounds
         since the last record, its figures as they are at the record; NaN at the start.
       jacobian_error, jacobian_off: root mean square error of an entry of the clients' Jacobians, as they state it and
@@ -60,6 +62,7 @@ class Run:
         on to the last round. The records after it repeat the last model, and nothing more is counted.
       live: estimates that stand in for the exact figures, where the clients are no simulation; else None.
       notes: what is odd about what was asked for, in sentences.
+      privacy: with ``privacy=``, the reports that left each client and their epsilon; else None.
       incidents: what clients did wrong, and where the filter dropped much of what they sent, as (round, client, what),
         where they are no simulation.
     """
@@ -100,6 +103,7 @@ class Run:
     stop_reason: tuple[str | None, ...] = ()
     dropped: np.ndarray | None = None
     notes: tuple[str, ...] = ()
+    privacy: Spent | None = None
 
     @property
     def jacobians(self) -> Jacobians | None:
@@ -202,7 +206,8 @@ class Run:
         return figures(self)
 
     def to_pandas(self, rows: str = "records") -> pandas.DataFrame:
-        """One row per seed and record; or, with ``rows="clients"``, per seed and client: what the filter dropped."""
+        """One row per seed and record; or, with ``rows="clients"``, per seed and client: what the filter dropped,
+        and what privacy was spent."""
         import pandas
 
         if checks.one_of("rows", rows, ["records", "clients"]) == "clients":
@@ -226,10 +231,12 @@ class Run:
     def _of_clients(self) -> dict[str, np.ndarray]:
         seeds, clients = len(self.seeds), self.settings["clients"]
         dropped = np.full(seeds * clients, np.nan) if self.dropped is None else self.dropped.ravel()
+        spent = {} if self.privacy is None else {"reports": self.privacy.reports, "epsilon": self.privacy.epsilon}
         return {
             "seed": np.repeat(self.seeds, clients),
             "client": np.tile(np.arange(clients), seeds),
             "dropped": dropped,
+            **{name: np.tile(values, seeds) for name, values in spent.items()},
         }
 
     def plot(self, path: str | os.PathLike[str] | None = None, jacobian: bool = False) -> Any:

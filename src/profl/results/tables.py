@@ -9,6 +9,7 @@ import numpy as np
 
 from profl import html
 from profl.client.filtering import MUCH
+from profl.client.privacy import SEEDED, Spent
 from profl.results import honest, world
 from profl.results.cells import count, number
 from profl.results.record import Run, mean_over_seeds
@@ -62,6 +63,8 @@ def figures(run: Run) -> dict[str, Any]:
     result |= {"seconds": run.seconds, "diverged": int(run.diverged.sum()), "failures": run.failures()}
     result |= {"settled": list(run.settled), "stop_reason": list(run.stop_reason)}
     result["dropped"] = None if run.dropped is None else _over_clients(run.dropped[~run.diverged])
+    if run.privacy is not None:
+        result["privacy"] = {name: np.asarray(part).tolist() for name, part in run.privacy._asdict().items()}
     return result
 
 
@@ -161,11 +164,24 @@ def _live(run: Run) -> list[str]:
     if run.live is None:
         return []
     risk, error = run.live.risk[:, -1].mean(), run.live.jacobian_error[:, -1].mean()
-    lines = [f"the clients' own risk in the end: {number(risk)}"]
+    lines = _privacy(run.privacy) or [f"the clients' own risk in the end: {number(risk)}"]
     if np.isfinite(error):
         lines.append(f"estimated error of an entry of the Jacobian: {number(np.sqrt(error))}")
     lines += [f"{len(run.incidents)} incidents, the last ones:"] if run.incidents else []
     return lines + [f"round {round_}, client {client}: {what}" for round_, client, what in run.incidents[-5:]]
+
+
+def _privacy(spent: Spent | None) -> list[str]:
+    """What was spent of the clients' privacy."""
+    if spent is None:
+        return []
+    worst = int(np.argmax(spent.epsilon))
+    noised = "models and Jacobians" if spent.mechanisms > 1 else "models"
+    lines = [
+        f"privacy: {noised} with noise z = {spent.noise:g}; epsilon {number(spent.epsilon[worst])} at delta "
+        f"{spent.delta:g} after {count(spent.reports[worst])} reports of client {worst}, the most of all clients"
+    ]
+    return lines + (["WARNING: " + SEEDED + "."] if spent.seeded else [])
 
 
 def comparison(runs: Sequence[Run], wide: bool = True) -> list[list[str]]:

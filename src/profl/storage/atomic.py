@@ -10,13 +10,17 @@ from typing import Any
 
 
 class atomic:
-    """``with atomic(path) as temporary``: what is written to ``temporary`` becomes ``path`` only if nothing failed."""
+    """``with atomic(path) as temporary``: what is written to ``temporary`` becomes ``path`` only if nothing failed.
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+    A ``private`` file can be read by its owner alone, and so can a folder that is made for it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], private: bool = False) -> None:
+        self.path, self.private = Path(path), private
 
     def __enter__(self) -> Path:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.parent.parent.mkdir(parents=True, exist_ok=True)
+        self.path.parent.mkdir(mode=0o700 if self.private else 0o777, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{self.path.name}.", suffix=self.path.suffix, dir=self.path.parent)
         os.close(handle)
         self.temporary = Path(name)
@@ -28,7 +32,7 @@ class atomic:
             return
         with open(self.temporary, "rb+") as file:
             os.fsync(file.fileno())
-        os.chmod(self.temporary, 0o666 & ~_umask())
+        os.chmod(self.temporary, 0o600 if self.private else 0o666 & ~_umask())
         os.replace(self.temporary, self.path)
 
 

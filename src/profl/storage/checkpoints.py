@@ -40,10 +40,13 @@ class Checkpoints:
       folder: made where it does not exist.
       fingerprint: what the run is, in words; a checkpoint with other words is refused.
       resume: go on from the newest checkpoint; False refuses a folder that has one.
+      private: for the owner's eyes alone, as where there are states of clients in it.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], fingerprint: dict[str, str], resume: bool = True) -> None:
-        self.folder, self.fingerprint = Path(folder), fingerprint
+    def __init__(
+        self, folder: str | os.PathLike[str], fingerprint: dict[str, str], resume: bool = True, private: bool = False
+    ) -> None:
+        self.folder, self.fingerprint, self.private = Path(folder), fingerprint, private
         if self.folder.exists() and not self.folder.is_dir():
             raise InputError(f"checkpoint must be a folder, got the file {self.folder}")
         if not resume and self.numbers():
@@ -67,7 +70,7 @@ class Checkpoints:
         arrays = {**_arrays("state", state), **_arrays("history", history)}
         meta = {"format": FORMAT, "round": number, "fingerprint": self.fingerprint}
         meta["sha256"] = sha256(sorted(arrays.items()))
-        with atomic(self.path(number)) as temporary, open(temporary, "wb") as file:
+        with atomic(self.path(number), self.private) as temporary, open(temporary, "wb") as file:
             np.savez(file, allow_pickle=False, **arrays, meta=np.array(json.dumps(meta)))
         self.remove(self.numbers()[:-KEEP])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from profl.engines.flower.federation import Federation, from_config
 from profl.engines.flower.memory import Memory
 from profl.engines.flower.nodes import PREFIX
 from profl.engines.ledger import one_row
+from profl.engines.live.protection import discreet
 from profl.engines.live.simulated import SimulatedClient
 from profl.engines.live.turn import local_round
 from profl.engines.live.workers import call, taken
@@ -84,6 +86,13 @@ def work(
         raise InputError("the server runs another problem or other settings than this node")
     if order.client != _number(context, federation):
         raise InputError(f"was asked as client {order.client}, is client {_number(context, federation)}")
+    with discreet(federation.privacy, order.client):
+        return _answer(federation, clients, order, context, folder)
+
+
+def _answer(
+    federation: Federation, clients: Clients, order: wire.Order, context: Context, folder: Folder
+) -> RecordDict:
     settings, population = federation.plan.settings, federation.plan.population
     empty = first_state(settings, population, federation.start, order.client)
     memory = Memory(context.state, folder, order.client, {"token": order.token, "digest": order.digest})
@@ -101,7 +110,7 @@ def work(
     else:
         done = _reported(federation, order, theta, state)
     memory.keep(order.number, done.states, order.base)
-    return wire.write_report(done, order, lost)
+    return wire.write_report(done, order, lost, None if federation.privacy is None else memory.count_report())
 
 
 def _receive(settings: Settings, row: Population, state: Any, theta: Theta, mail: Any) -> tuple[Theta, Any]:
@@ -114,9 +123,10 @@ RECEIVE = compiled(_receive)
 
 def _deployed(federation: Federation, clients: Clients, order: wire.Order, theta: Theta, state: Any) -> Work:
     """R local steps."""
-    deploy = _client(federation, clients, order.client).deploy
+    find = cache(lambda: _client(federation, clients, order.client).deploy)
 
     def ask(theta: Theta, samples: int, step: int, world: Any) -> Any:
+        deploy = find()
         return call(deploy, theta, samples, timeout=federation.timeout, **taken(deploy, step=step, world=world))
 
     plan = federation.plan
@@ -152,14 +162,19 @@ def _number(context: Context, federation: Federation) -> int:
 
 
 def _named_clients(context: Context) -> Clients:
+    """Looked up when a client is asked for: what fails then is the client's own affair."""
     name = context.run_config.get("client")
-    return None if name is None else named(str(name))
+    return None if name is None else lambda number: _numbered(named(str(name)), number)
+
+
+def _numbered(clients: Callable[[int], Any] | Sequence[Any], number: int) -> Any:
+    return clients(number) if callable(clients) else clients[number]
 
 
 def _client(federation: Federation, clients: Clients, number: int) -> Any:
     if clients is None:
         return SimulatedClient(federation.plan, number)
-    return clients(number) if callable(clients) else clients[number]
+    return _numbered(clients, number)
 
 
 def _settings(context: Context) -> Federation:

@@ -16,7 +16,7 @@ from profl.cases import get as get_case
 from profl.client.privacy import Privacy
 from profl.engines.fingerprint import fingerprint
 from profl.engines.ledger import figure_names
-from profl.engines.live.turn import check_privacy
+from profl.engines.live.protection import check_privacy
 from profl.engines.plan import Plan, batch_shape, first_state, make_plan
 from profl.engines.schedule import Schedule, scheduled
 from profl.objects import named

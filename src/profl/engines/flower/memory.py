@@ -5,14 +5,17 @@ The server says after which message to go on, so one that is asked for twice giv
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import jax
+from flwr.app import ConfigRecord
 
 from profl.checks import InputError
 from profl.engines.flower.wire import arrays, tree
+from profl.storage.atomic import atomic
 from profl.storage.checkpoints import Checkpoints
 
 
@@ -23,7 +26,9 @@ class Memory:
         self, state: Any, folder: str | os.PathLike[str] | None, client: int, fingerprint: dict[str, str]
     ) -> None:
         self.records = state  # the context's: a dict of records
-        self.disk = None if folder is None else Checkpoints(Path(folder) / f"client-{client}", fingerprint)
+        place = None if folder is None else Path(folder) / f"client-{client}"
+        self.disk = None if place is None else Checkpoints(place, fingerprint, private=True)
+        self.counter = None if place is None else place / "reports.json"
         self.token = fingerprint["token"]
 
     def recall(self, number: int, like: Any) -> Any:
@@ -51,6 +56,26 @@ class Memory:
         if self.disk is not None:
             self.disk.remove([n for n in self.disk.numbers() if n not in wanted])
             self.disk.save(number, state, ())
+
+    def count_report(self) -> int:
+        """How many reports have left this client in this run, with one more; repeated ones count again."""
+        name = f"reports of {self.token}"
+        known = self.records[name]["count"] if name in self.records else 0
+        count = 1 + max(known, self._on_disk())
+        self.records[name] = ConfigRecord({"count": count})
+        if self.counter is not None:
+            with atomic(self.counter, private=True) as temporary:
+                temporary.write_text(json.dumps({self.token: count}))
+        return count
+
+    def _on_disk(self) -> int:
+        """What the disk remembers of that; 0 where it cannot tell."""
+        if self.counter is None:
+            return 0
+        try:
+            return int(json.loads(self.counter.read_text(encoding="utf-8")).get(self.token, 0))
+        except (OSError, ValueError, TypeError, AttributeError):
+            return 0
 
     def _name(self, number: int) -> str:
         return f"profl {self.token} {number}"

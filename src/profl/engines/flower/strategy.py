@@ -27,6 +27,7 @@ from profl.engines.flower.nodes import Nodes
 from profl.engines.flower.rounds import Turn, begin_round, blank_report, final, next_turn, open_federation, settle_round
 from profl.engines.ledger import closed, watched
 from profl.engines.live.history import REFUSED, Incident, UnderWay, in_order, keep, restore, tell
+from profl.engines.live.protection import Account
 from profl.engines.live.spells import Spell, follow
 from profl.engines.live.train import live_figures
 from profl.engines.plan import describe
@@ -85,6 +86,7 @@ class ProFLStrategy(Strategy):
             fresh = UnderWay(self.ledger)
             self.ledger, _, self.incidents, self.spells = restore(self.saved, federation.schedule.rounds, fresh)
             self.token = self._known_token(self.token)
+        self.account = None if federation.privacy is None else Account(federation.privacy, self.plan, self.saved)
         self._turn: Turn | None = None
         self._sent: list[tuple[Message, wire.Order]] = []
         self._blank = blank_report(federation)
@@ -188,7 +190,9 @@ class ProFLStrategy(Strategy):
         run = make_run(self.federation.world, self.federation.method, trace, describe(self.plan), seconds)
         wired = {"wire_bytes_up": self.bytes_up, "wire_bytes_down": self.bytes_down}
         told = in_order(self.incidents, self.spells)
-        return replace(run, live=live_figures(ledger), incidents=told, settings={**run.settings, **wired})
+        spent = None if self.account is None else self.account.spent()
+        settings = {**run.settings, **wired}
+        return replace(run, live=live_figures(ledger), incidents=told, settings=settings, privacy=spent)
 
     def _read(self, replies: list[Message]) -> dict[int, Work]:
         """The reports that can be used, by client, in the order of the clients; the first reply of a client counts."""
@@ -209,6 +213,8 @@ class ProFLStrategy(Strategy):
             work = self._check(*found[order.client])
             if work is not None:
                 done[order.client] = work
+        if self.account is not None:
+            self.account.hear({client: wire.reports_made(found[client][1].content) for client in done})
         return done
 
     def _check(self, order: wire.Order, reply: Message) -> Work | None:

@@ -19,6 +19,7 @@ from profl.checks import InputError
 from profl.engines.round import Work
 from profl.typing import Theta
 
+MOST_REPORTS = 2**31
 PLAIN = ("client", "round", "turn", "number", "since", "base", "token", "digest")
 
 
@@ -60,7 +61,8 @@ def read_order(record: RecordDict, theta: Theta, mailed: Any) -> Order:
     return Order(found, tree(record["mailed"], mailed, "the mail") if jax.tree.leaves(mailed) else (), **plain)
 
 
-def write_report(work: Work, order: Order, lost: bool) -> RecordDict:
+def write_report(work: Work, order: Order, lost: bool, reports: int | None = None) -> RecordDict:
+    """The report; ``reports``, that left this client with this one, is told where they are accounted for."""
     numbers: dict[str, Any] = {
         "client": order.client,
         "number": order.number,
@@ -68,6 +70,8 @@ def write_report(work: Work, order: Order, lost: bool) -> RecordDict:
         "sound": int(work.sound),
         "lost": int(lost),
     }
+    if reports is not None:
+        numbers["reports"] = reports
     numbers |= {f"info {name}": float(value) for name, value in work.info.items()}
     numbers |= {f"figure {name}": float(value) for name, value in work.figures.items()}
     return RecordDict({"report": MetricRecord(numbers), **_entries(work.reports)})
@@ -109,6 +113,12 @@ def read_report(record: RecordDict, sent: Order, like: Work) -> tuple[Work, bool
         sound=jnp.asarray(bool(stated.get("sound", 0))),
     )
     return work, bool(stated.get("lost", 0))
+
+
+def reports_made(record: RecordDict) -> int:
+    """How many reports the client says have left it; 0 where it says nothing that can be believed."""
+    told = record["report"].get("reports", 0)
+    return told if isinstance(told, int) and 0 <= told < MOST_REPORTS else 0
 
 
 def arrays(values: Any) -> ArrayRecord:

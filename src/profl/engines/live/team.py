@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from profl import checks, trees
-from profl.client.privacy import Privacy
 from profl.engines.ledger import figure_names
 from profl.engines.live.history import Incident
+from profl.engines.live.protection import Account, unmoved
 from profl.engines.live.turn import LeftOut, local_round
 from profl.engines.live.workers import EventLoop, Job, taken, wait_for_all
 from profl.engines.plan import Plan, batch_shape
@@ -23,8 +23,9 @@ from profl.typing import Theta
 class Team:
     """The clients of one run."""
 
-    def __init__(self, clients: Sequence[Any], plan: Plan, timeout: float, privacy: Privacy | None) -> None:
-        self.clients, self.plan, self.timeout, self.privacy = clients, plan, timeout, privacy
+    def __init__(self, clients: Sequence[Any], plan: Plan, timeout: float, account: Account | None) -> None:
+        self.clients, self.plan, self.timeout, self.account = clients, plan, timeout, account
+        self.privacy = None if account is None else account.privacy
         theta = trees.take(plan.models, 0)
         self.like = batch_shape(plan.settings, plan.population, theta, plan.settings.samples)
         self.figures = figure_names(plan)
@@ -35,6 +36,8 @@ class Team:
     def work(self, round_: int, asked: Asked, theta: Theta) -> dict[int, Work]:
         """What those came to who could be asked and answered in time."""
         begun = {}
+        if self.account is not None:
+            self.account.charge(np.asarray(asked.clients).tolist())
         for slot, client in enumerate(np.asarray(asked.clients).tolist()):
             busy = self.jobs.get(client)
             if client in begun:
@@ -50,13 +53,28 @@ class Team:
                 self.incidents.append((client, f"took longer than {self.timeout:g} s for a deployment"))
             elif job_.error is not None:
                 self.incidents.append((client, _what_went_wrong(job_.error)))
-        return {client: job_.result for client, job_ in begun.items() if job_.result is not None}
+        done = {client: job_.result for client, job_ in begun.items() if job_.result is not None}
+        return done if self.privacy is None else done | self._silent(round_, asked, theta, done)
 
     def take_incidents(self, round_: int) -> tuple[Incident, ...]:
         """What happened since the last call."""
         found = tuple((round_, client, what) for client, what in self.incidents)
         self.incidents.clear()
         return found
+
+    def _silent(self, round_: int, asked: Asked, theta: Theta, done: dict[int, Work]) -> dict[int, Work]:
+        """With privacy nobody learns who has nothing to report."""
+        assert self.privacy is not None
+        why, self.incidents = dict(self.incidents), []
+        silent = {
+            client: trees.take(asked.states, slot)
+            for slot, client in enumerate(np.asarray(asked.clients).tolist())
+            if client not in done
+        }
+        return {
+            client: unmoved(self.privacy, self.plan, theta, state, client, round_, why.get(client, "nothing came"))
+            for client, state in silent.items()
+        }
 
     def close(self) -> None:
         self.loop.close()

@@ -25,9 +25,9 @@ from profl.engines.fingerprint import fingerprint
 from profl.engines.ledger import Ledger, blank, closed, open_ledger, run_round, watched
 from profl.engines.live.guard import guarded
 from profl.engines.live.history import UnderWay, in_order, keep, refusals, restore, tell
+from profl.engines.live.protection import Account, check_privacy
 from profl.engines.live.spells import follow
 from profl.engines.live.team import Team
-from profl.engines.live.turn import check_privacy
 from profl.engines.plan import Plan, describe, make_plan
 from profl.engines.schedule import Schedule, scheduled
 from profl.engines.tally import BAND
@@ -85,10 +85,12 @@ def train(
         run stops with ``profl.TooFewReports``, which holds what was done.
       guard: the run stops with ``profl.DivergedError`` when the estimated risk has risen, three rounds in a row, by
         more than ``guard`` times its scale in the first round.
-      privacy: clip and noise every report at its client (``profl.Privacy``).
+      privacy: clip and noise every report at its client (``profl.Privacy``); nothing else about its data leaves it,
+        and ``run.privacy`` states what was spent.
       report: called with one sentence per incident, such as ``print``; they are also in ``run.incidents``.
       progress: show a progress bar on a terminal.
-      checkpoint: a folder; after every round all that the next one needs is written there.
+      checkpoint: a folder; after every round all that the next one needs is written there, the clients' states, as
+        they are, among it: only its owner can read it.
       resume: go on from the newest checkpoint in that folder.
       callbacks: called with every record (``profl.Record``); what returns something true ends the run. Ready ones are
         in ``profl.tracking``.
@@ -119,11 +121,13 @@ def train(
     live = UnderWay(open_ledger(plan, trees.take(plan.models, 0)))
     saved = None
     if checkpoint is not None:
-        saved = Checkpoints(checkpoint, fingerprint("train", world, plan) | {"privacy": repr(privacy)}, resume)
+        words = fingerprint("train", world, plan) | {"privacy": repr(privacy)}
+        saved = Checkpoints(checkpoint, words, resume, private=True)  # the clients' states are in it
         live = restore(saved, rounds, live)
     watch = Watch(world, method, describe(plan), callbacks)
-    team = Team(clients, plan, timeout, privacy)
-    finish, nobody = partial(_finish, world, plan, started), cache(partial(blank, plan))
+    account = None if privacy is None else Account(privacy, plan, saved)
+    team = Team(clients, plan, timeout, account)
+    finish, nobody = partial(_finish, world, plan, started, account), cache(partial(blank, plan))
     try:
         with progress_bar(f"{method.name} on {world.name}", rounds, progress) as advance:
             advance(live.ledger.round)
@@ -177,12 +181,14 @@ def _check_clients(clients: Sequence[Client]) -> Sequence[Client]:
     return found
 
 
-def _finish(problem: Problem, plan: Plan, started: float, live: UnderWay) -> Run:
+def _finish(problem: Problem, plan: Plan, started: float, account: Account | None, live: UnderWay) -> Run:
+    """With privacy, what clients had at the end stays with them."""
     ledger = closed(plan.settings, live.ledger)
-    trace: Any = ledger.trace(plan, ledger.at_the_end(plan))
+    trace: Any = ledger.trace(plan, ledger.at_the_end(plan) if account is None else None)
     trace = jax.tree.map(lambda leaf: np.asarray(leaf)[None], trace)
     run = make_run(problem, plan.settings.method, trace, describe(plan), time.perf_counter() - started)
-    return replace(run, live=live_figures(ledger), incidents=in_order(live.incidents, live.spells))
+    spent = None if account is None else account.spent()
+    return replace(run, live=live_figures(ledger), incidents=in_order(live.incidents, live.spells), privacy=spent)
 
 
 def _why_stopped(plan: Plan, live: UnderWay) -> str:

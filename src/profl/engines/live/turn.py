@@ -6,18 +6,20 @@ The same step as in every engine, with the same keys. ``train`` and Flower use i
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from profl import checks, trees
+from profl import trees
 from profl.algorithms.method import Arrival
 from profl.client.privacy import Privacy
 from profl.engines import step
-from profl.engines.ledger import blank, one_row
+from profl.engines.ledger import one_row
 from profl.engines.live import batches
+from profl.engines.live.protection import private_round
 from profl.engines.plan import Plan, compiled
 from profl.engines.round import Work
 from profl.engines.step import samples_wanted
@@ -48,8 +50,23 @@ def local_round(
     Raises ``InputError`` where a batch cannot be used, and ``LeftOut`` where there is none or nothing may be deployed.
 
     ``like`` has the structure, shapes and dtypes of a batch (``plan.batch_shape``), ``figures`` are the names of the
-    method's (``ledger.figure_names``).
+    method's (``ledger.figure_names``). With ``privacy`` there is always a report.
     """
+    work = partial(_steps, plan, like, figures, root, round_, client, theta, state, ask)
+    return work() if privacy is None else private_round(privacy, plan, theta, state, client, round_, work)
+
+
+def _steps(
+    plan: Plan,
+    like: Batch,
+    figures: tuple[str, ...],
+    root: Key,
+    round_: int,
+    client: int,
+    theta: Theta,
+    state: Any,
+    ask: Ask,
+) -> Work:
     settings = plan.settings
     row = trees.take(plan.population, client)
     wanted = int(samples_wanted(settings, row, state))
@@ -66,45 +83,7 @@ def local_round(
         last = jnp.asarray(r == settings.local_steps - 1)
         now = _use(settings, row, key, now, Arrival(batch, weights, deployed, last))
         drawn += count
-    work = one_row(settings, row, now, drawn, figures)
-    return work if privacy is None else protected(privacy, theta, work, wanted * settings.local_steps, client, round_)
-
-
-PROTECTED = {"theta", "jacobian", "jacobian_error"}
-
-
-def check_privacy(plan: Plan, privacy: Privacy | None) -> None:
-    """Refuse a method that reports what ``privacy`` has no way to protect, or more often than it accounts for."""
-    method = plan.settings.method
-    if privacy is None:
-        return
-    other = sorted(set(blank(plan).reports) - PROTECTED)
-    if method.exchanges or other:
-        more = f"reports {', '.join(other)}" if other else "exchanges more than that"
-        raise checks.InputError(
-            f"privacy protects a model and a Jacobian once a round; {method.name} {more}: use pfl, pofl or profl"
-        )
-
-
-def protected(privacy: Privacy, sent: Theta, work: Work, samples: int, client: int, round_: int) -> Work:
-    """What may leave the client: the noised model and Jacobian, and no other number that depends on its data."""
-    number = round_ * 2**20 + client
-    reports = {"theta": privacy.model(sent, work.reports["theta"], number)}
-    if "jacobian" in work.reports:
-        unknown = jnp.full_like(work.reports["jacobian_error"], UNKNOWN)
-        reports |= {"jacobian": privacy.jacobian(work.reports["jacobian"], number), "jacobian_error": unknown}
-    nothing = {name: jnp.asarray(jnp.nan if name == "kept" else 0.0) for name in work.info}
-    unknown_figures = {name: jnp.full((), jnp.nan) for name in work.figures}
-    return work._replace(
-        reports=reports,
-        regret=jnp.full((), jnp.nan),
-        info=nothing,
-        figures=unknown_figures,
-        samples=jnp.int32(samples),
-    )
-
-
-UNKNOWN = -1.0  # an error that a client does not state: no error is negative
+    return one_row(settings, row, now, drawn, figures)
 
 
 def _read(answer: Any, like: Batch, deployed: Theta, family: Family) -> tuple[Batch, Theta]:
