@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from profl import trees
+from profl import checks, trees
 from profl.algorithms.method import Arrival
 from profl.client.privacy import Privacy
 from profl.engines import step
