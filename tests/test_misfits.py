@@ -173,9 +173,9 @@ def test_labels_of_live_batches_are_looked_at():
     like = {"x": np.zeros((1, 1), np.float32), "y": np.zeros(1, np.int32)}
     for y in (np.array([0, 1, 0, 1]), np.array([0.0, 1.0, 0.0, 1.0])):
         answer = {"x": np.ones((4, 1)), "y": y}
-        assert turn._read(answer, like, None, profl.ClassMeans())[0]["y"].tolist() == [0, 1, 0, 1]
+        assert turn._read(answer, like, None, profl.ClassMeans(), 4)[0]["y"].tolist() == [0, 1, 0, 1]
     with pytest.raises(profl.InputError, match=r"must be 0 or 1, got -1, 1: use \(y \+ 1\) // 2"):
-        turn._read({"x": np.ones((4, 1)), "y": np.array([-1, 1, -1, 1])}, like, None, profl.ClassMeans())
+        turn._read({"x": np.ones((4, 1)), "y": np.array([-1, 1, -1, 1])}, like, None, profl.ClassMeans(), 4)
     check_labels(profl.ClassMeans(3), np.array([0, 2]))
     check_labels(profl.GaussianMean(), None)
     fractions = profl.LiveProblem("loans", pair_loss, profl.ClassMeans(), {"x": np.zeros(1), "y": 0.0}, np.ones(1))

@@ -8,6 +8,7 @@ wrap a simulated reaction give ``simulate``'s trajectory.
 
 from __future__ import annotations
 
+import inspect
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -166,15 +167,23 @@ def live_figures(ledger: Ledger) -> Live:
 
 
 def _check_clients(clients: Sequence[Client]) -> Sequence[Client]:
+    """Refuse what has no ``deploy``; a property is not looked at, it may hang: that is left to a round."""
     found = list(clients)
     if not found:
         raise checks.InputError("clients must hold at least one client, got none")
     for number, client in enumerate(found):
-        if not callable(getattr(client, "deploy", None)):
+        known = inspect.getattr_static(client, "deploy", None)
+        made = _makes_attributes(type(client)) if known is None else hasattr(type(known), "__get__")
+        if not made and not callable(known):
             raise checks.InputError(
-                f"clients[{number}] must have a method deploy(theta, samples) -> batch, got {client!r}"
+                f"clients[{number}] must have a method deploy(theta, samples) -> batch, got a {type(client).__name__}"
             )
     return found
+
+
+def _makes_attributes(kind: type) -> bool:
+    """Whether objects of a class may have attributes that cannot be seen from outside."""
+    return hasattr(kind, "__getattr__") or kind.__getattribute__ is not object.__getattribute__
 
 
 def _finish(problem: Problem, plan: Plan, started: float, live: UnderWay) -> Run:

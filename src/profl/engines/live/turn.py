@@ -6,7 +6,8 @@ The same step as in every engine, with the same keys. ``train`` and Flower use i
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from profl.client.privacy import Privacy
 from profl.engines import step
 from profl.engines.ledger import blank, one_row
 from profl.engines.live import batches
+from profl.engines.live.workers import Silent
 from profl.engines.plan import Plan, compiled
 from profl.engines.round import Work
 from profl.engines.step import samples_wanted
@@ -26,9 +28,19 @@ from profl.problem.misfits import check_labels
 from profl.problem.reaction import Reaction
 from profl.typing import Batch, Key, Theta
 
-Ask = Callable[[Theta, int, int, Any], Any]
-"""``ask(deployed, samples, step, world)``: what came in, as the client gave it; ``world`` is the state of simulated
-people, which others do not need."""
+
+class Arrived(NamedTuple):
+    """What a deployment brought in."""
+
+    batch: Batch
+    deployed: Theta  # the model that brought it in
+    missing: int  # rows that were left out
+
+
+Read = Callable[[Any], Arrived]
+Ask = Callable[[Read, Theta, int, int, Any], Arrived]
+"""``ask(read, deployed, samples, step, world)``: what ``read`` makes of the client's answer. Both run code of the
+client's, so both belong inside its time limit. ``world`` is the state of simulated people, which others do not need."""
 
 
 def local_round(
@@ -56,8 +68,8 @@ def local_round(
         key = _key(settings, root, client, round_, r)
         deployed, now = _deploy(settings, row, key, now)
         number = round_ * settings.local_steps + r
-        answer = ask(jax.tree.map(np.array, deployed), wanted, number, now.state.world)
-        batch, deployed = _read(answer, like, deployed, settings.functions.family)
+        read = partial(_read, like=like, deployed=deployed, family=settings.functions.family, asked=wanted)
+        batch, deployed, _ = ask(read, jax.tree.map(np.array, deployed), wanted, number, now.state.world)
         count = batches.rows(batch)
         batch = batches.pad(batch, settings.size(wanted))
         weights = Reaction().weights(row.clients, batches.rows(batch), jnp.int32(count))
@@ -105,25 +117,20 @@ def protected(privacy: Privacy, sent: Theta, work: Work, samples: int, client: i
 UNKNOWN = -1.0  # an error that a client does not state: no error is negative
 
 
-def _read(answer: Any, like: Batch, deployed: Theta, family: Family) -> tuple[Batch, Theta]:
-    """The batch, and the model that brought it in."""
+def _read(answer: Any, like: Batch, deployed: Theta, family: Family, asked: int) -> Arrived:
+    """The batch, and the model that brought it in; raises ``InputError`` or ``Silent``."""
     if isinstance(answer, batches.Delayed):
-        return _nonempty(answer.batch, like, family), trees.cast(answer.deployed)
-    return _nonempty(answer, like, family), deployed
-
-
-def _nonempty(answer: Any, like: Batch, family: Family) -> Batch:
+        answer, said = answer
+        checks.same_structure("the model of a Delayed batch", said, deployed)
+        checks.finite_tree("the model of a Delayed batch", said)
+        deployed = trees.cast(jax.tree.map(np.array, said))
     if answer is None:
         raise Silent("sent nothing")
-    batch = batches.read(answer, like)
+    batch, missing = batches.read(answer, like, asked)
     if batches.rows(batch) == 0:
-        raise Silent("sent an empty batch")
+        raise Silent(f"sent nothing: all {missing} rows have missing values" if missing else "sent an empty batch")
     check_labels(family, family.labels(batch))
-    return batch
-
-
-class Silent(ValueError):
-    """A client that has no data to send."""
+    return Arrived(batch, deployed, missing)
 
 
 _key = compiled(step.step_key)
