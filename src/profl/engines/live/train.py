@@ -72,20 +72,20 @@ def train(
 
     A client has ``deploy(theta, samples) -> batch``: it puts theta (a pytree of numpy arrays) to use, waits, and
     returns what came in as a numpy array, a pandas frame or a pytree of arrays. The batch may have fewer rows than
-    asked for, or more. ``deploy`` may be a coroutine; where it takes an argument ``step``, that is the number of the
-    deployment, which is the same again when a round is repeated after a crash. A batch that an earlier deployment
-    brought in is returned as ``profl.Delayed(batch, deployed)``.
+    asked for, or up to 64 times as many. ``deploy`` may be a coroutine; where it takes an argument ``step``, that is
+    the number of the deployment, which is the same again when a round is repeated after a crash. A batch that an
+    earlier deployment brought in is returned as ``profl.Delayed(batch, deployed)``.
 
     Args:
       clients: client i has weight ``problem.weights[i]``.
       problem: a ``LiveProblem``; or a ``Problem``, whose exact answers are then measured as well.
       rounds, local_steps, samples, seed, participation, scheme, record_every, initial, attack, hostile, min_reports,
         stop: see ``profl.Schedule``; an attack is simulated on what the clients named ``hostile`` report.
-      timeout: seconds that one deployment may take.
+      timeout: seconds that one deployment may take, reading what it brought in included.
       patience: after so many rounds in a row with fewer than ``min_reports`` usable reports, which change nothing, the
         run stops with ``profl.TooFewReports``, which holds what was done.
-      guard: the run stops with ``profl.DivergedError`` when the estimated risk has risen, three rounds in a row, by
-        more than ``guard`` times its scale in the first round.
+      guard: the run stops with ``profl.DivergedError`` when the estimated risk, the median of the clients', has risen,
+        three rounds in a row, by more than ``guard`` times its scale in the first round.
       privacy: clip and noise every report at its client (``profl.Privacy``).
       report: called with one sentence per incident, such as ``print``; they are also in ``run.incidents``.
       progress: show a progress bar on a terminal.
