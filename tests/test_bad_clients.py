@@ -199,7 +199,7 @@ def test_pandas_that_knows_na():
     frame = pandas.DataFrame({"y": pandas.array([0, None, 1], "Int64"), "age": [1.0, 2.0, 3.0]})
     found, missing = batches.read(frame, like, 3)
     assert (found["x"].tolist(), found["y"].tolist(), missing) == ([[1.0], [3.0]], [0, 1], 1)
-    for column, word in (([1.0, np.nan, 3.0], "NaN or Inf in 1 of 2"), (["1", "2", "3"], "got '1', a str")):
+    for column, word in (([1.0, 3.0, np.nan], "NaN or Inf in 1 of 2"), (["1", "2", "3"], "got '1', a str")):
         with pytest.raises(profl.InputError, match=word):
             batches.read(frame.assign(age=np.array(column, object)), like, 3)
     with pytest.raises(profl.InputError, match="different names"):
@@ -268,9 +268,7 @@ def test_one_client_cannot_hide_that_a_run_diverges():
         )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "deploy", [print, dict.get, lambda *given, **named: None, lambda theta, samples, step, /: None]
-)
+@pytest.mark.parametrize("deploy", [print, dict.get, lambda *a, **named: None, lambda theta, samples, step, /: None])
 def test_whatever_deploy_says_of_itself(deploy):
     from profl.engines.live.workers import taken
 

@@ -47,10 +47,8 @@ STATED = (*BAND, MIDDLE)
 def empty_tally(info: tuple[str, ...], figures: tuple[str, ...] = (), middle: bool = False) -> Tally:
     zero, unknown = jnp.zeros((), jnp.int32), jnp.full((), jnp.nan)
     none = Count(zero, zero)
-    sums, latest = (
-        dict.fromkeys(info, jnp.zeros(())),
-        dict.fromkeys((*info, *figures, *(STATED if middle else BAND)), unknown),
-    )
+    names = (*info, *figures, *(STATED if middle else BAND))
+    sums, latest = dict.fromkeys(info, jnp.zeros(())), dict.fromkeys(names, unknown)
     return Tally(jnp.zeros(()), none, none, zero, zero, zero - 1, zero - 1, sums, latest)
 
 
