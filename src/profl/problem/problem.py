@@ -87,7 +87,7 @@ class Problem:
       clients: a pytree whose leaves have one row per client, or a list of dicts, one per client.
       initial: ``initial(key) -> theta``, or the model to start from.
       project: onto the model space.
-      weights: alpha_i; equal by default.
+      weights: alpha_i; equal by default. A client of weight 0 takes part, and its model counts for nothing.
       signal: what the data react to, a vector made from theta; theta itself by default.
       push: ``push(z, deployed, theta)``, where a sample z that came in under ``deployed`` would lie under ``theta``, if
         that is known; or a ``Push``, with parameters that clients estimate. See ``profl.problem.push``.
