@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +10,8 @@ import pytest
 
 import profl
 from profl import random
+from profl.server.participation import choose
+from tests.killed import CASE as SHOPS
 
 CASE = profl.cases.pricing(clients=2, goods=2)
 
@@ -140,6 +142,42 @@ class Crooked(profl.GaussianMean):
 def test_a_problem_that_does_not_fit_together_is_refused(changes, message):
     with pytest.raises(profl.InputError, match=message):
         own_problem(**changes)
+
+
+@pytest.mark.parametrize("engine", ["fast", pytest.param("debug", marks=pytest.mark.slow), "train", "flower"])
+def test_a_round_of_clients_without_weight_changes_nothing(engine):
+    """Only client 1 has weight: where it is not asked the model stays, in every engine; else it is client 1's alone."""
+    case, method = replace(SHOPS, weights=[0.0, 1.0, 0.0, 0.0]), profl.pfl()
+    settings = {"rounds": 8, "local_steps": 2, "samples": 20, "participation": 0.5}
+    clients = profl.simulated_clients(case, method, samples=20)
+    if engine in ("fast", "debug"):
+        run = profl.simulate(case, method, seeds=0, engine=engine, progress=False, **settings)
+    elif engine == "train":
+        run = profl.train(clients, method, case, patience=9, progress=False, **settings)
+    else:
+        flower = pytest.importorskip("profl.engines.flower")
+        federation = flower.Federation(case, method, 4, **settings)
+        strategy = flower.ProFLStrategy(federation, wait=1.0, patience=9)
+        run = strategy.run(flower.InProcessGrid(flower.make_client_app(federation, clients), 4))
+    moved = np.any(np.diff(run.theta[0], axis=0) != 0, axis=1)
+    root = random.seed_key(0)
+    asked = [choose(random.participation_key(root, i), "uniform", 2, case.weights)[0].tolist() for i in range(8)]
+    assert moved.tolist() == [1 in clients for clients in asked]
+    assert 0 < moved.sum() < 8
+    assert np.isfinite(run.theta).all()
+    assert not run.refused[0, -1]
+    assert not run.incidents
+
+
+def test_a_client_with_all_the_weight_that_is_away():
+    class Away:
+        def deploy(self, theta, samples, step):
+            return None
+
+    case = replace(SHOPS, weights=[0.0, 1.0, 0.0, 0.0])
+    clients = profl.simulated_clients(case, profl.pfl(), samples=20)
+    with pytest.raises(profl.TooFewReports, match="client 1 sent nothing"):
+        profl.train([clients[0], Away(), *clients[2:]], profl.pfl(), case, rounds=9, samples=20, progress=False)
 
 
 def test_numerical_answers_for_shares_need_f():

@@ -16,6 +16,7 @@ from profl.engines.live import turn
 from profl.engines.schedule import Schedule
 from profl.problem import trial
 from profl.problem.misfits import check_labels
+from tests.killed import CASE as SHOPS
 
 RNG = np.random.default_rng(0)
 
@@ -70,6 +71,38 @@ class Missing(profl.GaussianMean):
         return z["x"] - f
 
 
+class Plain(profl.Family):
+    """No dataclass."""
+
+    group_count = 2
+
+
+class OwnHash(profl.GaussianMean):
+    """Has a hash, and no answer to whether two of them are equal."""
+
+    def __init__(self, middle):
+        object.__setattr__(self, "middle", middle)
+
+    def __hash__(self):
+        return 1
+
+    def __eq__(self, other):
+        return self.middle == getattr(other, "middle", None)
+
+
+@dataclass(frozen=True)
+class HiddenArray(profl.GaussianMean):
+    middle: np.ndarray = None
+
+    def __hash__(self):
+        return 1
+
+
+class NoHash(profl.GaussianMean):
+    def __hash__(self):
+        raise RuntimeError("not today")
+
+
 MISFITS = {
     # the family
     "gaussian for pairs": ({"reaction": pairs, "loss": pair_loss}, "GaussianMean takes an array of shape (n, p)",
@@ -87,6 +120,9 @@ MISFITS = {
     "a number": ({"family": 3}, "family must be one of", "got 3"),
     "thawed family": ({"family": Thawed()}, "family must be hashable", "Thawed", "@dataclass(frozen=True)"),
     "array in family": ({"family": profl.GaussianMean(np.ones(1))}, "family must be hashable", "tuples in place"),
+    "array compared": ({"family": HiddenArray(middle=np.ones(2))}, "must be comparable", "compare arrays, middle"),
+    "compared to arrays": ({"family": OwnHash(np.ones(2))}, "must be comparable", "compare to ndarray, not to True"),
+    "hash fails": ({"family": NoHash()}, "family must be hashable", "not today"),
     "error in log_prob": ({"family": Missing()}, "family.log_prob(z, f) raised"),
     # labels
     "float labels": (labelled(lambda key, n: jnp.ones(n)), "'y' (n,) float32", "whole numbers", "astype"),
@@ -162,22 +198,53 @@ def test_other_forms_are_accepted():
 
 
 def test_seeds_may_be_numpy_integers():
-    for seeds in (3, np.int64(3), np.array(3), [np.int32(3)], np.array([3])):
-        assert Schedule(rounds=1, seeds=seeds).seeds == (3,)
-    for seeds, word in ((1.5, "got 1.5"), ("12", "got '12'"), (True, "got True"), (None, "got None")):
+    for seeds in (3, np.int64(3), np.array(3), [np.int32(3)], np.array([3]), jnp.int32(3), jnp.array([3])):
+        found = Schedule(rounds=1, seeds=seeds).seeds
+        assert found == (3,)
+        assert type(found[0]) is int  # which JSON knows
+    for seeds, word in (
+        (1.5, "got 1.5"),
+        (np.array([1.5]), "got 1.5"),
+        (np.array([[1]]), r"got \[1\]"),
+        ("12", "got '12'"),
+        (True, "got True"),
+        (None, "got None"),
+    ):
         with pytest.raises(profl.InputError, match=word):
             Schedule(rounds=1, seeds=seeds)
+
+
+def test_seeds_of_numpy_give_the_same_run_everywhere():
+    method, short = profl.pfl(), {"rounds": 2, "local_steps": 2, "samples": 20}
+    made = [profl.cases.pricing(clients=2, goods=2, spread="uniform", seed=seed) for seed in (3, np.int64(3))]
+    np.testing.assert_array_equal(*(case.clients["gamma"] for case in made))
+    seeds = (3, np.int64(3))
+    runs = [profl.simulate(SHOPS, method, seeds=seed, progress=False, **short) for seed in (3, np.array([3]))]
+    runs += profl.compare(SHOPS, [method], seeds=np.arange(3, 4), progress=False, **short)
+    for seed in seeds:
+        clients = profl.simulated_clients(SHOPS, method, samples=20, seed=seed)
+        runs.append(profl.train(clients, method, SHOPS, seed=seed, progress=False, **short))
+    for run in runs[1:]:
+        np.testing.assert_allclose(run.theta, runs[0].theta, atol=1e-6)
+        assert run.seeds == (3,)
+    flower = pytest.importorskip("profl.engines.flower")
+    made = [flower.Federation(SHOPS, method, 4, seed=seed, **short) for seed in seeds]
+    assert made[0].digest == made[1].digest
 
 
 def test_labels_of_live_batches_are_looked_at():
     like = {"x": np.zeros((1, 1), np.float32), "y": np.zeros(1, np.int32)}
     for y in (np.array([0, 1, 0, 1]), np.array([0.0, 1.0, 0.0, 1.0])):
         answer = {"x": np.ones((4, 1)), "y": y}
-        assert turn._read(answer, like, None, profl.ClassMeans())[0]["y"].tolist() == [0, 1, 0, 1]
+        assert turn._read(answer, like, None, profl.ClassMeans(), 4)[0]["y"].tolist() == [0, 1, 0, 1]
     with pytest.raises(profl.InputError, match=r"must be 0 or 1, got -1, 1: use \(y \+ 1\) // 2"):
-        turn._read({"x": np.ones((4, 1)), "y": np.array([-1, 1, -1, 1])}, like, None, profl.ClassMeans())
+        turn._read({"x": np.ones((4, 1)), "y": np.array([-1, 1, -1, 1])}, like, None, profl.ClassMeans(), 4)
     check_labels(profl.ClassMeans(3), np.array([0, 2]))
     check_labels(profl.GaussianMean(), None)
+    with pytest.raises(profl.InputError, match=r"must be 0 or 1, got 0\.0, 0\.5"):
+        check_labels(profl.ClassMeans(2), np.array([0.0, 0.5]))
+    with pytest.raises(profl.InputError, match=r"the labels of Plain\(group_count=2\) must be 0 or 1, got 7"):
+        check_labels(Plain(), np.array([7]))
     fractions = profl.LiveProblem("loans", pair_loss, profl.ClassMeans(), {"x": np.zeros(1), "y": 0.0}, np.ones(1))
     with pytest.raises(profl.InputError, match="whole numbers"):
         fractions.problem(2)

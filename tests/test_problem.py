@@ -11,6 +11,7 @@ import pytest
 
 import profl
 from profl import random, trees
+from profl.problem import problem as problem_module
 from tests.problems import CASES, cross_pricing
 
 slow = pytest.mark.slow
@@ -200,3 +201,51 @@ def test_accuracy_of_strategic_classification_agrees_with_samples():
 
     measured = float(jnp.mean(jax.jit(jax.vmap(right))(jnp.arange(2), clients)))
     assert problem.accuracy(theta) == pytest.approx(measured, abs=4 * 0.5 / np.sqrt(200_000))
+
+
+def wavy(theta, z):
+    """Valleys at 3 pi, pi and -pi, each deeper than the one before."""
+    return jnp.sum(jnp.cos(theta) + 0.1 * theta) + 0.01 * jnp.sum(z)
+
+
+def drawn(key, theta, client, n):
+    return client["a"] + 0.0 * theta + random.normal(key, n, 1)
+
+
+def waves(**changes):
+    parts = {
+        "name": "waves",
+        "loss": wavy,
+        "family": profl.GaussianMean(),
+        "reaction": drawn,
+        "clients": {"a": np.zeros(3)},
+        "initial": np.array([8.0]),
+        "project": profl.Box(-4.0, 12.0),
+    }
+    return profl.Problem(**{**parts, **changes})
+
+
+def test_the_best_of_several_valleys_is_found():
+    """cos(x) + x / 10 is least at -pi - arcsin(0.1) in [-4, 12]; the problem starts in the valley at 3 pi."""
+    problem = waves().solve(500)
+    np.testing.assert_allclose(problem.optimum, [-np.pi - np.arcsin(0.1)], atol=1e-6)
+    np.testing.assert_allclose(problem.stable, [3 * np.pi - np.arcsin(0.1)], atol=1e-6)
+
+
+def test_clients_without_a_risk_are_named():
+    bad = waves(clients={"a": np.array([0.0, np.nan, 0.0, np.inf])}).solve(500)
+    with pytest.raises(profl.InputError, match=r"risk of client 1, 3 \(2 of 4\) is NaN or Inf.*clients\['a'\]"):
+        _ = bad.optimum
+
+
+def test_a_run_below_the_stated_optimum_says_so(monkeypatch):
+    """The search is made to miss the best valley, which the run then starts in: 0.628 below, 2 pi / 10."""
+    monkeypatch.setattr(problem_module.fits, "asked", lambda reaction: False)
+    problem = waves().solve(500)
+    short = {"rounds": 2, "local_steps": 1, "samples": 20, "seeds": [0], "progress": False}
+    run = profl.simulate(problem, profl.pfl(), initial=np.array([3.0]), **short)
+    assert "WARNING: the risk fell to 0.62" in run.summary()
+    assert "a local one" in run.notes[0]
+    other = profl.simulate(problem, profl.pfl(), **short)
+    assert not other.notes
+    assert problem.risk_error(problem.optimum) == pytest.approx(0.01 / np.sqrt(3 * 500), rel=0.1)

@@ -118,7 +118,10 @@ def client_weights(weights: Any, clients: int) -> np.ndarray:
     """The weights alpha_i: None gives equal ones; otherwise they must be non-negative and sum to one."""
     if weights is None:
         return np.full(clients, 1.0 / clients)
-    array = np.asarray(weights, dtype=float)
+    try:
+        array = np.asarray(weights, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"weights must hold one number per client, got {words(repr(weights))}") from error
     if array.shape != (clients,):
         raise InputError(f"weights must hold one number per client ({clients}), got shape {array.shape}")
     if not np.all(np.isfinite(array)) or np.any(array < 0):

@@ -21,7 +21,7 @@ from profl.engines.dropped import mean_share
 from profl.engines.plan import Plan, Population, Settings, compiled, first_state, outlook
 from profl.engines.round import CLOSE, Asked, Carry, Work, ask, begin, final, sound
 from profl.engines.step import Progress, client_view, start
-from profl.engines.tally import BAND, Tally, empty_tally, no_more, on_host
+from profl.engines.tally import STATED, Tally, empty_tally, no_more, on_host
 from profl.results.measure import Trace
 from profl.results.watching import Watch
 from profl.typing import Array, Key, Theta
@@ -59,7 +59,7 @@ class Ledger(NamedTuple):
         """What was recorded; ``last`` is what clients had at the end (``at_the_end``)."""
         models, expected = _stack(self.records)
         tally = _stack(self.tallies)
-        others = (*plan.settings.method.info, *BAND)
+        others = (*plan.settings.method.info, *STATED)
         figures = {name: tally.latest[name] for name in tally.latest if name not in others}
         ends = np.asarray(self.carry.stopped), np.asarray(self.carry.why)
         dropped = None if self.carry.dropped is None else mean_share(self.carry.dropped)
@@ -80,7 +80,7 @@ def open_ledger(plan: Plan, theta: Theta, states: Any = None) -> Ledger:
     carry = BEGIN(plan.settings, plan.population, theta)
     if states is not None:
         carry = carry._replace(states=states)
-    nothing = empty_tally(plan.settings.method.info, figure_names(plan))
+    nothing = empty_tally(plan.settings.method.info, figure_names(plan), middle=True)
     shapes = jax.eval_shape(partial(outlook, plan.settings), carry.server)
     expected = jax.tree.map(lambda figure: np.full(figure.shape, np.nan, figure.dtype), shapes)
     return Ledger(0, carry, nothing, [(jax.tree.map(np.asarray, theta), expected)], [])
@@ -130,8 +130,8 @@ def record(settings: Settings, ledger: Ledger) -> Ledger:
 def _recorded(settings: Settings, ledger: Ledger) -> Ledger:
     model = jax.tree.map(np.asarray, (ledger.carry.theta, OUTLOOK(settings, ledger.carry.server)))
     tally = on_host(ledger.since)
-    figures = tuple(name for name in ledger.since.latest if name not in (*ledger.since.info, *BAND))
-    nothing = empty_tally(tuple(ledger.since.info), figures)
+    figures = tuple(name for name in ledger.since.latest if name not in (*ledger.since.info, *STATED))
+    nothing = empty_tally(tuple(ledger.since.info), figures, middle=True)
     return ledger._replace(records=[*ledger.records, model], tallies=[*ledger.tallies, tally], since=nothing)
 
 

@@ -108,6 +108,7 @@ def make_plan(problem: Problem, method: Method, schedule: Schedule, prng: str = 
         raise checks.InputError(
             f"min_reports must be at most {asked}, the clients that a round asks, got {schedule.min_reports}"
         )
+    weightless = schedule.min_reports == 0 and bool(np.any(world.weights == 0))
     settings = Settings(
         functions=world.functions,
         method=method,
@@ -119,8 +120,10 @@ def make_plan(problem: Problem, method: Method, schedule: Schedule, prng: str = 
         clients=world.count,
         slots=asked,
         attack=None if schedule.attack is None else attacks.get(schedule.attack),
-        min_reports=schedule.min_reports,
-        patience=patience,
+        # where clients have weight 0, a round may see only those, as in simulations of a share of the clients: it
+        # changes nothing, and the run goes on
+        min_reports=1 if weightless else schedule.min_reports,
+        patience=schedule.rounds + 1 if weightless else patience,
         measured=problem.exact,
         stop=schedule.stop,
     )

@@ -218,7 +218,7 @@ def settle(
     idle = carry.idle + 1
     stopped = jnp.where(idle >= settings.patience, jnp.int32(round_), carry.stopped)
     halted = carry._replace(stopped=stopped, idle=idle, refused=after.refused), tally._replace(absent=counted.absent)
-    few = jnp.sum(found.accepted) < settings.min_reports
+    few = jnp.sum(found.accepted & (asked.weights > 0)) < settings.min_reports  # without weight a report is no use
     going = trees.where(few, halted, (_judged(settings, round_, after), counted))
     return trees.where(carry.stopped >= 0, (carry, tally), going)
 

@@ -35,7 +35,8 @@ class Schedule:
       attack: what hostile clients do: a name of ``profl.ATTACKS`` or a ``profl.Attack``.
       hostile: which clients do it: a share of them, spread evenly, or their numbers.
       min_reports: a round with fewer usable reports changes nothing and may stop the run with ``profl.TooFewReports``,
-        which holds what was done.
+        which holds what was done. Reports of clients of weight 0 are no use; a simulated round with no others changes
+        nothing, and the run goes on.
       stop: when the run is done before its last round, by what the method expects of its model: a ``profl.Settled``.
 
     >>> Schedule(rounds=0)
@@ -71,7 +72,9 @@ class Schedule:
 
 
 def _seeds(seeds: Iterable[int] | int) -> tuple[int, ...]:
-    given = seeds.item() if isinstance(seeds, np.ndarray) and seeds.ndim == 0 else seeds
+    given: Any = np.asarray(seeds) if hasattr(seeds, "__array__") else seeds
+    if isinstance(given, np.ndarray):
+        given = given.tolist()  # of NumPy, JAX or pandas
     numbers = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
     if not numbers:
         raise checks.InputError("seeds must hold at least one seed, got none; try seeds=range(10)")

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from profl.quantiles import exact_quantile
 from profl.server.aggregate import weighted_mean
 from profl.typing import Array
 
@@ -37,12 +38,17 @@ class Tally(NamedTuple):
 
 BAND = ("loss_low", "loss_high")
 """The lowest and the highest loss of a client."""
+MIDDLE = "loss_middle"
+"""The weighted median of the clients' losses, which no minority of the weight can move beyond the others'. A tally that
+is empty with it keeps it: engines whose clients are no simulation, where one may state anything."""
+STATED = (*BAND, MIDDLE)
 
 
-def empty_tally(info: tuple[str, ...], figures: tuple[str, ...] = ()) -> Tally:
+def empty_tally(info: tuple[str, ...], figures: tuple[str, ...] = (), middle: bool = False) -> Tally:
     zero, unknown = jnp.zeros((), jnp.int32), jnp.full((), jnp.nan)
     none = Count(zero, zero)
-    sums, latest = dict.fromkeys(info, jnp.zeros(())), dict.fromkeys((*info, *figures, *BAND), unknown)
+    names = (*info, *figures, *(STATED if middle else BAND))
+    sums, latest = dict.fromkeys(info, jnp.zeros(())), dict.fromkeys(names, unknown)
     return Tally(jnp.zeros(()), none, none, zero, zero, zero - 1, zero - 1, sums, latest)
 
 
@@ -67,6 +73,9 @@ def count(tally: Tally, round_: Array, local_steps: int, new: Counted) -> Tally:
     is_first = (tally.bad_round < 0) & jnp.any(bad)
     means = {name: weighted_mean(value, new.weights, new.accepted) for name, value in new.info.items()}
     figures = {name: weighted_mean(value, new.weights, new.accepted) for name, value in new.figures.items()}
+    stated = band(new.info["loss"], new.accepted)
+    if MIDDLE in tally.latest:
+        stated |= {MIDDLE: middle(new.info["loss"], new.weights, new.accepted)}
     return Tally(
         tally.regret + weighted_mean(new.regret, new.weights, new.accepted),
         add(tally.deployments, local_steps, worked.astype(jnp.int32)),
@@ -76,7 +85,7 @@ def count(tally: Tally, round_: Array, local_steps: int, new: Counted) -> Tally:
         jnp.where(is_first, jnp.int32(round_), tally.bad_round),
         jnp.where(is_first, jnp.int32(new.clients[jnp.argmax(bad)]), tally.bad_client),
         {name: tally.info[name] + value for name, value in means.items()},
-        means | figures | band(new.info["loss"], new.accepted),
+        means | figures | stated,
     )
 
 
@@ -84,6 +93,17 @@ def band(loss: Array, accepted: Array) -> dict[str, Array]:
     """Of the clients whose reports were used; NaN where none was."""
     ends = jnp.min(loss, initial=jnp.inf, where=accepted), jnp.max(loss, initial=-jnp.inf, where=accepted)
     return {name: jnp.where(jnp.any(accepted), end, jnp.nan) for name, end in zip(BAND, ends, strict=True)}
+
+
+def middle(loss: Array, weights: Array, accepted: Array) -> Array:
+    """The weighted median of the losses of the clients whose reports were used; NaN where none was.
+
+    >>> middle(jnp.array([-1e6, 1.0, 2.0, jnp.nan]), jnp.full(4, 0.25), jnp.array([True, True, True, False]))
+    Array(1., dtype=float32)
+    """
+    share = jnp.where(accepted, weights, 0.0)
+    found = exact_quantile(jnp.where(share > 0, loss, 0.0)[:, None], share)[0]
+    return jnp.where(jnp.sum(share) > 0, found, jnp.nan)
 
 
 def no_more(tally: Tally) -> Tally:

@@ -49,7 +49,7 @@ def check(problem: Problem) -> None:
             f"signal(theta) must be a vector, got {_shape(signal)}: try profl.trees.ravel or [None]"
         )
     _memory(problem)
-    if _asked(problem.reaction) and type(problem.family).labels is not Family.labels:
+    if asked(problem.reaction) and type(problem.family).labels is not Family.labels:
         _labels(problem, key)
     if problem.push is not None:
         _push(problem)
@@ -148,8 +148,10 @@ def _memory(problem: Problem) -> None:
     checks.same_structure("what the reaction's sample_in returns", drawn, batch)
 
 
-def _asked(reaction: Reaction) -> bool:
-    """Whether a reaction is a user's own; those of this package are tested, and what they hold was looked at."""
+def asked(reaction: Reaction) -> bool:
+    """Whether a reaction is a user's own, also inside one of ours; ours are tested, and what they hold is looked at."""
+    while isinstance(inner := getattr(reaction, "reaction", None), Reaction):
+        reaction = inner
     return isinstance(reaction, SampledReaction) or not type(reaction).__module__.startswith("profl.")
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import jax
@@ -68,15 +69,46 @@ def function(name: str, signature: str, given: Any) -> Any:
 
 
 def hashable(name: str, given: Any) -> None:
-    """Refuse a part that compiled code could not be found by."""
+    """Refuse a part that compiled code could not be found by: one without a hash, or that cannot be compared."""
+    inner = given.function if isinstance(given, SampledReaction) else given
+    kind = type(inner).__name__
     try:
         hash(given)
-    except TypeError as error:
-        inner = given.function if isinstance(given, SampledReaction) else given
+        odd = _compared_arrays(inner) or _compares_oddly(inner)
+    except Exception as error:
         raise checks.InputError(
-            f"{name} must be hashable, so that compiled code is found again, and {type(inner).__name__} is not "
-            f"({error}): make it a frozen dataclass, @dataclass(frozen=True), with tuples in place of lists and arrays"
+            f"{name} must be hashable, so that compiled code is found again, and {kind} is not "
+            f"({checks.words(error)}): {FROZEN}"
         ) from error
+    if odd:
+        raise checks.InputError(
+            f"{name} must be comparable, so that compiled code is found again: two of {kind} {odd}: {FROZEN}"
+        )
+
+
+FROZEN = "make it a frozen dataclass, @dataclass(frozen=True), with tuples in place of lists and arrays"
+
+
+def _compared_arrays(given: Any) -> str:
+    """The fields by which a dataclass is compared that are arrays, which have no answer to ==."""
+    if not is_dataclass(given) or type(given).__eq__ is object.__eq__:
+        return ""
+    compared = [field.name for field in fields(given) if field.compare]
+    arrays = [name for name in compared if isinstance(getattr(given, name, None), (np.ndarray, jax.Array))]
+    return f"compare arrays, {', '.join(arrays)}" if arrays else ""
+
+
+def _compares_oddly(given: Any) -> str:
+    """Whether == of an object and its copy, or of the object and another thing, is no plain answer."""
+    if type(given).__eq__ is object.__eq__:
+        return ""
+    try:
+        other = copy.copy(given)
+    except Exception:  # then nobody else will copy it, either
+        other = given
+    answers = [given == other, given == object()]
+    plain = all(isinstance(answer, (bool, np.bool_)) for answer in answers)
+    return "" if plain else f"compare to {checks.words(type(answers[0]).__name__)}, not to True or False"
 
 
 def clients(given: Any) -> Client:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import jax
@@ -47,15 +47,15 @@ def check_labels(family: Family, labels: Any) -> None:
     if labels is None or np.size(labels) == 0:
         return
     labels, count = np.asarray(labels), family.group_count
-    if labels.min() >= 0 and labels.max() < count:
+    if np.isin(labels, np.arange(count)).all():
         return
-    seen, size = np.unique(labels), fields(family)[0].name  # type: ignore[arg-type]
-    name = type(family).__name__
+    seen, name = np.unique(labels), type(family).__name__
+    size = fields(family)[0].name if is_dataclass(family) and fields(family) else "group_count"
     if set(seen.tolist()) <= {-1, 1}:
         hint = ": use (y + 1) // 2"
     elif seen.min() == 1 and seen.max() == count:
         hint = ": count from 0, y - 1"
-    elif seen.min() >= 0:
+    elif seen.min() >= 0 and seen.dtype.kind in "iu":
         hint = f": is it {name}({size}={seen.max() + 1})?"
     else:
         hint = ": number them from 0"

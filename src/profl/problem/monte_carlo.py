@@ -48,6 +48,11 @@ class MonteCarloReaction(Unmeasured):
             losses = losses * jnp.exp(log_prob - jax.lax.stop_gradient(log_prob))
         return jnp.mean(losses)
 
+    def variance(self, theta: Theta, client: Client) -> Array:
+        """Of the risk of a model on the data that it brings in, as an average over the draws."""
+        batch = self.reaction.sample(random.seed_key(0), theta, client, self.samples)
+        return jnp.var(jax.vmap(self.loss, (None, 0))(theta, batch)) / self.samples
+
     def risk_in(self, state: Any, deployed: Theta, theta: Theta, client: Client) -> Array:
         """On the same draws as they come from that state."""
         batch = self.reaction.sample_in(state, random.seed_key(0), deployed, client, self.samples)

@@ -17,6 +17,7 @@ from jax.flatten_util import ravel_pytree
 
 from profl import trees
 from profl.problem import solvers
+from profl.problem.monte_carlo import MonteCarloReaction
 from profl.problem.reaction import Reaction
 from profl.typing import Array, Client, Theta
 
@@ -81,6 +82,13 @@ def accuracy(world: World, theta: Theta) -> Array:
     return weights @ jax.vmap(reaction.accuracy, (None, None, 0))(theta, theta, clients)
 
 
+def risk_variances(world: World, theta: Theta) -> Array:
+    """The variance of every client's risk, where it is estimated from draws."""
+    reaction, clients, _ = world
+    assert isinstance(reaction, MonteCarloReaction)
+    return jax.vmap(reaction.variance, (None, 0))(theta, clients)
+
+
 def each_model(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function`` of a world and one model, for a stack of models."""
     return lambda world, thetas: jax.vmap(partial(function, world))(thetas)
@@ -95,6 +103,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "gradient": lambda world, theta: jax.grad(partial(risk, world))(theta),
     "stable_gradient": stable_gradient,
     "jacobian": jacobians,
+    "risk_variances": risk_variances,
     "accuracy": accuracy,
     "accuracies": each_model(accuracy),
 }
@@ -129,18 +138,21 @@ def _compiled(name: str, reaction: Reaction, clients: Client, weights: Array, mo
 
 
 def known_points(
-    reaction: Reaction, project: Callable[[Theta], Theta], clients: Client, weights: Any, starts: Theta
-) -> tuple[Theta, Theta]:
-    """(performative optimum, performatively stable point), from a stack of starting models."""
+    reaction: Reaction, project: Callable[[Theta], Theta], clients: Client, weights: Any, starts: Theta, tried: Theta
+) -> tuple[Theta, Theta, float]:
+    """(performative optimum, performatively stable point, the risk at the first), from a stack of starting models.
+
+    ``tried`` are models, or None, among which better starts are looked for.
+    """
     with jax.enable_x64(True):
-        found = _known_points(reaction, project, *trees.cast((clients, weights, starts), jnp.float64))
+        found = _known_points(reaction, project, *trees.cast((clients, weights, starts, tried), jnp.float64))
         return jax.tree.map(np.asarray, found)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _known_points(
-    reaction: Reaction, project: Callable[[Theta], Theta], clients: Client, weights: Array, starts: Theta
-) -> tuple[Theta, Theta]:
+    reaction: Reaction, project: Callable[[Theta], Theta], clients: Client, weights: Array, starts: Theta, tried: Theta
+) -> tuple[Theta, Theta, Array]:
     world = (reaction, clients, weights)
     unravel = ravel_pytree(trees.take(starts, 0))[1]
     vectors = jax.vmap(trees.ravel)(starts)
@@ -149,8 +161,10 @@ def _known_points(
         return trees.ravel(project(unravel(vector)))
 
     stable = solvers.stable_point(lambda v: trees.ravel(stable_gradient(world, unravel(v))), onto, vectors)
-    optimum = solvers.minimise(lambda v: risk(world, unravel(v)), onto, jnp.concatenate([vectors, stable[None]]))
-    return unravel(optimum), unravel(stable)
+    others = None if tried is None else jax.vmap(trees.ravel)(tried)
+    starts = jnp.concatenate([vectors, stable[None]])
+    optimum, least = solvers.minimise(lambda v: risk(world, unravel(v)), onto, starts, others)
+    return unravel(optimum), unravel(stable), least
 
 
 def exact_jacobian(reaction: Reaction, theta: Theta, client: Client) -> Array:

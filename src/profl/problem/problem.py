@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from profl import checks, html, random, trees
 from profl.problem import fits, kinds, oracle
@@ -22,6 +23,8 @@ from profl.problem.monte_carlo import MonteCarloReaction
 from profl.problem.push import Push
 from profl.problem.reaction import PooledReaction, Reaction
 from profl.typing import Array, Client, Loss, Theta
+
+TRIED = 64  # models at which a user's risk is looked at for better starts than its own
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ class Problem:
       clients: a pytree whose leaves have one row per client, or a list of dicts, one per client.
       initial: ``initial(key) -> theta``, or the model to start from.
       project: onto the model space.
-      weights: alpha_i; equal by default.
+      weights: alpha_i; equal by default. A client of weight 0 takes part, and its model counts for nothing.
       signal: what the data react to, a vector made from theta; theta itself by default.
       push: ``push(z, deployed, theta)``, where a sample z that came in under ``deployed`` would lie under ``theta``, if
         that is known; or a ``Push``, with parameters that clients estimate. See ``profl.problem.push``.
@@ -161,7 +164,11 @@ class Problem:
         return replace(self, clients=clients, weights=None, reaction=PooledReaction(self.reaction))
 
     def solve(self, samples: int = 20_000) -> Problem:
-        """This problem with its answers found numerically, from ``samples`` fixed draws per client."""
+        """This problem with its answers found numerically, from ``samples`` fixed draws per client.
+
+        The optimum is the best minimum that was found from the starts of five seeds, from the stable point and from the
+        best four of 64 models all over the space: it need not be the global one. A run that falls below it says so.
+        """
         if self.exact:
             return self
         checks.positive_int("samples", samples)
@@ -198,6 +205,12 @@ class Problem:
     def decoupled_risk(self, deployed: Theta, theta: Theta) -> float:
         """DPR(deployed; theta): the risk of ``theta`` on the data that ``deployed`` brings in."""
         return self._evaluate("decoupled_risk", deployed, theta)
+
+    def risk_error(self, theta: Theta) -> float:
+        """The standard error of L(theta), where ``solve`` estimates it from draws; else 0."""
+        if not isinstance(self.reaction, MonteCarloReaction):
+            return 0.0
+        return float(np.sqrt(self.weights**2 @ self._evaluate("risk_variances", theta)))
 
     def gradient(self, theta: Theta) -> Theta:
         """The performative gradient, exactly: both terms of the paper's Eq. 4."""
@@ -241,7 +254,36 @@ class Problem:
         starts = jax.vmap(self.initial)(random.first_keys(range(5))[1])
         if all(jnp.all(leaf == leaf[:1]) for leaf in jax.tree.leaves(starts)):  # whatever the seed: one will do
             starts = jax.tree.map(lambda leaf: leaf[:1], starts)
-        return oracle.known_points(self.reaction, self.project, self.clients, self.weights, starts)
+        tried = self._scattered(trees.take(starts, 0)) if fits.asked(self.reaction) else None
+        world = (self.reaction, self.project, self.clients, self.weights)
+        optimum, stable, least = oracle.known_points(*world, starts, tried)
+        if not np.isfinite(least):
+            self._need_finite(trees.take(starts, 0))
+        return optimum, stable
+
+    def _scattered(self, start: Theta) -> Theta:
+        """Models all over the space, where it is a box; else around ``start``, some near and some far."""
+        flat, unravel = ravel_pytree(jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), start))
+        draws = np.random.default_rng(0)
+        if isinstance(self.project, Box) and np.isfinite([self.project.lower, self.project.upper]).all():
+            points = draws.uniform(self.project.lower, self.project.upper, (TRIED, flat.size))
+        else:
+            far = (1 + np.abs(flat).max()) * 10 ** draws.uniform(-1.0, 1.5, (TRIED, 1))
+            points = flat + far * draws.normal(size=(TRIED, flat.size))
+        return jax.vmap(lambda point: self.project(unravel(point)))(jnp.asarray(points, flat.dtype))
+
+    def _need_finite(self, theta: Theta) -> None:
+        """Refuse clients that have no risk at a model, by their numbers."""
+        bad = np.flatnonzero(~np.isfinite(self.client_risks(theta)))
+        if not bad.size:
+            return
+        leaves = jax.tree_util.tree_leaves_with_path(trees.take(self.clients, bad))
+        odd = [jax.tree_util.keystr(p) for p, leaf in leaves if leaf.dtype.kind == "f" and not np.isfinite(leaf).all()]
+        shown = ", ".join(map(str, bad[:6])) + (", ..." if bad.size > 6 else "")
+        raise checks.InputError(
+            f"the risk of client {shown} ({bad.size} of {self.count}) is NaN or Inf at the initial model, so there is "
+            f"no optimum: look at {' and '.join(f'clients{name}' for name in odd) or 'its data and the loss'}"
+        )
 
     def _evaluate(self, name: str, *models: Theta, stacked: bool = False) -> Any:
         if "risk" in name or "gradient" in name:

@@ -23,14 +23,29 @@ Field = Callable[[Array], Array]
 SOLVED = 1e-9  # of the residual: smaller ones are rounding
 
 
-def minimise(risk: Field, project: Field, starts: Array) -> Array:
-    """The best local minimum reached from the rows of ``starts``: projected gradient descent, then Newton."""
-    slope = jax.grad(risk)
-    descend = partial(_descend, risk, project)
-    found = jax.vmap(descend)(starts)
+STATIONARY = 1e-4  # of the residual, beside the point's size: larger ones are on their way elsewhere
+DESCENTS = 4  # from the best of many points that were tried
+
+
+def minimise(risk: Field, project: Field, starts: Array, tried: Array | None = None) -> tuple[Array, Array]:
+    """(the best local minimum found, its risk): projected gradient descent, then Newton, from the rows of ``starts``.
+
+    Where the risk may have other valleys, those of the rows of ``tried`` at which it is least are starts as well; what
+    they lead to counts if it is a minimum: a risk may fall without end far away, where nobody meant to look.
+    """
+    slope, given = jax.grad(risk), starts.shape[0]
+    if tried is not None:
+        heights = jax.lax.map(risk, tried)
+        starts = jnp.concatenate([starts, tried[jnp.argsort(heights)[:DESCENTS]]])  # NaN is last
+    found = jax.vmap(partial(_descend, risk, project))(starts)
     candidates = jnp.concatenate([found, jax.vmap(partial(_newton, slope, project))(found)])
     values = jax.vmap(risk)(candidates)
-    return candidates[jnp.nanargmin(values)]
+    if tried is not None:
+        sizes = jax.vmap(lambda point: jnp.max(jnp.abs(point - project(point - slope(point)))))(candidates)
+        rests = sizes <= STATIONARY * (1 + jnp.max(jnp.abs(candidates), axis=1))
+        values = jnp.where(rests | jnp.tile(jnp.arange(starts.shape[0]) < given, 2), values, jnp.nan)
+    best = jnp.nanargmin(values)
+    return candidates[best], values[best]
 
 
 def stable_point(field: Field, project: Field, starts: Array) -> Array:

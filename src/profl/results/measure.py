@@ -106,7 +106,7 @@ def make_run(problem: Problem, method: Method, trace: Trace, layout: Layout, sec
         settled=settled,
         stop_reason=tuple(REASONS.get(int(why)) for why in trace.why),
         dropped=None if trace.dropped is None else np.repeat(trace.dropped, layout.members, axis=1),
-        notes=odd(problem, layout.seeds),
+        notes=(*odd(problem, layout.seeds), *below(problem, answers)),
     )
 
 
@@ -129,6 +129,27 @@ def odd(problem: Problem, seeds: tuple[int, ...]) -> tuple[str, ...]:
     if twice := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
         found.append(f"seeds {', '.join(map(str, twice))} stand there more than once: the spread is too small.")
     return tuple(found)
+
+
+BELOW = 1e-6  # of the risk's size, or
+OF_GAP = 1e-3  # of the gap between PO and PS: less is the solver's own error
+ERRORS = 4.0  # standard errors of a risk that was drawn
+
+
+def below(problem: Problem, answers: Answers) -> tuple[str, ...]:
+    """A sentence where a run has a lower risk than the stated optimum, by more than that may be off."""
+    if not problem.exact or not np.isfinite(answers.risk).any():
+        return ()
+    least = float(np.nanmin(answers.risk - answers.optimum_risk))
+    size = max(1.0, float(np.max(np.abs(answers.optimum_risk))))
+    gap = float(np.max(answers.stable_risk - answers.optimum_risk))
+    if not least < -max(BELOW * size, OF_GAP * gap) or not least < -ERRORS * problem.risk_error(answers.optimum):
+        return ()
+    return (
+        f"WARNING: the risk fell to {-least:.3g} below that of the stated optimum, which is a local one, then: excess, "
+        "regret and distance count from there. Let the problem start elsewhere (initial=), or state a smaller model "
+        "space (project=).",
+    )
 
 
 class Answers(NamedTuple):

@@ -35,7 +35,8 @@ def choose(key: Key, scheme: str, count: int, weights: Array) -> tuple[Array, Ar
     if count == clients:
         return jnp.arange(clients), weights
     chosen = jnp.sort(jax.random.permutation(key, clients)[:count])
-    return chosen, weights[chosen] / jnp.sum(weights[chosen])
+    total = jnp.sum(weights[chosen])
+    return chosen, weights[chosen] / jnp.where(total > 0, total, 1.0)  # all may have weight 0
 
 
 def first_occurrence(chosen: Array) -> Array:

@@ -17,7 +17,7 @@ from profl import checks, random, trees
 from profl.client.scales import theta_scales
 from profl.engines.conformance.finding import Broken, Finding
 from profl.engines.live import batches
-from profl.engines.live.workers import call, taken
+from profl.engines.live.workers import call, deployed_by, failure
 from profl.engines.step import WORLD
 from profl.problem.live import LiveProblem
 from profl.problem.misfits import check_labels
@@ -32,7 +32,8 @@ ENOUGH_SAMPLES = 2  # below, a batch has no variance
 class Deploy:
     """Deploys a model at one client: ``deploy(theta, step) -> batch``. It stops the check where that cannot be used."""
 
-    ask: Callable[[Theta, int], Any]
+    ask: Callable[[Callable[[Any], Batch], Theta, int], Batch]  # ask(read, theta, step), as in ``live.turn.Ask``
+    samples: int
     like: Batch
     problem: Problem
     number: int | None = None  # which client of the problem is asked; None for one that came from outside
@@ -42,17 +43,18 @@ class Deploy:
 
     def __call__(self, theta: Theta, step: int) -> Batch:
         try:
-            answer = self.ask(theta, step)
-            if answer is None:
-                raise checks.InputError("deploy sent nothing")
-            batch = batches.read(answer, self.like)
-            if batches.rows(batch) < ENOUGH_SAMPLES:
-                raise checks.InputError(
-                    f"deploy sent {batches.rows(batch)} samples; at least {ENOUGH_SAMPLES} are needed"
-                )
-            check_labels(self.problem.family, self.problem.family.labels(batch))
+            return self.ask(self._read, theta, step)
         except Exception as error:
-            raise Broken(Finding("batch", "fail", f"{type(error).__name__}: {error}")) from error
+            raise Broken(Finding("batch", "fail", str(failure(error)))) from error
+
+    def _read(self, answer: Any) -> Batch:
+        answer = answer.batch if isinstance(answer, batches.Delayed) else answer
+        if answer is None:
+            raise checks.InputError("deploy sent nothing")
+        batch, _ = batches.read(answer, self.like, self.samples)
+        if batches.rows(batch) < ENOUGH_SAMPLES:
+            raise checks.InputError(f"deploy sent {batches.rows(batch)} samples; at least {ENOUGH_SAMPLES} are needed")
+        check_labels(self.problem.family, self.problem.family.labels(batch))
         return batch
 
 
@@ -104,12 +106,11 @@ def deployers(subject: Subject, client: Any, samples: int, timeout: float, seed:
     """One for a client from outside; else for the first client of the problem, the one in the middle and the last."""
     if client is not None:
 
-        def ask(theta: Theta, step: int) -> Any:
-            named = taken(client.deploy, step=step)
-            answer = call(client.deploy, jax.tree.map(np.array, theta), samples, timeout=timeout, **named)
-            return answer.batch if isinstance(answer, batches.Delayed) else answer
+        def ask(read: Callable[[Any], Batch], theta: Theta, step: int) -> Batch:
+            copied = jax.tree.map(np.array, theta)
+            return call(lambda: deployed_by(client, copied, samples, step=step), read, timeout)
 
-        return [Deploy(ask, subject.like, subject.world)]
+        return [Deploy(ask, samples, subject.like, subject.world)]
     count = subject.world.count
     return [simulated(subject, number, samples, seed) for number in sorted({0, count // 2, count - 1})]
 
@@ -123,12 +124,12 @@ def simulated(subject: Subject, number: int, samples: int, seed: int) -> Deploy:
     def drawn(state: Any, theta: Theta, step: int) -> tuple[Any, Batch]:
         return _drawn(reaction, samples, state, random.data_key(random.seed_key(seed), number, step), theta, row)
 
-    def ask(theta: Theta, step: int) -> Batch:
+    def ask(read: Callable[[Any], Batch], theta: Theta, step: int) -> Batch:
         nonlocal people
         people, batch = drawn(people, theta, step)
-        return batch
+        return read(batch)
 
-    return Deploy(ask, subject.like, subject.world, number, lambda theta, step: drawn(begin, theta, step)[1])
+    return Deploy(ask, samples, subject.like, subject.world, number, lambda theta, step: drawn(begin, theta, step)[1])
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -20,8 +20,8 @@ from profl.engines.flower.nodes import PREFIX
 from profl.engines.ledger import one_row
 from profl.engines.live.protection import discreet
 from profl.engines.live.simulated import SimulatedClient
-from profl.engines.live.turn import local_round
-from profl.engines.live.workers import call, taken
+from profl.engines.live.turn import Arrived, Read, local_round
+from profl.engines.live.workers import call, deployed_by
 from profl.engines.plan import Population, Settings, compiled, first_state
 from profl.engines.round import Work
 from profl.engines.step import client_view, start
@@ -123,11 +123,10 @@ RECEIVE = compiled(_receive)
 
 def _deployed(federation: Federation, clients: Clients, order: wire.Order, theta: Theta, state: Any) -> Work:
     """R local steps."""
-    find = cache(lambda: _client(federation, clients, order.client).deploy)
+    client = cache(partial(_client, federation, clients, order.client))  # made inside the limit of the first
 
-    def ask(theta: Theta, samples: int, step: int, world: Any) -> Any:
-        deploy = find()
-        return call(deploy, theta, samples, timeout=federation.timeout, **taken(deploy, step=step, world=world))
+    def ask(read: Read, theta: Theta, samples: int, step: int, world: Any) -> Arrived:
+        return call(lambda: deployed_by(client(), theta, samples, step=step, world=world), read, federation.timeout)
 
     plan = federation.plan
     place = (plan.roots[0], order.round - 1, order.client)

@@ -1,4 +1,8 @@
-"""The divergence guard of a live run: nobody knows the optimum, but everybody can see the loss explode."""
+"""The divergence guard of a live run: nobody knows the optimum, but everybody can see the loss explode.
+
+The risk it looks at is the weighted median of the losses that the clients of a round stated: those with less than half
+of the weight, whatever they state, can neither stop a run that goes well nor hide that it does not.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import math
 from typing import NamedTuple
 
 from profl.engines.ledger import Ledger
+from profl.engines.tally import MIDDLE
 
 LEAST = 1e-3  # the scale of a risk that begins at zero
 
@@ -17,7 +22,7 @@ class Guard(NamedTuple):
 
 def guarded(guard: Guard, ledger: Ledger, limit: float) -> Guard:
     """The guard after one more round: has the risk risen by more than ``limit`` times its first scale?"""
-    risk = ledger.latest["loss"]
+    risk = ledger.latest[MIDDLE]
     if not math.isfinite(risk):
         return guard
     if not math.isfinite(guard.first):

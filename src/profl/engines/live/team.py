@@ -1,4 +1,7 @@
-"""The clients of a live run at work: one thread per client and round, and a list of what they did wrong."""
+"""The clients of a live run at work: one thread per client and round, and a list of what they did wrong.
+
+What is noted of a client with privacy does not depend on its data: neither its words nor how many rows it left out.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from profl import checks, trees
+from profl import trees
 from profl.engines.ledger import figure_names
 from profl.engines.live.history import Incident
 from profl.engines.live.protection import Account, unmoved
-from profl.engines.live.turn import LeftOut, local_round
-from profl.engines.live.workers import EventLoop, Job, taken, wait_for_all
+from profl.engines.live.turn import Arrived, Read, local_round
+from profl.engines.live.workers import EventLoop, Job, deployed_by, late, wait_for_all
 from profl.engines.plan import Plan, batch_shape
 from profl.engines.round import Asked, Work
 from profl.typing import Theta
@@ -29,7 +32,8 @@ class Team:
         theta = trees.take(plan.models, 0)
         self.like = batch_shape(plan.settings, plan.population, theta, plan.settings.samples)
         self.figures = figure_names(plan)
-        self.changed, self.loop = threading.Condition(), EventLoop()
+        self.changed = threading.Condition()
+        self.loops = [EventLoop() for _ in clients]
         self.jobs: dict[int, Job] = {}
         self.incidents: list[tuple[int, str]] = []
 
@@ -46,13 +50,13 @@ class Team:
                 self.incidents.append((client, "is still busy with an earlier round"))
                 continue
             job = partial(self._round, round_, client, theta, trees.take(asked.states, slot))
-            begun[client] = self.jobs[client] = Job(job, self.changed, self.loop)
+            begun[client] = self.jobs[client] = Job(job, self.changed, self.loops[client])
         wait_for_all(list(begun.values()), self.changed, self.timeout)
         for client, job_ in begun.items():
-            if job_.given_up:
-                self.incidents.append((client, f"took longer than {self.timeout:g} s for a deployment"))
-            elif job_.error is not None:
-                self.incidents.append((client, _what_went_wrong(job_.error)))
+            if wrong := late(self.timeout) if job_.given_up else job_.error:
+                self.incidents.append((client, str(wrong)))
+            elif job_.note:
+                self.incidents.append((client, job_.note))
         done = {client: job_.result for client, job_ in begun.items() if job_.result is not None}
         return done if self.privacy is None else done | self._silent(round_, asked, theta, done)
 
@@ -77,21 +81,21 @@ class Team:
         }
 
     def close(self) -> None:
-        self.loop.close()
+        for loop in self.loops:
+            loop.close()
 
     def _round(self, round_: int, client: int, theta: Theta, state: Any, job: Job) -> Work:
-        deploy = self.clients[client].deploy
+        missing = 0
 
-        def ask(deployed: Theta, samples: int, step: int, world: Any) -> Any:
-            return job.ask(deploy, deployed, samples, **taken(deploy, step=step, world=world))
+        def ask(read: Read, deployed: Theta, samples: int, step: int, world: Any) -> Arrived:
+            nonlocal missing
+            offered = {"step": step, "world": world}
+            arrived = job.ask(lambda: deployed_by(self.clients[client], deployed, samples, **offered), read)
+            missing += arrived.missing
+            return arrived
 
         root = self.plan.roots[0]
-        return local_round(self.plan, self.like, self.figures, root, round_, client, theta, state, ask, self.privacy)
-
-
-def _what_went_wrong(error: BaseException) -> str:
-    if isinstance(error, LeftOut):
-        return str(error)
-    if isinstance(error, checks.InputError):
-        return f"sent a batch that cannot be used: {error}"
-    return f"raised {type(error).__name__}: {error}"
+        work = local_round(self.plan, self.like, self.figures, root, round_, client, theta, state, ask, self.privacy)
+        if missing and self.privacy is None:
+            job.note = f"sent {missing} rows with missing values, which were left out"
+        return work

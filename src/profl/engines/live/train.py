@@ -8,6 +8,7 @@ wrap a simulated reaction give ``simulate``'s trajectory.
 
 from __future__ import annotations
 
+import inspect
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -71,20 +72,20 @@ def train(
 
     A client has ``deploy(theta, samples) -> batch``: it puts theta (a pytree of numpy arrays) to use, waits, and
     returns what came in as a numpy array, a pandas frame or a pytree of arrays. The batch may have fewer rows than
-    asked for, or more. ``deploy`` may be a coroutine; where it takes an argument ``step``, that is the number of the
-    deployment, which is the same again when a round is repeated after a crash. A batch that an earlier deployment
-    brought in is returned as ``profl.Delayed(batch, deployed)``.
+    asked for, or up to 64 times as many. ``deploy`` may be a coroutine; where it takes an argument ``step``, that is
+    the number of the deployment, which is the same again when a round is repeated after a crash. A batch that an
+    earlier deployment brought in is returned as ``profl.Delayed(batch, deployed)``.
 
     Args:
       clients: client i has weight ``problem.weights[i]``.
       problem: a ``LiveProblem``; or a ``Problem``, whose exact answers are then measured as well.
       rounds, local_steps, samples, seed, participation, scheme, record_every, initial, attack, hostile, min_reports,
         stop: see ``profl.Schedule``; an attack is simulated on what the clients named ``hostile`` report.
-      timeout: seconds that one deployment may take.
+      timeout: seconds that one deployment may take, reading what it brought in included.
       patience: after so many rounds in a row with fewer than ``min_reports`` usable reports, which change nothing, the
         run stops with ``profl.TooFewReports``, which holds what was done.
-      guard: the run stops with ``profl.DivergedError`` when the estimated risk has risen, three rounds in a row, by
-        more than ``guard`` times its scale in the first round.
+      guard: the run stops with ``profl.DivergedError`` when the estimated risk, the median of the clients', has risen,
+        three rounds in a row, by more than ``guard`` times its scale in the first round.
       privacy: clip and noise every report at its client (``profl.Privacy``); nothing else about its data leaves it,
         and ``run.privacy`` states what was spent.
       report: called with one sentence per incident, such as ``print``; they are also in ``run.incidents``.
@@ -170,15 +171,23 @@ def live_figures(ledger: Ledger) -> Live:
 
 
 def _check_clients(clients: Sequence[Client]) -> Sequence[Client]:
+    """Refuse what has no ``deploy``; a property is not looked at, it may hang: that is left to a round."""
     found = list(clients)
     if not found:
         raise checks.InputError("clients must hold at least one client, got none")
     for number, client in enumerate(found):
-        if not callable(getattr(client, "deploy", None)):
+        known = inspect.getattr_static(client, "deploy", None)
+        made = _makes_attributes(type(client)) if known is None else hasattr(type(known), "__get__")
+        if not made and not callable(known):
             raise checks.InputError(
-                f"clients[{number}] must have a method deploy(theta, samples) -> batch, got {client!r}"
+                f"clients[{number}] must have a method deploy(theta, samples) -> batch, got a {type(client).__name__}"
             )
     return found
+
+
+def _makes_attributes(kind: type) -> bool:
+    """Whether objects of a class may have attributes that cannot be seen from outside."""
+    return hasattr(kind, "__getattr__") or kind.__getattribute__ is not object.__getattribute__
 
 
 def _finish(problem: Problem, plan: Plan, started: float, account: Account | None, live: UnderWay) -> Run:

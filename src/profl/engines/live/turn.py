@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from profl.engines import step
 from profl.engines.ledger import one_row
 from profl.engines.live import batches
 from profl.engines.live.protection import private_round
+from profl.engines.live.workers import Failure
 from profl.engines.plan import Plan, compiled
 from profl.engines.round import Work
 from profl.engines.step import samples_wanted
@@ -28,9 +29,19 @@ from profl.problem.misfits import check_labels
 from profl.problem.reaction import Reaction
 from profl.typing import Batch, Key, Theta
 
-Ask = Callable[[Theta, int, int, Any], Any]
-"""``ask(deployed, samples, step, world)``: what came in, as the client gave it; ``world`` is the state of simulated
-people, which others do not need."""
+
+class Arrived(NamedTuple):
+    """What a deployment brought in."""
+
+    batch: Batch
+    deployed: Theta  # the model that brought it in
+    missing: int  # rows that were left out
+
+
+Read = Callable[[Any], Arrived]
+Ask = Callable[[Read, Theta, int, int, Any], Arrived]
+"""``ask(read, deployed, samples, step, world)``: what ``read`` makes of the client's answer. Both run code of the
+client's, so both belong inside its time limit. ``world`` is the state of simulated people, which others do not need."""
 
 
 def local_round(
@@ -47,7 +58,7 @@ def local_round(
 ) -> Work:
     """R steps: the client's report and its new state.
 
-    Raises ``InputError`` where a batch cannot be used, and ``LeftOut`` where there is none or nothing may be deployed.
+    Raises ``InputError`` where a batch cannot be used, and ``Failure`` where there is none or nothing may be deployed.
 
     ``like`` has the structure, shapes and dtypes of a batch (``plan.batch_shape``), ``figures`` are the names of the
     method's (``ledger.figure_names``). With ``privacy`` there is always a report.
@@ -75,8 +86,8 @@ def _steps(
         key = _key(settings, root, client, round_, r)
         deployed, now = _deploy(settings, row, key, now)
         number = round_ * settings.local_steps + r
-        answer = ask(_deployable(deployed), wanted, number, now.state.world)
-        batch, deployed = _read(answer, like, deployed, settings.functions.family)
+        read = partial(_read, like=like, deployed=deployed, family=settings.functions.family, asked=wanted)
+        batch, deployed, _ = ask(read, _deployable(deployed), wanted, number, now.state.world)
         count = batches.rows(batch)
         batch = batches.pad(batch, settings.size(wanted))
         weights = Reaction().weights(row.clients, batches.rows(batch), jnp.int32(count))
@@ -86,33 +97,28 @@ def _steps(
     return one_row(settings, row, now, drawn, figures)
 
 
-def _read(answer: Any, like: Batch, deployed: Theta, family: Family) -> tuple[Batch, Theta]:
-    """The batch, and the model that brought it in."""
+def _read(answer: Any, like: Batch, deployed: Theta, family: Family, asked: int) -> Arrived:
+    """The batch, and the model that brought it in; raises ``InputError``, or ``Failure`` where there is none."""
     if isinstance(answer, batches.Delayed):
-        return _nonempty(answer.batch, like, family), trees.cast(answer.deployed)
-    return _nonempty(answer, like, family), deployed
-
-
-def _nonempty(answer: Any, like: Batch, family: Family) -> Batch:
+        answer, said = answer
+        checks.same_structure("the model of a Delayed batch", said, deployed)
+        checks.finite_tree("the model of a Delayed batch", said)
+        deployed = trees.cast(jax.tree.map(np.array, said))
     if answer is None:
-        raise LeftOut("sent nothing")
-    batch = batches.read(answer, like)
+        raise Failure("sent nothing")
+    batch, missing = batches.read(answer, like, asked)
     if batches.rows(batch) == 0:
-        raise LeftOut("sent an empty batch")
+        raise Failure(f"sent nothing: all {missing} rows have missing values" if missing else "sent an empty batch")
     check_labels(family, family.labels(batch))
-    return batch
+    return Arrived(batch, deployed, missing)
 
 
 def _deployable(model: Theta) -> Theta:
     """A copy for the client, which must be finite; it lies in the model space (``step.deploy``)."""
     copy = jax.tree.map(np.array, model)
     if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(copy)):
-        raise LeftOut("came to a model with NaN or Inf in it, which is not deployed: are its data of an absurd size?")
+        raise Failure("came to a model with NaN or Inf in it, which is not deployed: are its data of an absurd size?")
     return copy
-
-
-class LeftOut(checks.InputError):
-    """A client that takes no part in a round; the message says why."""
 
 
 _key = compiled(step.step_key)
