@@ -23,7 +23,7 @@ class Memory:
         self, state: Any, folder: str | os.PathLike[str] | None, client: int, fingerprint: dict[str, str]
     ) -> None:
         self.records = state  # the context's: a dict of records
-        self.disk = None if folder is None else Checkpoints(Path(folder) / f"client-{client}", fingerprint)
+        self.disk = None if folder is None else Checkpoints(_own(Path(folder) / f"client-{client}"), fingerprint)
         self.token = fingerprint["token"]
 
     def recall(self, number: int, like: Any) -> Any:
@@ -57,3 +57,10 @@ class Memory:
 
     def _number(self, name: str) -> int | None:
         return int(name.split()[-1]) if name.startswith(f"profl {self.token} ") else None
+
+
+def _own(folder: Path) -> Path:
+    """The folder, for nobody else to read: a client's state is made from its data."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    return folder
