@@ -23,7 +23,7 @@ from flwr.proto.control_pb2 import ListRunsRequest, StartRunRequest, StopRunRequ
 import profl
 from profl.checks import FailedError
 from profl.deploy import LocalFederation, certificates, write_app
-from profl.deploy.superlink import configure, flwr
+from profl.deploy.superlink import configure, flwr, run_log
 
 SETTINGS = {"case": "pricing", "algorithm": "pofl", "clients": 3, "rounds": 5, "local-steps": 5, "samples": 200}
 
@@ -55,6 +55,10 @@ def main(fail: bool = False) -> None:
                 status = federation.wait(run, 400.0)
                 say(started, f"run {run}: {status}")
                 assert status == "finished:completed", federation.log("superlink", 60)
+                told = run_log(run, federation.environment(), 500).splitlines()
+                said = [line for line in told if "asked again" in line or " reports, " in line]
+                print(*said, sep="\n", flush=True)
+                assert sum("3 reports, estimated risk" in line for line in said) == 5, said
                 refused(federation, stranger)
                 refused(federation, plain)
                 say(started, "a node without a registered key and a plain-text node were refused")

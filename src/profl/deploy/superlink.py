@@ -5,13 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import os
+import ssl
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import tomli_w
 
-from profl.checks import FailedError, InputError
+from profl.checks import FailedError, InputError, words
 from profl.deploy import certificates
 from profl.deploy.ports import listens
 from profl.deploy.private import private_file, private_folder
@@ -28,8 +30,24 @@ def connect(home: Path, host: str, port: int, keys: Path) -> dict[str, str]:
             f"no SuperLink answers at {host}:{port}: start one (profl flower up), or give its control port; from "
             f"another machine, ssh -L {port}:127.0.0.1:{port} MACHINE brings that port here"
         )
+    _check_door(f"https://{host}:{port}", ca, token)
     configure(home, f"{host}:{port}", ca, token)
     return {**os.environ, **variables(home)}
+
+
+def _check_door(address: str, authority: Path, token: str) -> None:
+    """Refuse in words what ``flwr`` would only give a number for."""
+    headers = {"authorization": f"Bearer {token}", "content-type": "application/protobuf"}
+    trust = ssl.create_default_context(cafile=authority)
+    try:
+        with httpx.Client(verify=trust, headers=headers, timeout=30.0) as client:
+            status = client.post(f"{address}/v1/control/list-runs").status_code
+    except httpx.HTTPError as error:
+        raise InputError(f"{address} does not answer as a SuperLink of this authority: {words(error)}") from error
+    if status == httpx.codes.NOT_FOUND:
+        raise InputError(f"{address} is for nodes alone: give the SuperLink's control port")
+    if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+        raise InputError(f"the SuperLink at {address} refuses this {certificates.TOKEN}")
 
 
 def configure(home: Path, address: str, authority: Path | None, token: str | None = None) -> None:
