@@ -18,6 +18,8 @@ import profl
 
 pytest.importorskip("flwr")
 
+from cryptography import x509
+
 from profl.deploy import LocalFederation, certificates, write_app
 from profl.deploy.ports import free_port
 from tests.federation import wait_for_round
@@ -40,6 +42,13 @@ def test_certificates_are_whole_and_private(keys):
     assert (keys / "client-0.pub").read_text().startswith("ecdsa-sha2-nistp384 ")
     with pytest.raises(profl.InputError, match="has certificates already"):
         certificates.make(keys, 3)
+
+
+def test_a_certificate_is_for_loopback_as_well(tmp_path):
+    certificates.make(tmp_path, 1, ["shops.example.org"])
+    certificate = x509.load_pem_x509_certificate((tmp_path / "server.pem").read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert [str(name.value) for name in names] == ["shops.example.org", "localhost", "127.0.0.1"]
 
 
 def test_missing_certificates(keys, tmp_path):
@@ -83,6 +92,10 @@ def test_a_port_that_is_taken_and_a_superlink_that_is_not_there(keys, tmp_path):
         port = taken.getsockname()[1]
         with pytest.raises(profl.InputError, match=f"port {port} is taken"):
             LocalFederation(tmp_path, 3, keys, port)
+        with pytest.raises(profl.InputError, match=f"port {port} is taken"):
+            LocalFederation(tmp_path, 3, keys, control_port=port)
+    with pytest.raises(profl.InputError, match="need two ports"):
+        LocalFederation(tmp_path, 3, keys, port, control_port=port)
     started = time.monotonic()
     done = call("submit", str(app), "--keys", str(keys), "--port", str(port))
     assert done.returncode == 2

@@ -35,8 +35,12 @@ LEAST_TOKEN = 20  # characters
 def make(
     folder: str | os.PathLike[str], clients: int, hosts: Sequence[str] = ("localhost", "127.0.0.1"), days: int = 365
 ) -> list[Path]:
-    """Write everything into ``folder``; refuses to overwrite an authority that is there."""
+    """Write everything into ``folder``; refuses to overwrite an authority that is there.
+
+    The server's certificate is for loopback as well, where runs are submitted.
+    """
     place = Path(folder)
+    hosts = list(dict.fromkeys([*hosts, "localhost", "127.0.0.1"]))
     checks.positive_int("clients", clients)
     checks.positive_int("days", days)
     if (place / "ca.crt").exists():

@@ -1,4 +1,4 @@
-"""The SuperLink with a guard at its doors: ``python -m profl.deploy.link KEYS FOLDER --port 9500 --control-port 9501``.
+"""The SuperLink with a guard at its doors: ``python -m profl.deploy.link FOLDER --keys KEYS --port 9500 ...``.
 
 Flower serves three interfaces on one port, and whoever reaches it may submit code to the server and to every node:
 
@@ -8,7 +8,8 @@ Flower serves three interfaces on one port, and whoever reaches it may submit co
 
 Here they are two doors. At the public address there is Fleet alone. At the control port, on loopback, there is all of
 it: Control asks for the bearer token of ``submit.token`` (by Flower's own account authentication, which takes any
-plugin), Runtime for a secret that only the SuperLink's own child gets.
+plugin), Runtime for a secret that only the SuperLink's own child gets. Without keys it is a simulation on this machine:
+no TLS, no nodes, the second door alone.
 """
 
 from __future__ import annotations
@@ -96,34 +97,37 @@ class Lifespan(SuperLinkLifespan):
     def _start_superexec_if_needed(self) -> None:
         config = self.config
         command = [str(Path(sys.executable).parent / "flower-superexec"), "--parent-pid", str(os.getpid())]
-        command += ["--root-certificates", str(config.ssl_ca_certfile)]
+        command += ["--insecure"] if config.insecure else ["--root-certificates", str(config.ssl_ca_certfile)]
         command += ["--runtime-api-address", f"{config.host}:{config.port}"]
         command += ["--superexec-auth-secret-file", str(self.secret)]
         self.superexec_process = subprocess.Popen(command)
 
 
-def make_app(keys: Path, folder: Path, control_port: int) -> tuple[Any, Any]:
+def make_app(keys: Path | None, folder: Path, control_port: int) -> tuple[Any, Any]:
     """(Flower's app behind two doors, its settings)."""
-    certificates.check(keys)
-    database, secret = private_folder(folder) / "superlink.db", folder / "superexec.secret"
-    private_file(database)  # what SQLite writes beside it gets the same mode
-    private_file(secret, secrets.token_hex(32))
+    secret = private_file(private_folder(folder) / "superexec.secret", secrets.token_hex(32))
     command = ["flower-superlink", "--host", LOOPBACK, "--port", str(control_port)]
-    command += ["--ssl-certfile", str(keys / "server.pem"), "--ssl-keyfile", str(keys / "server.key")]
-    command += ["--ssl-ca-certfile", str(keys / "ca.crt"), "--database", str(database)]
-    command += ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
-    sys.argv = [*command, "--isolation", ISOLATION_MODE_PROCESS, "--superexec-auth-secret-file", str(secret)]
-    config = replace(_parse_superlink_lifespan_config(), authn_plugin=Token(certificates.token(keys)))
-    if (keys / certificates.CLIENTS).is_file():
-        os.environ[VARIABLE] = str(keys / certificates.CLIENTS)  # for the server's side of every run
+    command += ["--isolation", ISOLATION_MODE_PROCESS, "--superexec-auth-secret-file", str(secret)]
+    command += ["--disable-runtime-dependency-installation"]
+    if keys is None:
+        command += ["--insecure", "--simulation"]
+    else:
+        certificates.check(keys)
+        database = private_file(folder / "superlink.db")  # what SQLite writes beside it gets the same mode
+        command += ["--ssl-certfile", str(keys / "server.pem"), "--ssl-keyfile", str(keys / "server.key")]
+        command += ["--ssl-ca-certfile", str(keys / "ca.crt"), "--database", str(database), "--enable-supernode-auth"]
+        if (keys / certificates.CLIENTS).is_file():
+            os.environ[VARIABLE] = str(keys / certificates.CLIENTS)  # for the server's side of every run
+    sys.argv = command
+    config = replace(_parse_superlink_lifespan_config(), authn_plugin=Token(certificates.token(keys or folder)))
     lifespan = type("OwnLifespan", (Lifespan,), {"secret": secret})
     return Doors(create_app(config, lifespan), control_port), config
 
 
-def serve(keys: Path, folder: Path, host: str, port: int, control_port: int) -> None:
+def serve(keys: Path | None, folder: Path, host: str, port: int | None, control_port: int) -> None:
     """Both doors, until a signal."""
-    app, config = make_app(keys.resolve(), folder.resolve(), control_port)
-    doors = [socket.create_server(address) for address in ((host, port), (LOOPBACK, control_port))]
+    app, config = make_app(None if keys is None else keys.resolve(), folder.resolve(), control_port)
+    doors = [(LOOPBACK, control_port)] if port is None else [(host, port), (LOOPBACK, control_port)]
     settings = uvicorn.Config(
         app,
         ssl_keyfile=config.ssl_keyfile,
@@ -132,15 +136,15 @@ def serve(keys: Path, folder: Path, host: str, port: int, control_port: int) -> 
         proxy_headers=False,  # nobody may say where he comes from
         access_log=False,
     )
-    uvicorn.Server(settings).run(sockets=doors)
+    uvicorn.Server(settings).run(sockets=[socket.create_server(door) for door in doors])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("keys", type=Path)
+    parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--keys", type=Path)
     parser.add_argument("--host", default=LOOPBACK)
-    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--port", type=int)
     parser.add_argument("--control-port", type=int, required=True)
     asked = parser.parse_args()
     serve(asked.keys, asked.folder, asked.host, asked.port, asked.control_port)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from typing import Any
 from profl.checks import FailedError, InputError
 from profl.deploy import certificates
 from profl.deploy.ports import check_port, free_port, listens
-from profl.deploy.private import private_folder
+from profl.deploy.private import private_file, private_folder
 from profl.deploy.superlink import configure, flwr, run_status, submit, variables
 
 READY = 30.0  # seconds until something that was started must be there
@@ -54,6 +55,8 @@ class LocalFederation:
         self.control_port = self.port
         if self.keys is not None:
             self.control_port = free_port() if control_port == 0 else check_port(control_port)
+        if self.keys is not None and self.port == self.control_port:
+            raise InputError(f"nodes and those who submit need two ports, got {port} for both")
         self.host, self.nodes = host, nodes
         self.children: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -77,16 +80,14 @@ class LocalFederation:
 
     def start_link(self) -> None:
         """The SuperLink; returns once it listens."""
-        home = private_folder(self.folder) / "flower"
+        home, control = private_folder(self.folder) / "flower", f"127.0.0.1:{self.control_port}"
+        command = ["python", "-m", "profl.deploy.link", str(self.folder), "--control-port", str(self.control_port)]
         if self.keys is None:
-            configure(home, f"127.0.0.1:{self.port}", None)
-            command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
-            command += ["--disable-runtime-dependency-installation", "--insecure", "--simulation"]
+            private_file(self.folder / certificates.TOKEN, secrets.token_urlsafe(32))
+            configure(home, control, None, certificates.token(self.folder))
         else:
-            token = certificates.token(self.keys)
-            configure(home, f"127.0.0.1:{self.control_port}", self.keys / "ca.crt", token)
-            command = ["python", "-m", "profl.deploy.link", str(self.keys), str(self.folder), "--host", self.host]
-            command += ["--port", str(self.port), "--control-port", str(self.control_port)]
+            configure(home, control, self.keys / "ca.crt", certificates.token(self.keys))
+            command += ["--keys", str(self.keys), "--host", self.host, "--port", str(self.port)]
         self.spawn("superlink", command)
         deadline = time.monotonic() + READY
         while not listens(self.control_port):
