@@ -24,6 +24,8 @@ import profl
 from profl.checks import FailedError
 from profl.deploy import LocalFederation, certificates, write_app
 from profl.deploy.superlink import configure, flwr, run_log
+from profl.engines.flower import InProcessGrid, ProFLStrategy, make_client_app
+from profl.engines.flower.federation import from_config
 
 SETTINGS = {"case": "pricing", "algorithm": "pofl", "clients": 3, "rounds": 5, "local-steps": 5, "samples": 200}
 
@@ -78,6 +80,10 @@ def main(fail: bool = False) -> None:
     regret = float(np.max(np.abs(found.deployed_regret[:, 1:] - expected.deployed_regret[:, 1:])))
     assert regret <= 1e-4, f"the deployed regret differs by {regret}"
     say(started, f"five rounds equal to simulate (largest difference {error:.1e})")
+    own = from_config({**SETTINGS, "seed": 1})
+    undisturbed = ProFLStrategy(own).run(InProcessGrid(make_client_app(own), 3))
+    np.testing.assert_array_equal(found.theta, undisturbed.theta)
+    say(started, "and to the bit equal to the same federation without kills")
 
 
 def shut_out(federation: LocalFederation) -> None:

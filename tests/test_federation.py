@@ -117,7 +117,7 @@ def test_a_real_node_is_killed_and_restarted(keys, tmp_path):
 
     In short, and back at once: ``test_flower``; over TLS: ``tests.federation``.
     """
-    settings = {"case": "pricing", "algorithm": "pofl", "clients": 3, "rounds": 20, "local-steps": 2, "samples": 50}
+    settings = {"case": "pricing", "algorithm": "pofl", "clients": 3, "rounds": 8, "local-steps": 2, "samples": 50}
     settings |= {"out": str(tmp_path / "run.npz"), "checkpoint": str(tmp_path / "server"), "timeout": 40, "wait": 60}
     app = write_app(tmp_path / "app", settings)
     with LocalFederation(tmp_path / "federation", 3, keys) as federation:

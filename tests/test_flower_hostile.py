@@ -74,6 +74,7 @@ NONSENSE = [
     ),
     *(said(client=value) for value in (True, b"\x00", [0], [0, 1], "\x1b[2J", "")),
     *(said(**{"fingerprint loss": value}) for value in (None, "another", 7, b"\xff", [1.0], "y" * 99999)),
+    said(client=10**5000),  # which Python does not write out
     said(**{"fingerprint more": "\n\r\x07"}),
     content(),
     content(hello=ConfigRecord()),
@@ -256,6 +257,7 @@ HUGE = Array(dtype="float32", shape=(2,), stype="numpy.ndarray", data=b"\x93NUMP
 REPORTS = {
     "many samples": stated(samples=10**9),
     "most samples": stated(samples=2**63 - 1),
+    "more samples than can be written out": stated(samples=10**5000),
     "negative samples": stated(samples=-1),
     "samples of no whole number": stated(samples=30.5),
     "no samples": stated(samples=None),

@@ -61,8 +61,8 @@ class ProFLStrategy(Strategy):
       wait: seconds to wait for clients that are not connected, before the first round, when too few are there, and for
         a node that went away in the middle of a turn.
       guard: as in ``profl.train``: the run stops with ``profl.DivergedError`` when the estimated risk explodes.
-      identities: ``clients.json`` of ``profl flower certificates``; nodes then prove which client they are. None takes
-        the file that the environment's ``PROFL_IDENTITIES`` names, if any.
+      identities: ``clients.json`` of ``profl flower certificates``; nodes then prove which client they are. The file
+        that the environment's ``PROFL_IDENTITIES`` names goes before it.
       report: called with one sentence per incident.
       callbacks: as in ``profl.train``.
     """
