@@ -1,23 +1,31 @@
 """The smoke test behind ``make federation``: TLS, registered keys, real SuperNodes, and the simulation's own result.
 
 Certificates are made, a SuperLink and three SuperNodes start on loopback, five rounds run, and the result is
-``simulate``'s. A node whose key nobody registered is refused, and so is one that talks in plain text. Everything is
-stopped at the end, also after a failure.
+``simulate``'s, though node 2 is killed in the middle and started again at once. Refused are a node whose key nobody
+registered, one that talks in plain text, one with a registered key that says that it is another client, and a stranger
+with ca.crt who wants to submit, list or stop runs. Everything is stopped at the end, also after a failure.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import ssl
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+import httpx
 import numpy as np
+from flwr.proto.control_pb2 import ListRunsRequest, StartRunRequest, StopRunRequest
 
 import profl
+from profl.checks import FailedError
 from profl.deploy import LocalFederation, certificates, write_app
+from profl.deploy.superlink import configure, flwr, run_log
+from profl.engines.flower import InProcessGrid, ProFLStrategy, make_client_app
+from profl.engines.flower.federation import from_config
 
 SETTINGS = {"case": "pricing", "algorithm": "pofl", "clients": 3, "rounds": 5, "local-steps": 5, "samples": 200}
 
@@ -26,20 +34,33 @@ def main(fail: bool = False) -> None:
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="profl-federation-") as name:
         folder = Path(name)
-        certificates.make(folder / "keys", 4)  # the fourth is never registered
-        app = write_app(folder / "app", {**SETTINGS, "seed": 1, "out": str(folder / "run.npz"), "wait": 120.0})
+        certificates.make(folder / "keys", 5)  # 3 is registered and says that it is 0, 4 is never registered
+        settings = {**SETTINGS, "seed": 1, "out": str(folder / "run.npz"), "checkpoint": str(folder / "server")}
+        app = write_app(folder / "app", {**settings, "wait": 120.0, "timeout": 300.0})
         federation = LocalFederation(folder / "federation", 3, folder / "keys")
         try:
             with federation:
                 say(started, "SuperLink and three SuperNodes with TLS and registered keys are up")
-                stranger = federation.start_node(0, key=folder / "keys" / "client-3", name="stranger")
+                federation.register(3)
+                federation.start_node(0, key=folder / "keys" / "client-3", name="impostor")
+                stranger = federation.start_node(0, key=folder / "keys" / "client-4", name="stranger")
                 plain = start_plain(federation)
                 run = federation.submit(app)
                 if fail:
                     raise RuntimeError("a failure in the middle, as asked")
+                shut_out(federation)
+                say(started, "a stranger with ca.crt cannot submit, list or stop runs")
+                wait_for_round(folder / "server", 2)
+                federation.kill("node-2")
+                federation.start_node(2)
+                say(started, "node 2 was killed after round 2 and started again")
                 status = federation.wait(run, 400.0)
                 say(started, f"run {run}: {status}")
                 assert status == "finished:completed", federation.log("superlink", 60)
+                told = run_log(run, federation.environment(), 500).splitlines()
+                said = [line for line in told if "asked again" in line or " reports, " in line]
+                print(*said, sep="\n", flush=True)
+                assert sum("3 reports, estimated risk" in line for line in said) == 5, said
                 refused(federation, stranger)
                 refused(federation, plain)
                 say(started, "a node without a registered key and a plain-text node were refused")
@@ -52,8 +73,46 @@ def main(fail: bool = False) -> None:
     )
     error = float(np.max(np.abs(found.theta - expected.theta)))
     assert error <= 1e-5, f"differs from simulate by {error}"
-    assert not found.incidents, found.incidents
+    ((_, client, what),) = found.incidents  # and not a word of node 2
+    assert client == 0, found.incidents
+    assert "says that it is client 0, and does not have that client's key" in what
+    say(started, f"the impostor: {what}")
+    regret = float(np.max(np.abs(found.deployed_regret[:, 1:] - expected.deployed_regret[:, 1:])))
+    assert regret <= 1e-4, f"the deployed regret differs by {regret}"
     say(started, f"five rounds equal to simulate (largest difference {error:.1e})")
+    own = from_config({**SETTINGS, "seed": 1})
+    undisturbed = ProFLStrategy(own).run(InProcessGrid(make_client_app(own), 3))
+    np.testing.assert_array_equal(found.theta, undisturbed.theta)
+    say(started, "and to the bit equal to the same federation without kills")
+
+
+def shut_out(federation: LocalFederation) -> None:
+    """With ca.crt alone: nothing at the public port, and at the control port nothing without the token."""
+    trust = ssl.create_default_context(cafile=federation.keys / "ca.crt")
+    requests = {"start-run": StartRunRequest(), "list-runs": ListRunsRequest(), "stop-run": StopRunRequest(run_id=1)}
+    calls = {f"control/{name}": request.SerializeToString() for name, request in requests.items()}
+    with httpx.Client(verify=trust, headers={"content-type": "application/protobuf"}, timeout=30) as client:
+        for path, body in {**calls, "runtime/acquire-task": b""}.items():
+            for port, status in ((federation.port, (404,)), (federation.control_port, (401, 403))):
+                found = client.post(f"https://127.0.0.1:{port}/v1/{path}", content=body)
+                assert found.status_code in status, (path, port, found.status_code, found.text)
+    for port in (federation.port, federation.control_port):
+        configure(federation.folder / "elsewhere", f"127.0.0.1:{port}", federation.keys / "ca.crt")
+        environment = {**federation.environment(), "FLWR_HOME": str(federation.folder / "elsewhere")}
+        try:
+            said = flwr(("ls", "profl"), environment)
+        except FailedError:
+            continue
+        raise AssertionError(f"flwr ls got an answer at {port}: {said}")
+    for name in ("superlink.db", "superexec.secret", "flower/credentials.yaml"):
+        assert (federation.folder / name).stat().st_mode & 0o077 == 0, name
+
+
+def wait_for_round(folder: Path, number: int) -> None:
+    deadline = time.monotonic() + 400
+    while not (folder / f"round-{number:08d}.npz").exists():
+        assert time.monotonic() < deadline, f"round {number} is not done"
+        time.sleep(0.2)
 
 
 def start_plain(federation: LocalFederation) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import json
 import socket
 import subprocess
 import sys
 import time
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +18,11 @@ import profl
 
 pytest.importorskip("flwr")
 
+from cryptography import x509
+
 from profl.deploy import LocalFederation, certificates, write_app
 from profl.deploy.ports import free_port
+from tests.federation import wait_for_round
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +36,19 @@ def test_certificates_are_whole_and_private(keys):
     certificates.check(keys, 3)
     assert (keys / "server.key").stat().st_mode & 0o077 == 0
     assert (keys / "client-0").stat().st_mode & 0o077 == 0
+    assert (keys / "submit.token").stat().st_mode & 0o077 == 0
+    bound = json.loads((keys / "clients.json").read_text())
+    assert bound == {str(i): (keys / f"client-{i}.pub").read_text().strip() for i in range(3)}
     assert (keys / "client-0.pub").read_text().startswith("ecdsa-sha2-nistp384 ")
     with pytest.raises(profl.InputError, match="has certificates already"):
         certificates.make(keys, 3)
+
+
+def test_a_certificate_is_for_loopback_as_well(tmp_path):
+    certificates.make(tmp_path, 1, ["shops.example.org"])
+    certificate = x509.load_pem_x509_certificate((tmp_path / "server.pem").read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert [str(name.value) for name in names] == ["shops.example.org", "localhost", "127.0.0.1"]
 
 
 def test_missing_certificates(keys, tmp_path):
@@ -77,6 +92,10 @@ def test_a_port_that_is_taken_and_a_superlink_that_is_not_there(keys, tmp_path):
         port = taken.getsockname()[1]
         with pytest.raises(profl.InputError, match=f"port {port} is taken"):
             LocalFederation(tmp_path, 3, keys, port)
+        with pytest.raises(profl.InputError, match=f"port {port} is taken"):
+            LocalFederation(tmp_path, 3, keys, control_port=port)
+    with pytest.raises(profl.InputError, match="need two ports"):
+        LocalFederation(tmp_path, 3, keys, port, control_port=port)
     started = time.monotonic()
     done = call("submit", str(app), "--keys", str(keys), "--port", str(port))
     assert done.returncode == 2
@@ -94,15 +113,19 @@ def test_the_smoke_test_cleans_up_after_a_failure():
 
 @pytest.mark.slow
 def test_a_real_node_is_killed_and_restarted(keys, tmp_path):
-    """Client 2 is missing for some rounds, comes back with its state, and the run completes."""
-    settings = {"case": "pricing", "algorithm": "pofl", "clients": 3, "rounds": 20, "local-steps": 2, "samples": 50}
+    """Client 2 is missing for some rounds, comes back with its state, and the run completes.
+
+    In short, and back at once: ``test_flower``; over TLS: ``tests.federation``.
+    """
+    settings = {"case": "pricing", "algorithm": "pofl", "clients": 3, "rounds": 8, "local-steps": 2, "samples": 50}
     settings |= {"out": str(tmp_path / "run.npz"), "checkpoint": str(tmp_path / "server"), "timeout": 40, "wait": 60}
     app = write_app(tmp_path / "app", settings)
     with LocalFederation(tmp_path / "federation", 3, keys) as federation:
         run = federation.submit(app)
         wait_for_round(tmp_path / "server", 2)
         federation.kill("node-2")
-        come_back(federation, tmp_path / "federation" / "node-2.log")
+        wait_for_round(tmp_path / "server", 4)  # without it
+        federation.start_node(2)
         assert federation.wait(run, 1200) == "finished:completed", federation.log("superlink", 60)
     found = profl.load(tmp_path / "run.npz")
     assert np.all(np.isfinite(found.theta))
@@ -110,29 +133,6 @@ def test_a_real_node_is_killed_and_restarted(keys, tmp_path):
     assert {client for _, client, _ in found.incidents} == {2}
     assert not any("lost its state" in what for _, _, what in found.incidents)
     assert found.live.absent[0, -1] == 0  # it took part again
-
-
-def come_back(federation, log):
-    """Start node 2 again until it gets in: the SuperLink refuses it until it has noticed that the old one is gone."""
-    deadline = time.monotonic() + 400
-    while time.monotonic() < deadline:
-        log.write_text("")
-        federation.start_node(2)
-        while not any(word in log.read_text() for word in ("SuperNode ID", "Exit Code")):
-            assert time.monotonic() < deadline
-            time.sleep(1)
-        if "SuperNode ID" in log.read_text():
-            return
-        federation.kill("node-2")  # it has given up, and what it started has not
-        time.sleep(10)
-    raise AssertionError(log.read_text())
-
-
-def wait_for_round(folder, number):
-    deadline = time.monotonic() + 400
-    while not (folder / f"round-{number:08d}.npz").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
 
 
 @pytest.mark.slow
@@ -167,9 +167,10 @@ def test_certificates_up_and_submit_on_the_command_line(tmp_path):
     assert call("certificates", places[0], "--clients", "2").returncode == 0
     settings = {"case": "pricing", "algorithm": "pfl", "clients": 2, "rounds": 1, "local-steps": 1, "samples": 50}
     write_app(places[2], {**settings, "out": str(tmp_path / "run.npz"), "wait": 120, "timeout": 120})
-    port = str(free_port())
-    command = [sys.executable, "-m", "profl.cli", "flower", "up", places[0], "--clients", "2", "--port", port]
-    process = subprocess.Popen([*command, "--folder", places[1]], stdout=subprocess.PIPE, text=True)
+    port, public = str(free_port()), str(free_port())
+    command = [sys.executable, "-m", "profl.cli", "flower", "up", places[0], "--clients", "2", "--control-port", port]
+    command += ["--port", public, "--folder", places[1]]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert "with 2 SuperNodes" in process.stdout.readline()
         done = call("submit", places[2], "--keys", places[0], "--port", port)
@@ -180,6 +181,13 @@ def test_certificates_up_and_submit_on_the_command_line(tmp_path):
         failed = call("submit", places[2], "--keys", places[0], "--port", port)
         assert failed.returncode == 1
         assert "cannot import no_such_module" in failed.stderr
+        nodes = call("submit", places[2], "--keys", places[0], "--port", public)
+        assert nodes.returncode == 2
+        assert "is for nodes alone: give the SuperLink's control port" in nodes.stderr.replace("\n", " ")
+        (Path(places[0]) / "submit.token").write_text("x" * 40)
+        stranger = call("submit", places[2], "--keys", places[0], "--port", port)
+        assert stranger.returncode == 2
+        assert "refuses this submit.token" in stranger.stderr.replace("\n", " ")
     finally:
         process.terminate()
         assert process.wait(timeout=40) == 0

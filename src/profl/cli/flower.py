@@ -1,4 +1,4 @@
-"""``profl flower run | certificates | up | submit``: a federation over Flower, each reporting the true final status."""
+"""``profl flower run | certificates | up | superlink | node | submit``: federations over Flower, with true statuses."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ FEDERATED = [name for name, make in ALGORITHMS.items() if not make().pooled]
 
 Clients = Annotated[int, typer.Option(help="Number of clients.")]
 Wait = Annotated[float, typer.Option(help="Seconds that the whole run may take.")]
+Keys = Annotated[Path, typer.Argument(help="A folder made by profl flower certificates.")]
+Port = Annotated[int, typer.Option(help="Port of the SuperLink, for nodes.")]
+ControlPort = Annotated[int, typer.Option(help="Port for those who submit, on loopback alone.")]
 
 
 @app.callback()
@@ -71,7 +74,7 @@ def certificates_(
     hosts: Annotated[str, typer.Option(help="Names and addresses of the server.")] = "localhost,127.0.0.1",
     days: Annotated[int, typer.Option(help="How long they are valid.")] = 365,
 ) -> None:
-    """An authority, a server certificate, and one key pair per client."""
+    """An authority, a server certificate, one key pair per client, who has which, and the token of those who submit."""
     from profl.deploy.certificates import make
 
     for path in make(folder, clients, [host.strip() for host in hosts.split(",")], days):
@@ -80,35 +83,54 @@ def certificates_(
 
 @app.command("up")
 def up(
-    keys: Annotated[Path, typer.Argument(help="A folder made by profl flower certificates.")],
+    keys: Keys,
     clients: Clients = 3,
-    port: Annotated[int, typer.Option(help="Port of the SuperLink.")] = 9500,
+    port: Port = 9500,
+    control_port: ControlPort = 9501,
     folder: Annotated[Path, typer.Option(help="Logs and the nodes' states.")] = Path("out/federation"),
 ) -> None:
     """SuperLink and SuperNodes with TLS and client keys on this machine, until Ctrl-C.
 
-    Then, in another terminal: profl flower submit APP --keys KEYS --port PORT
+    Then, in another terminal: profl flower submit APP --keys KEYS --port CONTROL_PORT
     """
-    from profl.deploy import LocalFederation
+    _keep_up(f"with {clients} SuperNodes", folder, clients, keys, port, control_port=control_port)
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with LocalFederation(folder, clients, keys, port) as federation:
-        typer.echo(f"SuperLink at 127.0.0.1:{federation.port} with {clients} SuperNodes; logs in {folder}")
-        try:
-            while True:
-                time.sleep(1)
-                for name, child in federation.children.items():
-                    if child.poll() is not None:
-                        raise FailedError(f"{name} ended with status {child.returncode}:\n{federation.log(name)}")
-        except KeyboardInterrupt:
-            typer.echo("stopping")
+
+@app.command("superlink")
+def superlink_(
+    keys: Keys,
+    clients: Clients = 3,
+    host: Annotated[str, typer.Option(help="Address at which nodes find it.")] = "0.0.0.0",
+    port: Port = 9500,
+    control_port: ControlPort = 9501,
+    folder: Annotated[Path, typer.Option(help="Its log and database.")] = Path("out/federation"),
+) -> None:
+    """A SuperLink alone, for nodes on other machines, until Ctrl-C; only registered keys get in.
+
+    Runs are submitted from this machine: the control port is bound to loopback.
+    """
+    options: dict[str, Any] = {"control_port": control_port, "host": host, "nodes": False}
+    _keep_up(f"for {clients} clients", folder, clients, keys, port, **options)
+
+
+@app.command("node")
+def node_(
+    keys: Annotated[Path, typer.Argument(help="A folder with ca.crt and this client's key.")],
+    number: Annotated[int, typer.Argument(help="Which client this is, counted from 0.")],
+    superlink: Annotated[str, typer.Option(help="HOST:PORT of the SuperLink.")] = "127.0.0.1:9500",
+    state: Annotated[Path | None, typer.Option(help="Where the client's state is kept.")] = None,
+) -> None:
+    """One client's SuperNode, until it is stopped; started again, it gets in at once and finds its state."""
+    from profl.deploy.node import become
+
+    become(keys, number, superlink, Path(f"out/state-{number}") if state is None else state)
 
 
 @app.command("submit")
 def submit_(
     folder: Annotated[Path, typer.Argument(help="A Flower app: a folder with a pyproject.toml.")],
-    keys: Annotated[Path, typer.Option(help="A folder that has ca.crt.")],
-    port: Annotated[int, typer.Option(help="Port of the SuperLink.")] = 9500,
+    keys: Annotated[Path, typer.Option(help="A folder that has ca.crt and submit.token.")],
+    port: Annotated[int, typer.Option(help="Control port of the SuperLink.")] = 9501,
     host: Annotated[str, typer.Option(help="Where the SuperLink is.")] = "127.0.0.1",
     wait: Wait = 3600.0,
 ) -> None:
@@ -129,6 +151,24 @@ def submit_(
         if status != "finished:completed":
             typer.echo(run_log(number, environment), err=True)
     _say(status)
+
+
+def _keep_up(what: str, folder: Path, clients: int, keys: Path, port: int, **options: Any) -> None:
+    """A federation on this machine, until Ctrl-C or until one of its processes ends."""
+    from profl.deploy import LocalFederation
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with LocalFederation(folder, clients, keys, port, **options) as federation:
+        place = f"{federation.host}:{federation.port}, control port {federation.control_port}"
+        typer.echo(f"SuperLink at {place}, {what}; logs in {folder}")
+        try:
+            while True:
+                time.sleep(1)
+                for name, child in federation.children.items():
+                    if child.poll() is not None:
+                        raise FailedError(f"{name} ended with status {child.returncode}:\n{federation.log(name)}")
+        except KeyboardInterrupt:
+            typer.echo("stopping")
 
 
 def _finish(federation: Any, number: str, wait: float, out: Path, quiet: bool) -> None:

@@ -3,13 +3,17 @@
 ca.crt, ca.key        the authority that everybody trusts; the key signs and then stays where it is
 server.pem, .key      the SuperLink's certificate, for the names and addresses given
 client-0, client-0.pub ...   what a SuperNode proves its identity with; the .pub is registered at the SuperLink
+clients.json          which client has which public key; the server holds every node to it
+submit.token          who has it may submit runs, which is to run code on the server and on every node
 """
 
 from __future__ import annotations
 
 import datetime
 import ipaddress
+import json
 import os
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,13 +27,20 @@ from profl import checks
 from profl.checks import InputError
 
 NEEDED = ("ca.crt", "server.pem", "server.key")
+CLIENTS = "clients.json"
+TOKEN = "submit.token"
+LEAST_TOKEN = 20  # characters
 
 
 def make(
     folder: str | os.PathLike[str], clients: int, hosts: Sequence[str] = ("localhost", "127.0.0.1"), days: int = 365
 ) -> list[Path]:
-    """Write everything into ``folder``; refuses to overwrite an authority that is there."""
+    """Write everything into ``folder``; refuses to overwrite an authority that is there.
+
+    The server's certificate is for loopback as well, where runs are submitted.
+    """
     place = Path(folder)
+    hosts = list(dict.fromkeys([*hosts, "localhost", "127.0.0.1"]))
     checks.positive_int("clients", clients)
     checks.positive_int("days", days)
     if (place / "ca.crt").exists():
@@ -39,13 +50,18 @@ def make(
     key, certificate = _server(ca_key, ca, hosts, days)
     files = {"ca.crt": _pem(ca), "ca.key": _private(ca_key), "server.pem": _pem(certificate)}
     files["server.key"] = _private(key)
+    bound: dict[str, str] = {}
     for number in range(clients):
         own = ec.generate_private_key(ec.SECP384R1())
         files[f"client-{number}"] = _private(own, serialization.PrivateFormat.OpenSSH)
         public = serialization.PublicFormat.OpenSSH
-        files[f"client-{number}.pub"] = own.public_key().public_bytes(serialization.Encoding.OpenSSH, public) + b"\n"
+        text = own.public_key().public_bytes(serialization.Encoding.OpenSSH, public)
+        files[f"client-{number}.pub"] = text + b"\n"
+        bound[str(number)] = text.decode()
+    files[CLIENTS] = (json.dumps(bound, indent=2) + "\n").encode()
+    files[TOKEN] = (secrets.token_urlsafe(32) + "\n").encode()
     for name, content in files.items():
-        secret = name.endswith(".key") or (name.startswith("client-") and not name.endswith(".pub"))
+        secret = name.endswith((".key", ".token")) or (name.startswith("client-") and not name.endswith(".pub"))
         descriptor = os.open(place / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if secret else 0o644)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
@@ -56,6 +72,7 @@ def check(folder: str | os.PathLike[str], clients: int = 0) -> Path:
     """The folder, if it holds what a federation needs and nothing has expired."""
     place = Path(folder)
     names = [*NEEDED, *(f"client-{i}{end}" for i in range(clients) for end in ("", ".pub"))]
+    names += [CLIENTS, TOKEN] if clients else []
     missing = [name for name in names if not (place / name).is_file()]
     if missing:
         raise InputError(f"{place} has no {', '.join(missing)}: profl flower certificates {place} makes them")
@@ -69,6 +86,19 @@ def check(folder: str | os.PathLike[str], clients: int = 0) -> Path:
         if not certificate.not_valid_before_utc <= now <= ends:
             raise InputError(f"{place / name} expired on {ends:%Y-%m-%d}: make new certificates in another folder")
     return place
+
+
+def token(folder: Path) -> str:
+    """What whoever submits has to know."""
+    try:
+        found = (folder / TOKEN).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise InputError(
+            f"{folder} has no {TOKEN}, without which nobody may submit: profl flower certificates writes it"
+        ) from error
+    if len(found) < LEAST_TOKEN:
+        raise InputError(f"{folder / TOKEN} must hold at least {LEAST_TOKEN} characters, got {len(found)}")
+    return found
 
 
 def _authority(days: int) -> tuple[Any, x509.Certificate]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 from profl.checks import FailedError, InputError
 from profl.deploy import certificates
 from profl.deploy.ports import check_port, free_port, listens
+from profl.deploy.private import private_file, private_folder
 from profl.deploy.superlink import configure, flwr, run_status, submit, variables
 
 READY = 30.0  # seconds until something that was started must be there
@@ -30,15 +32,32 @@ class LocalFederation:
       folder: logs, Flower's own settings and the nodes' states go here.
       clients: SuperNodes to start; node i gets partition-id i and, with keys, key i.
       keys: a folder made by ``certificates.make``; None runs Flower's simulation without TLS.
-      port: of the SuperLink; 0 takes a free one.
+      port: of the SuperLink, for nodes; 0 takes a free one.
+      control_port: for those who submit, on loopback alone; 0 takes a free one. A simulation has one port.
+      host: where nodes find the SuperLink; another one than loopback is for nodes on other machines.
+      nodes: start the SuperNodes; False registers their keys alone.
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], clients: int, keys: str | os.PathLike[str] | None, port: int = 0
+        self,
+        folder: str | os.PathLike[str],
+        clients: int,
+        keys: str | os.PathLike[str] | None,
+        port: int = 0,
+        *,
+        control_port: int = 0,
+        host: str = "127.0.0.1",
+        nodes: bool = True,
     ) -> None:
         self.folder, self.clients = Path(folder).resolve(), clients
         self.keys = None if keys is None else certificates.check(Path(keys).resolve(), clients)
         self.port = free_port() if port == 0 else check_port(port)
+        self.control_port = self.port
+        if self.keys is not None:
+            self.control_port = free_port() if control_port == 0 else check_port(control_port)
+        if self.keys is not None and self.port == self.control_port:
+            raise InputError(f"nodes and those who submit need two ports, got {port} for both")
+        self.host, self.nodes = host, nodes
         self.children: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> LocalFederation:
@@ -46,8 +65,8 @@ class LocalFederation:
             self.start_link()
             if self.keys is not None:
                 for number in range(self.clients):
-                    self.flwr("supernode", "register", str(self.keys / f"client-{number}.pub"), "profl")
-                for number in range(self.clients):
+                    self.register(number)
+                for number in range(self.clients if self.nodes else 0):
                     self.start_node(number)
         except BaseException:
             self.stop()
@@ -61,39 +80,44 @@ class LocalFederation:
 
     def start_link(self) -> None:
         """The SuperLink; returns once it listens."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        home = self.folder / "flower"
-        home.mkdir(exist_ok=True)
-        command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
-        command += ["--disable-runtime-dependency-installation"]
+        home, control = private_folder(self.folder) / "flower", f"127.0.0.1:{self.control_port}"
+        command = ["python", "-m", "profl.deploy.link", str(self.folder), "--control-port", str(self.control_port)]
         if self.keys is None:
-            command += ["--insecure", "--simulation"]
+            private_file(self.folder / certificates.TOKEN, secrets.token_urlsafe(32))
+            configure(home, control, None, certificates.token(self.folder))
         else:
-            command += ["--ssl-certfile", str(self.keys / "server.pem"), "--ssl-keyfile", str(self.keys / "server.key")]
-            command += ["--ssl-ca-certfile", str(self.keys / "ca.crt"), "--enable-supernode-auth"]
-            command += ["--database", str(self.folder / "superlink.db")]
-        configure(home, f"127.0.0.1:{self.port}", None if self.keys is None else self.keys / "ca.crt")
+            configure(home, control, self.keys / "ca.crt", certificates.token(self.keys))
+            command += ["--keys", str(self.keys), "--host", self.host, "--port", str(self.port)]
         self.spawn("superlink", command)
         deadline = time.monotonic() + READY
-        while not listens(self.port):
+        while not listens(self.control_port):
             self._must_run("superlink", deadline)
             time.sleep(0.1)
+
+    def register(self, number: int) -> None:
+        """The client's key is one that the SuperLink lets in; twice does no harm."""
+        assert self.keys is not None
+        try:
+            self.flwr("supernode", "register", str(self.keys / f"client-{number}.pub"), "profl")
+        except FailedError as error:
+            if "already in use" not in str(error):
+                raise
 
     def start_node(self, number: int, key: str | os.PathLike[str] | None = None, name: str | None = None) -> str:
         """A SuperNode with TLS and a key (its own unless another is given); returns the name of the child."""
         assert self.keys is not None
-        name = name or f"node-{number}"
-        state = self.folder / f"state-{number}"
-        command = ["flower-supernode", "--superlink", f"127.0.0.1:{self.port}"]
-        command += ["--root-certificates", str(self.keys / "ca.crt"), "--host", "127.0.0.1"]
-        command += ["--port", str(free_port())]
-        command += ["--auth-supernode-private-key", str(key or self.keys / f"client-{number}")]
-        settings = f'partition-id={number} num-partitions={self.clients} state="{state}"'
-        self.spawn(name, [*command, "--node-config", settings])
+        name, superlink = name or f"node-{number}", f"127.0.0.1:{self.port}"
+        if key is None:
+            command = ["python", "-m", "profl.deploy.node", str(self.keys), str(number), "--superlink", superlink]
+            self.spawn(name, [*command, "--state", str(self.folder / f"state-{number}")])
+        else:
+            from profl.deploy.node import command as plain
+
+            self.spawn(name, plain(self.keys, number, superlink, self.folder / f"state-{name}", Path(key)))
         return name
 
     def spawn(self, name: str, command: list[str]) -> None:
-        """A child that runs one of Flower's programs, with its output in a log."""
+        """A child that runs one of the programs beside this Python, with its output in a log."""
         program = Path(sys.executable).parent / command[0]
         if not program.exists():
             raise InputError(f"{command[0]} is not installed beside {sys.executable}: pip install 'profl[flower]'")

@@ -2,34 +2,70 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import ssl
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import tomli_w
 
-from profl.checks import FailedError, InputError
+from profl.checks import FailedError, InputError, words
+from profl.deploy import certificates
 from profl.deploy.ports import listens
+from profl.deploy.private import private_file, private_folder
 
 
 def connect(home: Path, host: str, port: int, keys: Path) -> dict[str, str]:
-    """The environment in which ``flwr`` talks to a SuperLink with TLS; refuses one that is not there."""
+    """The environment in which ``flwr`` talks to a SuperLink with TLS and the token; refuses one that is not there."""
     ca = keys.resolve() / "ca.crt"
     if not ca.is_file():
         raise InputError(f"{keys} has no ca.crt: it must be the authority that signed the SuperLink's certificate")
+    token = certificates.token(keys)
     if not listens(port, host):
-        raise InputError(f"no SuperLink answers at {host}:{port}: start one (profl flower up), or give its port")
-    configure(home, f"{host}:{port}", ca)
+        raise InputError(
+            f"no SuperLink answers at {host}:{port}: start one (profl flower up), or give its control port; from "
+            f"another machine, ssh -L {port}:127.0.0.1:{port} MACHINE brings that port here"
+        )
+    _check_door(f"https://{host}:{port}", ca, token)
+    configure(home, f"{host}:{port}", ca, token)
     return {**os.environ, **variables(home)}
 
 
-def configure(home: Path, address: str, authority: Path | None) -> None:
-    """Flower's own settings: the SuperLink that ``flwr`` talks to, and who signed its certificate (None: no TLS)."""
+def _check_door(address: str, authority: Path, token: str) -> None:
+    """Refuse in words what ``flwr`` would only give a number for."""
+    headers = {"authorization": f"Bearer {token}", "content-type": "application/protobuf"}
+    trust = ssl.create_default_context(cafile=authority)
+    try:
+        with httpx.Client(verify=trust, headers=headers, timeout=30.0) as client:
+            status = client.post(f"{address}/v1/control/list-runs").status_code
+    except httpx.HTTPError as error:
+        raise InputError(f"{address} does not answer as a SuperLink of this authority: {words(error)}") from error
+    if status == httpx.codes.NOT_FOUND:
+        raise InputError(f"{address} is for nodes alone: give the SuperLink's control port")
+    if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+        raise InputError(f"the SuperLink at {address} refuses this {certificates.TOKEN}")
+
+
+def configure(home: Path, address: str, authority: Path | None, token: str | None = None) -> None:
+    """Flower's own settings: the SuperLink that ``flwr`` talks to, who signed its certificate (None: no TLS), and the
+    token, where ``flwr login`` would keep it.
+    """
     secure = {"insecure": True} if authority is None else {"root-certificates": str(authority)}
     content = {"superlink": {"default": "profl", "profl": {"address": address, **secure}}}
-    (home / "config.toml").write_text(tomli_w.dumps(content), encoding="utf-8")
+    private_folder(home)
+    private_file(home / "config.toml", tomli_w.dumps(content))
+    if token is not None:
+        stored = {"authn-type": "oidc", "oidc-access-token": token, "oidc-refresh-token": "none"}
+        lines = {f"flower.account-auth.{address}.{name}": _encoded(text) for name, text in stored.items()}
+        private_file(home / "credentials.yaml", json.dumps(lines))  # JSON is YAML
+
+
+def _encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
 
 
 def variables(home: Path) -> dict[str, str]:

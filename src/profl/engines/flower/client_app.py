@@ -15,6 +15,7 @@ from profl import trees
 from profl.checks import InputError
 from profl.engines.flower import wire
 from profl.engines.flower.federation import Federation, from_config
+from profl.engines.flower.identity import proof
 from profl.engines.flower.memory import Memory
 from profl.engines.flower.nodes import PREFIX
 from profl.engines.ledger import one_row
@@ -54,8 +55,11 @@ def make_client_app(
 
         def answer() -> RecordDict:
             own = federation or _settings(context)
-            words = {PREFIX + name: text for name, text in own.fingerprint.items()}
-            return RecordDict({"hello": ConfigRecord({"client": _number(context, own), **words})})
+            said: dict[str, Any] = {PREFIX + name: text for name, text in own.fingerprint.items()}
+            said["client"] = number = _number(context, own)
+            if key := context.node_config.get("key"):
+                said["signature"] = proof(str(key), message.content["hello"]["nonce"], context.node_id, number)
+            return RecordDict({"hello": ConfigRecord(said)})
 
         return _reply(message, answer)
 

@@ -9,6 +9,9 @@ from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
+
 from profl import checks, trees
 from profl.algorithms import get as get_algorithm
 from profl.algorithms.method import Method
@@ -24,6 +27,8 @@ from profl.problem.live import LiveProblem
 from profl.problem.problem import Problem
 from profl.problem.reaction import Unmeasured
 from profl.typing import Batch, Theta
+
+MORE = 100  # times the samples that a client was asked for
 
 
 class Federation:
@@ -71,11 +76,33 @@ class Federation:
 
     @cached_property
     def plan(self) -> Plan:
-        """Laid out without the exact answers: every message starts a new process, which need not compile them."""
+        """Laid out without the optimum, which every message would search anew in its own process.
+
+        What a client states as its regret is then the exact risk of what it deployed, where the problem knows it; the
+        server takes the optimum's off (``floors``).
+        """
         bare = replace(self.world, reaction=Unmeasured(self.world.reaction))
         plan = make_plan(bare, self.method, self.schedule)
         check_privacy(plan, self.privacy)
-        return plan
+        if not self.world.exact:
+            return plan
+        settings = plan.settings._replace(functions=self.world.functions, measured=True)
+        return plan._replace(
+            settings=settings, population=plan.population._replace(floor=jnp.zeros_like(plan.population.floor))
+        )
+
+    @cached_property
+    def floors(self) -> np.ndarray:
+        """R times L_i(PO) for every client; NaN where it is not known."""
+        if not self.world.exact:
+            return np.full(self.clients, np.nan)
+        return self.schedule.local_steps * np.asarray(self.world.client_risks(self.world.optimum))
+
+    @property
+    def most_samples(self) -> int:
+        """What a client can be believed to have drawn in a round: more than it was asked for, but not beyond reason."""
+        settings = self.plan.settings
+        return min(MORE * settings.local_steps * max(settings.sizes), 2**31 - 1)
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:

@@ -26,7 +26,7 @@ class Memory:
         self, state: Any, folder: str | os.PathLike[str] | None, client: int, fingerprint: dict[str, str]
     ) -> None:
         self.records = state  # the context's: a dict of records
-        place = None if folder is None else Path(folder) / f"client-{client}"
+        place = None if folder is None else _own(Path(folder) / f"client-{client}")
         self.disk = None if place is None else Checkpoints(place, fingerprint, private=True)
         self.counter = None if place is None else place / "reports.json"
         self.token = fingerprint["token"]
@@ -82,3 +82,10 @@ class Memory:
 
     def _number(self, name: str) -> int | None:
         return int(name.split()[-1]) if name.startswith(f"profl {self.token} ") else None
+
+
+def _own(folder: Path) -> Path:
+    """The folder, for nobody else to read: a client's state is made from its data."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    return folder

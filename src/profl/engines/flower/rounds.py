@@ -7,6 +7,7 @@ settled       what the server keeps of its clients, and the counts
 
 from __future__ import annotations
 
+import secrets
 from typing import Any, NamedTuple
 
 import jax
@@ -54,7 +55,7 @@ class Turn(NamedTuple):
             theta, since = self.found.theta, number - 1
             mailed = (theta, trees.take(self.found.mail, slot))
         plain = (client, ledger.round + 1, self.number, number, since, int(base.since))
-        return Order(theta, mailed, *plain, token, federation.digest)
+        return Order(theta, mailed, *plain, token, federation.digest, secrets.token_hex(16))
 
 
 def message_number(federation: Federation, ledger: Ledger, turn: int) -> int:

@@ -26,20 +26,22 @@ def make_server_app(
     """A ServerApp that runs a federation and writes the finished run to ``out`` (``profl.load`` reads it).
 
     What is None is read from the run's settings ``checkpoint`` and ``out``; further ``options`` are those of
-    ``ProFLStrategy``, and the settings ``timeout``, ``wait`` and ``patience`` stand in for them.
+    ``ProFLStrategy``, and the settings ``timeout``, ``wait``, ``patience``, ``guard`` and ``identities`` stand in for
+    them.
     """
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         config = context.run_config
-        settings = {name: config[name] for name in ("timeout", "wait", "patience") if name in config} | options
+        names = ("timeout", "wait", "patience", "guard", "identities")
+        settings = {name: config[name] for name in names if name in config} | options
         strategy = ProFLStrategy(
             federation or from_config(config),
             checkpoint=checkpoint or config.get("checkpoint") or None,  # type: ignore[arg-type]
             resume=resume,
             report=log.warning,
-            **settings,  # type: ignore[arg-type]
+            **settings,
         )
         run = strategy.run(grid)
         place = out or config.get("out")

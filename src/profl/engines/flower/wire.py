@@ -15,12 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from profl.checks import InputError
+from profl.checks import InputError, words
 from profl.engines.round import Work
 from profl.typing import Theta
 
 MOST_REPORTS = 2**31
-PLAIN = ("client", "round", "turn", "number", "since", "base", "token", "digest")
+PLAIN = ("client", "round", "turn", "number", "since", "base", "token", "digest", "nonce")
+HEADER = 1024  # bytes that an array may take beside its numbers
 
 
 class Remote(NamedTuple):
@@ -44,6 +45,7 @@ class Order(NamedTuple):
     base: int  # ... and that from which the round began
     token: str  # of the run, across restarts of the server
     digest: str  # of the fingerprint
+    nonce: str = ""  # nobody else can guess what the message is called, so nobody else can answer it
 
 
 def write_order(order: Order) -> RecordDict:
@@ -67,6 +69,7 @@ def write_report(work: Work, order: Order, lost: bool, reports: int | None = Non
         "client": order.client,
         "number": order.number,
         "samples": int(work.samples),
+        "regret": float(work.regret),
         "sound": int(work.sound),
         "lost": int(lost),
     }
@@ -81,14 +84,24 @@ def _entries(reports: dict[str, Any]) -> dict[str, ArrayRecord]:
     return {f"entry {name}": arrays(entry) for name, entry in reports.items()}
 
 
-def read_report(record: RecordDict, sent: Order, like: Work) -> tuple[Work, bool]:
+def read_report(record: RecordDict, sent: Order, like: Work, most: int) -> tuple[Work, bool]:
     """(the report, whether the client had lost its state); ``InputError`` says what is wrong with it.
 
-    ``sent`` is the order that it answers; ``like`` has the shapes and names of a report.
+    ``sent`` is the order that it answers; ``like`` has the shapes and names of a report; ``most`` is the largest count
+    of samples that can be believed. Whatever stands in the record, nothing but an ``InputError`` comes of it.
     """
+    try:
+        return _read_report(record, sent, like, most)
+    except InputError as error:
+        raise InputError(words(error)) from error
+    except Exception as error:
+        raise InputError(words(f"sent what cannot be read ({type(error).__name__}: {error})")) from error
+
+
+def _read_report(record: RecordDict, sent: Order, like: Work, most: int) -> tuple[Work, bool]:
     if "error" in record:
-        raise InputError(str(record["error"].get("what", "failed")))
-    if "report" not in record:
+        raise InputError(words(record["error"].get("what", "failed")))
+    if not isinstance(record.get("report"), MetricRecord):
         raise InputError(f"sent no report, but {sorted(record)}")
     stated: dict[str, Any] = dict(record["report"])
     for name in ("client", "number"):
@@ -97,17 +110,21 @@ def read_report(record: RecordDict, sent: Order, like: Work) -> tuple[Work, bool
     if odd := [name for name, value in stated.items() if not isinstance(value, (int, float))]:
         raise InputError(f"sent {odd} that are no numbers")
     samples = stated.get("samples", -1)
-    if not isinstance(samples, int) or samples < 0:
-        raise InputError(f"states a sample count of {samples!r}")
+    if not isinstance(samples, int) or not 0 <= samples <= most:
+        raise InputError(f"states a sample count of {samples!r}, not one from 0 to {most}")
+
+    def number(name: str) -> Any:
+        return jnp.asarray(float(stated.get(name, np.nan)))
 
     def numbers(kind: str, names: Any) -> dict[str, Any]:
-        return {name: jnp.asarray(float(stated.get(f"{kind} {name}", np.nan))) for name in names}
+        return {name: number(f"{kind} {name}") for name in names}
 
     reports = {name: tree(record.get(f"entry {name}"), entry, name) for name, entry in like.reports.items()}
     work = like._replace(
         reports=reports,
         info=numbers("info", like.info),
         figures=numbers("figure", like.figures),
+        regret=number("regret"),
         samples=jnp.int32(samples),
         answered=jnp.asarray(True),
         sound=jnp.asarray(bool(stated.get("sound", 0))),
@@ -134,6 +151,8 @@ def tree(record: Any, like: Any, name: str) -> Any:
         raise InputError(f"{name} must have {len(leaves)} arrays, got {got}")
     found = []
     for i, leaf in enumerate(leaves):
+        if (size := len(record[str(i)].data)) > np.asarray(leaf).nbytes + HEADER:
+            raise InputError(f"array {i} of {name} must have {np.asarray(leaf).nbytes} bytes, got {size}")
         try:
             array = record[str(i)].numpy()
         except Exception as error:

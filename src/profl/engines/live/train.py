@@ -145,7 +145,7 @@ def train(
                 if ledger.given_up:
                     raise checks.TooFewReports(_why_stopped(plan, live), finish(live))
                 if live.guard.high >= HIGH_ROUNDS:
-                    raise checks.DivergedError(_why_diverged(live, guard))
+                    raise checks.DivergedError(why_diverged(live, guard))
                 if saved is not None:
                     keep(saved, live)
                 watched(plan, watch, before.ledger, ledger)
@@ -208,7 +208,7 @@ def _why_stopped(plan: Plan, live: UnderWay) -> str:
     )
 
 
-def _why_diverged(live: UnderWay, guard: float) -> str:
+def why_diverged(live: UnderWay, guard: float) -> str:
     return (
         f"round {live.ledger.round}: the estimated risk has been {guard:g} times its first scale above its first value "
         f"({live.guard.first:.4g}) for three rounds; try a smaller learning_rate, more samples, or a larger guard"

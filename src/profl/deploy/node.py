@@ -1,0 +1,140 @@
+"""A SuperNode that gets in again at once: ``profl flower node``.
+
+A SuperLink refuses a key whose last session it takes to be alive, and one that was killed counts as alive until its
+heartbeats are missed: up to a minute, in which a node started anew gives up. A lock on the state's folder shows that
+the last process is dead, since the system lets go of it with the process. So who gets the lock, and has the key, tells
+the SuperLink that the old session is over, waits until the server must have noticed (it looks every three seconds), and
+becomes Flower's own ``flower-supernode``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from profl.checks import FailedError, InputError, words
+from profl.deploy.ports import free_port
+from profl.deploy.private import private_file, private_folder
+
+NOTICED = 4.0  # seconds in which a server that waits for the old session has seen that it is over
+REFUSED = 90.0  # seconds after which a SuperLink that still refuses the key means it
+AGAIN = 2.0  # seconds between two attempts
+
+
+def command(keys: Path, number: int, superlink: str, state: Path, key: Path | None = None) -> list[str]:
+    """Flower's own command for this node, which says who it is and proves it with its key."""
+    own = key or keys / f"client-{number}"
+    settings = f'partition-id={number} state="{state}" key="{own}"'
+    line = ["flower-supernode", "--superlink", superlink, "--root-certificates", str(keys / "ca.crt")]
+    line += ["--auth-supernode-private-key", str(own), "--host", "127.0.0.1", "--port", str(free_port())]
+    return [*line, "--node-config", settings]
+
+
+def become(keys: Path, number: int, superlink: str, state: Path) -> None:
+    """This process is the node from now on."""
+    keys, state = keys.resolve(), private_folder(state.resolve())
+    missing = [name for name in ("ca.crt", f"client-{number}") if not (keys / name).is_file()]
+    if missing:
+        raise InputError(f"{keys} has no {', '.join(missing)}: a node needs the authority and its own key")
+    program = Path(sys.executable).parent / "flower-supernode"
+    if not program.exists():
+        raise InputError(f"flower-supernode is not installed beside {sys.executable}: pip install 'profl[flower]'")
+    lock = _lock(state)
+    take_over(keys, keys / f"client-{number}", superlink, state)
+    os.set_inheritable(lock, True)  # Flower's process holds it, and those that it starts do not
+    os.execv(program, [str(program), *command(keys, number, superlink, state)[1:]])
+
+
+def _lock(state: Path) -> int:
+    lock = os.open(state / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise InputError(f"another node works with {state}: stop it, or give this one a folder of its own") from error
+    return lock
+
+
+def take_over(keys: Path, key: Path, superlink: str, state: Path) -> None:
+    """End the session of a process that is dead, if there is one. Whoever calls holds the lock."""
+    known = state / "node"
+    with _fleet(keys, key, superlink) as (client, public):
+        if known.is_file() and (text := known.read_text().strip()).isdigit() and _ended(client, int(text)):
+            time.sleep(NOTICED)
+            return
+        node = _activated(client, public, superlink)
+        private_file(known, str(node))
+        _ended(client, node)  # Flower's process begins a session of its own
+
+
+def _ended(client: Any, node: int) -> bool:
+    """Whether there was a session to end."""
+    try:
+        client.DeactivateNode(DeactivateNodeRequest(node_id=node))
+    except httpx.HTTPError:
+        return False
+    return True
+
+
+def _activated(client: Any, public: bytes, superlink: str) -> int:
+    """The node's id: it is told to whom the SuperLink lets in."""
+    deadline = time.monotonic() + REFUSED
+    while True:
+        try:
+            request = ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
+            return int(client.ActivateNode(request).node_id)
+        except httpx.HTTPStatusError as error:
+            why = f"the SuperLink at {superlink} refuses this key: {words(error.response.text)}"
+        except httpx.HTTPError as error:
+            why = f"no SuperLink answers at {superlink}: {words(error)}"
+        if time.monotonic() > deadline:
+            raise FailedError(why)
+        time.sleep(AGAIN)
+
+
+@contextmanager
+def _fleet(keys: Path, key: Path, superlink: str) -> Iterator[tuple[Any, bytes]]:
+    """(Flower's own client with this key, the public key as Flower writes it)."""
+    try:
+        private = serialization.load_ssh_private_key(key.read_bytes(), None)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{key} is no private key: {error}") from error
+    assert isinstance(private, ec.EllipticCurvePrivateKey)
+    public = private.public_key()
+    signed: list[Any] = [
+        RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+        NodeAuthHttpInterceptor(private, public),
+    ]
+    authority = (keys / "ca.crt").read_bytes()
+    with FleetHttpClient.from_server_address(superlink, False, authority, interceptors=signed) as client:
+        yield client, public_key_to_bytes(public)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("keys", type=Path)
+    parser.add_argument("number", type=int)
+    parser.add_argument("--superlink", required=True)
+    parser.add_argument("--state", type=Path, required=True)
+    asked = parser.parse_args()
+    become(asked.keys, asked.number, asked.superlink, asked.state)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""Files and folders that are for their owner alone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def private_folder(folder: Path) -> Path:
+    """The folder, made where it is not there, 0700."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    return folder
+
+
+def private_file(path: Path, content: str | None = None) -> Path:
+    """The file, 0600 from its first moment on; with this content, or with what it has."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        os.fchmod(descriptor, 0o600)
+        if content is not None:
+            file.truncate()
+            file.write(content)
+    return path

@@ -1,0 +1,159 @@
+"""Who may do what at a SuperLink, by its own app in this process: a stranger who has ca.crt, a node, who submits."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+
+import pytest
+
+import profl
+
+pytest.importorskip("flwr")
+
+import httpx
+from flwr.proto.control_pb2 import ListRunsRequest, ListRunsResponse, StartRunRequest, StopRunRequest
+
+from profl.deploy import certificates, link
+from profl.deploy.node import _lock
+from profl.deploy.superlink import configure, variables
+
+CONTROL, PUBLIC = 9501, 9500
+PROTOBUF = {"content-type": "application/protobuf", "accept": "application/protobuf"}
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("keys")
+    certificates.make(folder, 2)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("link") / "federation"
+
+
+@pytest.fixture(scope="module")
+def app(keys, place):
+    argv, environment = sys.argv, dict(os.environ)
+    try:
+        yield link.make_app(keys, place, CONTROL)[0]
+    finally:
+        sys.argv = argv
+        os.environ.clear()
+        os.environ.update(environment)
+
+
+def ask(app, port, path, request=None, token=None, host="127.0.0.1", **headers):
+    """The answer to a call that comes in at a port."""
+
+    async def call():
+        base = f"https://{host}:{port}"
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=base) as client:
+            own = PROTOBUF | headers | ({} if token is None else {"authorization": f"Bearer {token}"})
+            body = b"" if request is None else request.SerializeToString()
+            return await client.post(path, content=body, headers=own)
+
+    return asyncio.run(call())
+
+
+CALLS = {
+    "/v1/control/start-run": StartRunRequest(),
+    "/v1/control/list-runs": ListRunsRequest(),
+    "/v1/control/stop-run": StopRunRequest(run_id=1),
+    "/v1/control/register-node": None,
+    "/v1/control/list-nodes": None,
+    "/v1/control/stream-logs": None,
+}
+
+
+@pytest.mark.parametrize("path", CALLS)
+def test_a_stranger_can_do_nothing(app, keys, path):
+    """Neither at the public port, with the token or not, nor at the control port without it."""
+    token = certificates.token(keys)
+    assert ask(app, PUBLIC, path, CALLS[path]).status_code == 404
+    assert ask(app, PUBLIC, path, CALLS[path], token).status_code == 404
+    assert ask(app, CONTROL, path, CALLS[path], host="10.0.0.1").status_code == 404
+    for wrong in (None, "x", token[:-1], token + "x", token.upper()):
+        assert ask(app, CONTROL, path, CALLS[path], wrong).status_code == 401
+    assert ask(app, CONTROL, path, CALLS[path], authorization=f"Basic {token}").status_code == 401
+
+
+def test_who_has_the_token_lists_runs(app, keys):
+    found = ask(app, CONTROL, "/v1/control/list-runs", ListRunsRequest(), certificates.token(keys))
+    assert found.status_code == 200
+    assert not ListRunsResponse.FromString(found.content).run_dict
+
+
+def test_nobody_logs_in_to_get_a_token(app, keys):
+    for path in ("get-login-details", "get-auth-tokens", "refresh-auth-tokens"):
+        said = ask(app, CONTROL, f"/v1/control/{path}")
+        assert certificates.token(keys).encode() not in said.content
+        assert len(said.content) < 200
+        assert ask(app, PUBLIC, f"/v1/control/{path}").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["acquire-task", "push-messages", "get-nodes", "pull-task-input"])
+def test_the_servers_own_processes_prove_that_they_are(app, path):
+    """Flower leaves acquire-task open, with which a stranger gets a run's task and its token."""
+    assert ask(app, PUBLIC, f"/v1/runtime/{path}").status_code == 404
+    assert ask(app, CONTROL, f"/v1/runtime/{path}").status_code in (401, 403)
+
+
+@pytest.mark.parametrize("path", ["/docs", "/openapi.json", "/v1/responses", "/v1//control/list-runs", "/", "/health"])
+def test_nothing_else_is_at_the_public_port(app, path):
+    assert ask(app, PUBLIC, path).status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/v1/fleet/../control/list-runs", "/v1/fleet/%2e%2e/control/list-runs"])
+def test_no_way_round_the_corner(app, keys, path):
+    found = ask(app, PUBLIC, path, ListRunsRequest(), certificates.token(keys))
+    assert found.status_code in (404, 405)
+
+
+def test_nodes_get_through_and_have_to_sign(app):
+    found = ask(app, PUBLIC, "/v1/fleet/activate-node")
+    assert found.status_code == 401
+    assert b"SuperNode authentication" in found.content
+
+
+def test_what_is_secret_is_for_its_owner_alone(app, keys, place):
+    for path in (place, *place.iterdir(), keys / "submit.token", keys / "client-0"):
+        assert path.stat().st_mode & 0o077 == 0, path
+    assert {path.name for path in place.iterdir()} >= {"superlink.db", "superexec.secret"}
+
+
+def test_flwr_finds_the_token_where_it_keeps_its_own(keys, tmp_path):
+    token = certificates.token(keys)
+    configure(tmp_path / "home", "127.0.0.1:9501", keys / "ca.crt", token)
+    assert (tmp_path / "home" / "credentials.yaml").stat().st_mode & 0o077 == 0
+    code = (
+        "from flwr.cli.utils import load_cli_auth_plugin_from_connection as load; p = load('127.0.0.1:9501'); "
+        "p.load_tokens(); print(dict(p.write_tokens_to_metadata([]))['flwr-oidc-access-token'])"
+    )
+    environment = os.environ | variables(tmp_path / "home")
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.stdout.strip() == token, done.stderr
+
+
+def test_a_short_token_is_refused(tmp_path):
+    (tmp_path / "submit.token").write_text("guess")
+    with pytest.raises(profl.InputError, match="at least 20 characters, got 5"):
+        certificates.token(tmp_path)
+    with pytest.raises(profl.InputError, match=r"has no submit\.token"):
+        certificates.token(tmp_path / "nowhere")
+
+
+def test_two_nodes_cannot_share_a_state(tmp_path):
+    """The second is refused while the first lives, and gets in at once when it is killed."""
+    code = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print(1, flush=True); input()"
+    command = [sys.executable, "-S", "-c", code, str(tmp_path / "lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
+        assert first.stdout.readline() == b"1\n"
+        with pytest.raises(profl.InputError, match="another node works with"):
+            _lock(tmp_path)
+        first.kill()
+    os.close(_lock(tmp_path))
