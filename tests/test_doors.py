@@ -20,6 +20,7 @@ from profl.deploy import certificates, link
 from profl.deploy.node import _lock
 from profl.deploy.superlink import configure, variables
 
+pytestmark = pytest.mark.filterwarnings("ignore:No path_separator:DeprecationWarning")  # of what Flower's database uses
 CONTROL, PUBLIC = 9501, 9500
 PROTOBUF = {"content-type": "application/protobuf", "accept": "application/protobuf"}
 

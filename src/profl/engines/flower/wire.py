@@ -84,7 +84,7 @@ def _entries(reports: dict[str, Any]) -> dict[str, ArrayRecord]:
     return {f"entry {name}": arrays(entry) for name, entry in reports.items()}
 
 
-def read_report(record: RecordDict, sent: Order, like: Work, most: int) -> tuple[Work, bool]:
+def read_report(record: RecordDict, sent: Order, like: Work, most: int = 2**31 - 1) -> tuple[Work, bool]:
     """(the report, whether the client had lost its state); ``InputError`` says what is wrong with it.
 
     ``sent`` is the order that it answers; ``like`` has the shapes and names of a report; ``most`` is the largest count
