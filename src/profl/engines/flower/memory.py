@@ -23,7 +23,8 @@ class Memory:
         self, state: Any, folder: str | os.PathLike[str] | None, client: int, fingerprint: dict[str, str]
     ) -> None:
         self.records = state  # the context's: a dict of records
-        self.disk = None if folder is None else Checkpoints(Path(folder) / f"client-{client}", fingerprint)
+        place = None if folder is None else Path(folder) / f"client-{client}"
+        self.disk = None if place is None else Checkpoints(place, fingerprint, lock=False)  # a message at a time
         self.token = fingerprint["token"]
 
     def recall(self, number: int, like: Any) -> Any:
@@ -33,7 +34,7 @@ class Memory:
             return tree(self.records[name], like, "the state")
         if self.disk is not None and number in self.disk.numbers():
             try:
-                return jax.tree.map(jax.numpy.asarray, self.disk.load(number, like, ()).state)
+                return jax.tree.map(jax.numpy.asarray, self.disk.load(number, like).state)
             except InputError:  # cut short, or of another run that was here before
                 return None
         return None
@@ -50,7 +51,7 @@ class Memory:
         self.records[self._name(number)] = arrays(state)
         if self.disk is not None:
             self.disk.remove([n for n in self.disk.numbers() if n not in wanted])
-            self.disk.save(number, state, ())
+            self.disk.save(number, state)
 
     def _name(self, number: int) -> str:
         return f"profl {self.token} {number}"

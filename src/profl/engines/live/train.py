@@ -117,11 +117,11 @@ def train(
     check_privacy(plan, privacy)
     started, rounds = time.perf_counter(), schedule.rounds
     live = UnderWay(open_ledger(plan, trees.take(plan.models, 0)))
+    watch = Watch(world, method, describe(plan), callbacks)
     saved = None
     if checkpoint is not None:
         saved = Checkpoints(checkpoint, fingerprint("train", world, plan) | {"privacy": repr(privacy)}, resume)
         live = restore(saved, rounds, live)
-    watch = Watch(world, method, describe(plan), callbacks)
     team = Team(clients, plan, timeout, privacy)
     finish, nobody = partial(_finish, world, plan, started), cache(partial(blank, plan))
     try:
@@ -151,6 +151,8 @@ def train(
     finally:
         team.close()
         watch.close()
+        if saved is not None:
+            saved.close()
     return watch.ended(finish(live))
 
 
