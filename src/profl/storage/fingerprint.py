@@ -48,8 +48,8 @@ def entries(name: str, value: Any, walk: Walk, version: str | None = None) -> di
     if version is None and root.unclear:
         place, what = _unclear(root)
         raise InputError(
-            f"{_join(name, name, place)} is {what}: it cannot be told from another one in a later process; pass "
-            "version='1' to the problem, and another word whenever it changes"
+            f"{_cut(_join(name, name, place))} is {_cut(what)}: it cannot be told from another one in a later process; "
+            "pass version='1' to the problem, and another word whenever it changes"
         )
     found: dict[str, str] = {}
     seen: set[str] = set()

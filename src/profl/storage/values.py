@@ -33,7 +33,7 @@ LIBRARIES = frozenset(
 )
 SMALL = 8  # numbers of an array that are shown
 LONG = 80  # characters of a text that are shown
-NODES = 20_000  # parts that a description may have
+NODES, DEEP = 20_000, 100  # parts that a description may have, and levels
 
 
 class Node(NamedTuple):
@@ -68,8 +68,8 @@ class Walk:
         if id(value) in self._above:
             return _made(f"again {_name(value if hasattr(value, '__qualname__') else type(value))}")
         self._count += 1
-        if self._count > NODES:
-            return _made(f"more than {NODES} parts", unclear=True)
+        if self._count > NODES or len(self._above) > DEEP:
+            return _made(f"a part beyond {NODES} others, or {DEEP} deep", unclear=True)
         self._above.add(id(value))
         try:
             made = self._node(value)
@@ -91,7 +91,7 @@ class Walk:
 
     def _function(self, function: types.FunctionType) -> Node:
         code, module = function.__code__, function.__globals__.get("__name__")  # __module__ may be another's
-        own = code.co_filename.startswith("<doctest") or not self._from_library(module)
+        own = module is None or code.co_filename.startswith("<doctest") or not self._from_library(module)
         parts = [("code", _made(self._code(code)))] if own or _top(module) == "profl" else []
         if own:
             names = code.co_varnames[: code.co_argcount][-len(function.__defaults__ or ()) :]
