@@ -201,7 +201,7 @@ def test_what_looks_hard_and_is_not():
     assert len(words(deep)) < 500
     for _ in range(10_000):
         deep = [deep]
-    with pytest.raises(profl.InputError, match="100 deep.*it cannot be told"):
+    with pytest.raises(profl.InputError, match=r"100 deep.*it cannot be told"):
         words(deep)
 
 

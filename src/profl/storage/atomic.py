@@ -32,7 +32,7 @@ class atomic:
     def __enter__(self) -> Path:
         folder = Path(tempfile.gettempdir()) if self.through else self.target.parent
         make_folder(folder, self.private)
-        handle, name = tempfile.mkstemp(prefix=f".{self.path.name}.", suffix=self.path.suffix, dir=folder)
+        handle, name = tempfile.mkstemp(prefix=f".{self.path.name[:50]}.", suffix=self.path.suffix, dir=folder)
         os.close(handle)
         self.temporary = Path(name)
         return self.temporary

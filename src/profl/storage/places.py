@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from pathlib import Path
@@ -20,16 +21,20 @@ def check_file(name: str, path: str | os.PathLike[str]) -> None:
             raise InputError(f"{name} must name a file, got the folder {place}")
         through, there = written_through(place), place.exists()
         target = Path(os.path.realpath(place))
+        if target.is_symlink():
+            raise OSError("its links lead in a circle")
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.lstat(target)
     except (OSError, ValueError) as error:  # too long a name, a loop of links, a zero byte
         raise InputError(f"{name}: {place} cannot be a file: {_why(error)}") from error
     if there and not os.access(place, os.W_OK):
         raise InputError(f"{name}: {place} cannot be written to: permission denied or read-only")
     if not through:
-        check_folder(name, target.parent, len(os.fsencode(target.name)))
+        check_folder(name, target.parent)
 
 
-def check_folder(name: str, folder: Path | None, longest: int = 0) -> None:
-    """Refuse a folder that is none, or could not be made or written to; ``longest`` is the length of a name in it."""
+def check_folder(name: str, folder: Path | None) -> None:
+    """Refuse a folder that is none, or could not be made or written to."""
     if folder is None:
         return
     try:
@@ -39,7 +44,7 @@ def check_folder(name: str, folder: Path | None, longest: int = 0) -> None:
     if not there.is_dir():
         raise InputError(f"{name}: {there} is a file, not a folder")
     try:
-        with tempfile.NamedTemporaryFile(prefix="." + "p" * max(longest, 1), dir=there) as file:
+        with tempfile.TemporaryFile(dir=there) as file:
             file.write(bytes(PROBE))
             file.flush()
             os.fsync(file.fileno())
