@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from profl.checks import InputError
+from profl.checks import InputError, words
 from profl.storage import archive, history
 from profl.storage.archive import Damaged
 from profl.storage.atomic import atomic, make_folder
@@ -158,13 +158,13 @@ class Checkpoints:
             for name, item in history.read(self.folder / HISTORY, mark):
                 lists[name].append(_tree("", item, like[name], same_shape=False))
             if {name: len(items) for name, items in lists.items()} != {**dict.fromkeys(like, 0), **counts}:
-                raise Damaged(f"its history has other lengths than {counts}")
+                raise Damaged(f"its history has other lengths than {words(counts)}")
         except Damaged as error:
             raise InputError(f"{refused}: {error}; remove the file to go on from the one before it") from error
         except InputError:
             raise
         except Exception as error:  # a text that says what no checkpoint says
-            raise InputError(f"{refused}: it is no checkpoint ({type(error).__name__}: {error!s:.80})") from error
+            raise InputError(f"{refused}: it is no checkpoint ({type(error).__name__}: {words(error)})") from error
         self._mark, self._counts = mark, counts
         return found
 

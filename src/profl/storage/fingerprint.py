@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from profl.checks import InputError
+from profl.checks import InputError, words
 from profl.storage.hashes import short
 from profl.storage.values import Node, Walk
 
@@ -93,7 +93,7 @@ def difference(saved: dict[str, str], own: dict[str, str]) -> list[str]:
     names = [name for name in {**saved, **own} if saved.get(name) != own.get(name)]
     both = [name for name in names if name in saved and name in own]
     told = both + [name for name in names if name not in both and not any(_inside(name, other) for other in both)]
-    lines = [f"{name} was {_cut(saved.get(name))}, is {_cut(own.get(name))}" for name in sorted(told)]
+    lines = [f"{_cut(name)} was {_cut(saved.get(name))}, is {_cut(own.get(name))}" for name in sorted(told)]
     return lines if len(lines) <= SHOWN else [*lines[:SHOWN], f"and {len(lines) - SHOWN} more"]
 
 
@@ -104,4 +104,5 @@ def _inside(name: str, other: str) -> bool:
 def _cut(word: str | None) -> str:
     if word is None:
         return "nothing"
+    word = words(word) if not word.isprintable() else word  # a file's or a node's: somebody else's
     return word if len(word) <= WIDTH else f"{word[: WIDTH - 16]}... {short(word)}"

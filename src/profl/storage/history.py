@@ -74,7 +74,9 @@ def read(path: Path, mark: Mark) -> list[tuple[str, dict[str, np.ndarray]]]:
         found.append(_unpacked(path, record))
         place = end
     if chain.hex() != mark.sha256:
-        raise Damaged(f"{path.name} is of another run: its sha256 is {chain.hex()}, the checkpoint says {mark.sha256}")
+        raise Damaged(
+            f"{path.name} is of another run: its sha256 is {chain.hex()}, the checkpoint says {words(mark.sha256)}"
+        )
     return found
 
 
