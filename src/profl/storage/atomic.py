@@ -11,6 +11,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -76,6 +77,9 @@ class atomic:
                 os.chown(self.temporary, old.st_uid, old.st_gid)
 
 
+_STREAMS = re.compile(r"/dev|/proc/.*/fd")  # what lies there names an open file, such as /dev/stdout
+
+
 def written_through(path: Path) -> bool:
     """Whether a path names what must not be replaced by a file: no plain file, or one that it names as a device."""
     try:
@@ -83,7 +87,7 @@ def written_through(path: Path) -> bool:
     except OSError:
         return False
     plain = stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)
-    return not plain or (stat.S_ISREG(found.st_mode) and os.path.realpath(path.parent).startswith(("/dev", "/proc")))
+    return not plain or bool(_STREAMS.fullmatch(os.path.realpath(path.parent)))
 
 
 def make_folder(folder: Path, private: bool = False) -> None:

@@ -23,8 +23,7 @@ def check_file(name: str, path: str | os.PathLike[str]) -> None:
         target = Path(os.path.realpath(place))
         if target.is_symlink():
             raise OSError("its links lead in a circle")
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            os.lstat(target)
+        _look(target)
     except (OSError, ValueError) as error:  # too long a name, a loop of links, a zero byte
         raise InputError(f"{name}: {place} cannot be a file: {_why(error)}") from error
     if there and not os.access(place, os.W_OK):
@@ -38,11 +37,12 @@ def check_folder(name: str, folder: Path | None) -> None:
     if folder is None:
         return
     try:
-        there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+        _look(folder)
+        there = next(place for place in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(place))
     except (OSError, ValueError) as error:
         raise InputError(f"{name}: {folder} cannot be a folder: {_why(error)}") from error
     if not there.is_dir():
-        raise InputError(f"{name}: {there} is a file, not a folder")
+        raise InputError(f"{name}: {there} is {'a file' if there.exists() else 'a link to nothing'}, not a folder")
     try:
         with tempfile.TemporaryFile(dir=there) as file:
             file.write(bytes(PROBE))
@@ -50,6 +50,12 @@ def check_folder(name: str, folder: Path | None) -> None:
             os.fsync(file.fileno())
     except OSError as error:
         raise InputError(f"{name}: the folder {there} cannot be written to: {_why(error)}") from error
+
+
+def _look(place: Path) -> None:
+    """Raises OSError or ValueError where nothing could have this name."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        os.lstat(place)
 
 
 def _why(error: Exception) -> str:
