@@ -96,7 +96,7 @@ def test_a_cut_off_altered_or_foreign_file_is_refused(runs, tmp_path):
         with pytest.raises(profl.InputError, match="cut short"):
             profl.load(path)
     path.write_text("hello")
-    with pytest.raises(profl.InputError, match="no profl run"):
+    with pytest.raises(profl.InputError, match="none of profl's"):
         profl.load(path)
     with pytest.raises(profl.InputError, match="no such file"):
         profl.load(tmp_path / "other.npz")

@@ -26,7 +26,7 @@ def named(spec: str) -> Any:
         raise InputError(f"name an object as FILE.py:NAME or MODULE:NAME, got {spec!r}")
     try:
         module = _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that ends itself
         raise InputError(f"cannot import {place}: {type(error).__name__}: {error}") from error
     if not hasattr(module, name):
         raise InputError(f"{place} has no {name!r}")

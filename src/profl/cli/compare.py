@@ -13,6 +13,7 @@ from profl.cli.shown import print_comparison
 from profl.engines.compiled.simulate import simulate
 from profl.results.plots import plot_runs
 from profl.results.record import Run
+from profl.storage.places import check_folder
 
 
 @asks
@@ -24,7 +25,7 @@ def compare(asked: Asked, algorithms: Algorithms = "pfl,pg,pofl", wide: Wide = F
     Example: profl compare pricing -a pofl,profl --junk 0.2 --source blob --distance 30
     """
     files = outputs.check_files(json=asked.json_path, plot=asked.plot, log=asked.log)
-    outputs.check_folder("--checkpoint", asked.checkpoint)
+    check_folder("--checkpoint", asked.checkpoint)
     methods, without = make_methods(algorithms, asked)
     names = [method.name for method in methods]
     if asked.checkpoint is not None and len(set(names)) < len(names):

@@ -14,6 +14,7 @@ import typer
 from profl.algorithms import ALGORITHMS
 from profl.cases import CASES
 from profl.checks import FailedError, InputError
+from profl.storage.places import check_file
 
 app = typer.Typer(no_args_is_help=True, help="Federations over Flower: simulated, on this machine, or on many.")
 
@@ -57,6 +58,7 @@ def run_(
     from profl.deploy import LocalFederation, write_app
 
     get_case(case)
+    check_file("--out", out)
     settings: dict[str, Any] = {"case": case, "algorithm": algorithm, "rounds": rounds, "local-steps": local_steps}
     settings |= {"samples": samples, "seed": seed, "clients": clients, "participation": participation, "share": share}
     settings["out"] = str(out.resolve())

@@ -20,6 +20,7 @@ from profl.problem.problem import Problem
 from profl.server.attacks import hostile_clients
 
 CLIENTS, ATTACK, HOSTILE, SOURCE, DISTANCE = 10, "sign_flip", 0.2, "blob", 10.0
+MOST_SEEDS = 1_000_000  # of a range
 OPTIONS = {
     "learning_rate": "--learning-rate",
     "window": "--window",
@@ -41,8 +42,9 @@ def parse_seeds(text: str) -> list[int]:
     seeds: list[int] = []
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
-        if not first.isdigit() or (last and not last.isdigit()) or int(last or first) < int(first):
-            raise checks.InputError(f"seeds must look like 3, 0,1,5 or 0-9, got {text!r}")
+        numbers = all(number.isascii() and number.isdigit() and len(number) < 12 for number in (first, last or first))
+        if not numbers or not 0 <= int(last or first) - int(first) < MOST_SEEDS:
+            raise checks.InputError(f"seeds must look like 3, 0,1,5 or 0-9, got {text!r:.80}")
         seeds.extend(range(int(first), int(last or first) + 1))
     return seeds
 
@@ -148,7 +150,7 @@ def _rate(text: str) -> float | str:
 def _share(name: str, text: str, yes_or_no: bool) -> Any:
     if text in ("none", "auto") or (text == "shrink" and not yes_or_no):
         return (text == "auto") if yes_or_no else None if text == "none" else text
-    if not text.isdigit() or yes_or_no:
+    if not (text.isascii() and text.isdigit()) or yes_or_no:
         words = "none or auto" if yes_or_no else "none, auto, shrink, or a number of groups"
         raise checks.InputError(f"--share of {name} must be {words}, got {text!r}")
     return checks.positive_int("--share", int(text))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +16,8 @@ from profl.results.plots import SUFFIXES
 from profl.results.record import Run
 from profl.results.tables import figures
 from profl.results.tracking import JsonLines
-from profl.storage.atomic import write_json
+from profl.storage.atomic import write_json, written_through
+from profl.storage.places import check_file
 
 PICTURES = ("--plot", "--out")
 
@@ -26,26 +26,13 @@ def check_files(**places: Path | None) -> list[Path]:
     """Every place that was given, ``json=path`` for ``--json``, after a look at whether a file can be written there."""
     given = {f"--{name}": path for name, path in places.items() if path is not None}
     for option, path in given.items():
-        if path.is_dir():
-            raise InputError(f"{option} must name a file, got the folder {path}")
         if option in PICTURES:
             check_picture(option, path)
-        check_folder(option, path.parent)
-    paths = [path.resolve() for path in given.values()]
+        check_file(option, path)
+    paths = [path.resolve() for path in given.values() if not written_through(path)]
     if len(set(paths)) < len(paths):
         raise InputError(f"{' and '.join(given)} must name different files, got {', '.join(map(str, given.values()))}")
     return list(given.values())
-
-
-def check_folder(option: str, folder: Path | None) -> None:
-    """Refuse a folder that is none, and could not be made or written to."""
-    if folder is None:
-        return
-    there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
-    if not there.is_dir():
-        raise InputError(f"{option}: {there} is a file, not a folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise InputError(f"{option}: the folder {there} cannot be written to")
 
 
 def check_picture(option: str, path: Path) -> None:

@@ -20,6 +20,7 @@ from profl.experiments import reproduce as work
 from profl.experiments.paper.item import Item
 from profl.experiments.seconds import SECONDS
 from profl.results.cells import changed, tally, verdict
+from profl.storage.places import check_folder
 
 QUICK_SEEDS = "0-1"
 
@@ -59,7 +60,7 @@ def reproduce(
         show_list(Console(), chosen)
         return
     outputs.check_files(json=json_path)
-    outputs.check_folder("--out", out)
+    check_folder("--out", out)
     console, pressed = Console(stderr=True), False
     results: dict[str, dict[str, Any]] = {}
 

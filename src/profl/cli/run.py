@@ -11,6 +11,7 @@ from profl.cli.making import make_methods, make_problem, make_schedule
 from profl.cli.options import AlgorithmName, Asked, SavePath, asks
 from profl.engines.compiled.simulate import simulate
 from profl.interrupts import Interrupted
+from profl.storage.places import check_folder
 
 
 @asks
@@ -22,7 +23,7 @@ def run(asked: Asked, algorithm: AlgorithmName = "pofl", save: SavePath = None) 
     Example: profl run pricing -a profl --junk 0.2 --hostile 0.2 --aggregate trimmed_mean
     """
     files = outputs.check_files(json=asked.json_path, plot=asked.plot, save=save, log=asked.log)
-    outputs.check_folder("--checkpoint", asked.checkpoint)
+    check_folder("--checkpoint", asked.checkpoint)
     [method, *more], _ = make_methods(algorithm, asked)
     if more:
         raise typer.BadParameter("one algorithm, please; profl compare takes several", param_hint="--algorithm")

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import jax.numpy as jnp
 
 from profl.engines.plan import Plan
 from profl.problem.problem import Problem
-from profl.storage.fingerprint import describe, digest
+from profl.storage.fingerprint import entries
+from profl.storage.hashes import digest
+from profl.storage.values import Walk
 
 
 def fingerprint(engine: str, problem: Problem, plan: Plan) -> dict[str, str]:
-    """Everything that decides what a run computes, except how many rounds it has."""
+    """Everything that decides what a run computes, except how many rounds it has.
+
+    Raises ``InputError`` where a part cannot be told from another one, unless ``problem.version`` stands for it.
+    """
     settings, population = plan.settings, plan.population
     method = settings.method
     assert is_dataclass(method)
-    return {
+    walk = Walk()
+
+    def words(name: str, value: Any) -> dict[str, str]:
+        return entries(name, value, walk, problem.version)
+
+    found = {
         "engine": engine,
         "precision": str(jnp.zeros(()).dtype),
         "problem": problem.name,
-        "loss": describe(problem.loss),
-        "family": describe(problem.family),
-        "reaction": describe(problem.reaction),
-        "project": describe(problem.project),
-        "signal": describe(problem.signal),
-        "push": describe(problem.push),
+        "version": str(problem.version),
         "clients": f"{population.weights.shape[0]} {digest(population.clients)}",
         "weights": digest(population.weights),
         "samples": digest(population.counts),
@@ -34,8 +41,24 @@ def fingerprint(engine: str, problem: Problem, plan: Plan) -> dict[str, str]:
         "local_steps": str(settings.local_steps),
         "participation": f"{settings.slots} {settings.scheme}",
         "record_every": str(settings.record_every),
-        "attack": f"{describe(settings.attack)} {digest(population.hostile)}",
+        "hostile": digest(population.hostile),
         "min_reports": str(settings.min_reports),
-        "stop": describe(settings.stop),
         "method": method.name,
-    } | {f"method.{field.name}": describe(getattr(method, field.name)) for field in fields(method)}
+    }
+    for name in ("loss", "family", "reaction", "project", "signal", "push"):
+        found |= words(name, getattr(problem, name))
+    for name in ("attack", "stop"):
+        found |= words(name, getattr(settings, name))
+    for field in fields(method):
+        found |= words(f"method.{field.name}", getattr(method, field.name))
+    return found | {f"package {name}": _version(name) for name in sorted(walk.packages)}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(_DISTRIBUTIONS.get(package, package))
+    except PackageNotFoundError:
+        return "unknown"
+
+
+_DISTRIBUTIONS = {"sklearn": "scikit-learn"}

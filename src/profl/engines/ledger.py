@@ -199,18 +199,20 @@ BEGIN = compiled(begin)
 ROW = compiled(_row, (1,))
 
 
-def pack(ledger: Ledger) -> tuple[Any, Any]:
-    """(what the next round needs, the history) as pytrees of arrays, for a checkpoint."""
-    history = {"records": _stack(ledger.records), "tallies": _stack([on_host(ledger.since), *ledger.tallies])}
-    return {"carry": ledger.carry, "since": ledger.since}, history
+def pack(ledger: Ledger) -> tuple[Any, dict[str, list[Any]]]:
+    """(what the next round needs, the lists that only grow) of arrays, for a checkpoint."""
+    return {"carry": ledger.carry, "since": ledger.since}, {"records": ledger.records, "tallies": ledger.tallies}
 
 
-def unpack(round_: int, state: Any, history: Any) -> Ledger:
+def item_shapes(ledger: Ledger) -> dict[str, Any]:
+    """What an item of each of those lists looks like."""
+    return {"records": ledger.records[0], "tallies": on_host(ledger.since)}
+
+
+def unpack(round_: int, state: Any, lists: dict[str, list[Any]]) -> Ledger:
     """The ledger that ``pack`` packed."""
-    count = len(jax.tree.leaves(history["records"])[0])
     carry, since = jax.tree.map(jnp.asarray, (state["carry"], state["since"]))
-    records = [trees.take(history["records"], i) for i in range(count)]
-    return Ledger(round_, carry, since, records, [trees.take(history["tallies"], i) for i in range(1, count)])
+    return Ledger(round_, carry, since, lists["records"], lists["tallies"])
 
 
 def watched(plan: Plan, watch: Watch, before: Ledger, after: Ledger) -> None:

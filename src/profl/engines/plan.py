@@ -14,6 +14,7 @@ from profl import checks, random, trees
 from profl.algorithms.method import Method, Outlook
 from profl.algorithms.settled import Settled
 from profl.engines.schedule import Schedule
+from profl.problem import stale
 from profl.problem.problem import Functions, Problem, View
 from profl.results.measure import Layout
 from profl.server import attacks
@@ -95,6 +96,7 @@ def make_plan(problem: Problem, method: Method, schedule: Schedule, prng: str = 
         raise checks.InputError(f"problem must be a profl.Problem such as profl.cases.pricing(), got {problem!r}")
     if not isinstance(method, Method):
         raise checks.InputError(f"method must be one such as profl.pofl(), got {method!r}")
+    stale.refresh(*problem.functions, method, schedule.attack, schedule.stop)
     counts = checks.client_counts(schedule.samples, problem.count)
     world = problem.pooled() if method.pooled else problem
     method.check(world)

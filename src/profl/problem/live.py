@@ -46,6 +46,7 @@ class LiveProblem:
       weights: alpha_i; equal by default.
       signal: what the data react to, a vector made from theta; theta itself by default.
       push: where a sample would lie under another model, if that is known; see ``Problem``.
+      version: stands for what cannot be compared from process to process; see ``Problem``.
 
     >>> from profl.problem.families import GaussianMean
     >>> shop = LiveProblem("shop", lambda price, z: -jnp.sum(price * z), GaussianMean(), np.zeros(2), np.ones(2))
@@ -62,6 +63,7 @@ class LiveProblem:
     weights: Any = None
     signal: Callable[[Theta], Array] = trees.ravel
     push: Any = None
+    version: str | None = None
 
     def __repr__(self) -> str:
         return f"<LiveProblem {self.name!r}: data come from clients that deploy for real>"
@@ -83,6 +85,7 @@ class LiveProblem:
             weights=self.weights,
             signal=self.signal,
             push=self.push,
+            version=self.version,
         )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from profl import checks, html, random, trees
-from profl.problem import fits, kinds, oracle
+from profl.problem import fits, kinds, oracle, stale
 from profl.problem.families import Family
 from profl.problem.monte_carlo import MonteCarloReaction
 from profl.problem.push import Push
@@ -94,6 +94,10 @@ class Problem:
       signal: what the data react to, a vector made from theta; theta itself by default.
       push: ``push(z, deployed, theta)``, where a sample z that came in under ``deployed`` would lie under ``theta``, if
         that is known; or a ``Push``, with parameters that clients estimate. See ``profl.problem.push``.
+      version: a word that stands for what cannot be compared from process to process, such as compiled code; a
+        checkpoint or a Flower node with another one is refused.
+
+    A global that a function here reads may change between two runs: the next one sees it, and compiles anew.
 
     >>> def sample(key, theta, client, n):
     ...     return 6.0 - client["gamma"] * theta + random.normal(key, n, 1)
@@ -116,6 +120,7 @@ class Problem:
     weights: Any = None
     signal: Callable[[Theta], Array] = trees.ravel
     push: Any = None
+    version: str | None = None
 
     def __post_init__(self) -> None:
         accepted = {
@@ -132,6 +137,7 @@ class Problem:
         accepted["weights"] = checks.client_weights(self.weights, trees.rows(accepted["clients"]))
         for name, part in accepted.items():
             object.__setattr__(self, name, part)
+        stale.refresh(*self.functions)
         fits.check(self)
 
     def __repr__(self) -> str:
@@ -248,9 +254,20 @@ class Problem:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    @cached_property
+    @property
     def _known_points(self) -> tuple[Theta, Theta]:
+        """Found once, and again where something has changed that they follow from."""
         self._need_risk()
+        marks = stale.refresh(self.reaction, self.project, self.initial)
+        if self._found.get("marks") != marks:
+            self._found.update(marks=marks, points=self._find_points())
+        return self._found["points"]
+
+    @cached_property
+    def _found(self) -> dict[str, Any]:
+        return {}
+
+    def _find_points(self) -> tuple[Theta, Theta]:
         starts = jax.vmap(self.initial)(random.first_keys(range(5))[1])
         if all(jnp.all(leaf == leaf[:1]) for leaf in jax.tree.leaves(starts)):  # whatever the seed: one will do
             starts = jax.tree.map(lambda leaf: leaf[:1], starts)
@@ -286,6 +303,7 @@ class Problem:
         )
 
     def _evaluate(self, name: str, *models: Theta, stacked: bool = False) -> Any:
+        stale.refresh(self.reaction)
         if "risk" in name or "gradient" in name:
             self._need_risk()
         for model in models:
@@ -293,6 +311,7 @@ class Problem:
         return oracle.evaluate(name, self.reaction, self.clients, self.weights, *models)
 
     def _evaluate_each(self, name: str, thetas: Theta) -> np.ndarray:
+        stale.refresh(self.reaction)
         if "risk" in name:
             self._need_risk()
         checks.same_structure("theta", trees.take(thetas, 0), self._like)

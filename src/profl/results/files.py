@@ -6,9 +6,7 @@ arrays. A zip archive keeps its directory at the end, so a file that was cut off
 
 from __future__ import annotations
 
-import json
 import os
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +17,12 @@ from profl import checks
 from profl.algorithms.performative import Jacobians
 from profl.client.privacy import Spent
 from profl.results.record import SERIES, Live, Run
+from profl.storage import archive
 from profl.storage.atomic import atomic
-from profl.storage.fingerprint import sha256
+from profl.storage.hashes import sha256
 
-FORMAT = 4
+FORMAT = 5
+BEFORE = 4  # the sha256 of these is over the arrays alone
 _ARRAYS = ("rounds", "dropped", *SERIES)
 _TREES = ("theta", "optimum", "stable", "final", "live", "info", "privacy")
 _SEQUENCES: dict[str, Any] = {"jacobians": Jacobians, "list": list, "tuple": tuple}  # the first that fits
@@ -36,11 +36,10 @@ def save(run: Run, path: str | os.PathLike[str]) -> None:
     shapes: dict[str, Any] = {}
     for name in _TREES:
         shapes[name] = _pack(getattr(run, name), name, arrays)
-    meta = {"format": FORMAT, "trees": shapes, "sha256": sha256(sorted(arrays.items()))}
+    meta = {"format": FORMAT, "trees": shapes}
     meta |= {name: getattr(run, name) for name in (*_PLAIN, *_LATER)}
-    target = Path(path)
-    with atomic(target) as temporary, open(temporary, "wb") as file:
-        np.savez_compressed(file, allow_pickle=False, **arrays, meta=np.array(json.dumps(meta)))
+    with atomic(path) as temporary:
+        archive.write(temporary, arrays, meta, compressed=True)
 
 
 def load(path: str | os.PathLike[str]) -> Run:
@@ -55,15 +54,21 @@ def load(path: str | os.PathLike[str]) -> Run:
     if not Path(path).is_file():
         raise checks.InputError(problem + "no such file")
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-        meta = json.loads(str(arrays.pop("meta")))
-    except (zipfile.BadZipFile, EOFError, KeyError, OSError, ValueError) as error:
-        raise checks.InputError(problem + f"the file is cut short or no profl run ({error})") from error
-    if meta.get("format") != FORMAT:
-        raise checks.InputError(problem + f"it has format {meta.get('format')!r}, this version reads {FORMAT}")
-    if (found := sha256(sorted(arrays.items()))) != meta["sha256"]:
-        raise checks.InputError(problem + f"its sha256 is {found}, the file says {meta['sha256']}")
+        arrays, meta = archive.unsealed(path)
+        if meta.get("format") not in (FORMAT, BEFORE):
+            raise archive.Damaged(f"it has format {meta.get('format')!r:.40}, this version reads {FORMAT}")
+        if meta["format"] == FORMAT:
+            archive.check(arrays, meta)
+        elif (found := sha256(sorted(arrays.items()))) != meta["sha256"]:
+            raise archive.Damaged(f"its sha256 is {found}, the file says {checks.words(meta['sha256'])}")
+        return _run(arrays, meta)
+    except archive.Damaged as error:
+        raise checks.InputError(problem + str(error)) from error
+    except Exception as error:  # a text that says what no run says
+        raise checks.InputError(problem + f"it is no run ({type(error).__name__}: {checks.words(error)})") from error
+
+
+def _run(arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> Run:
     plain: dict[str, Any] = {name: meta[name] for name in _PLAIN}
     plain["seeds"] = tuple(plain["seeds"])
     plain["first_refused"] = tuple(tuple(pair) if pair else None for pair in plain["first_refused"])

@@ -23,6 +23,7 @@ from typing import Any
 
 from profl import checks
 from profl.results.watching import Record
+from profl.storage.places import check_file
 
 SHOWN = ("risk", "excess", "accuracy", "loss")
 
@@ -34,6 +35,7 @@ class JsonLines:
         self.path = Path(path)
         if not self.path.parent.is_dir():
             raise checks.InputError(f"no such folder for the log: {self.path.parent}")
+        check_file("the log", self.path)
 
     def __call__(self, record: Record) -> None:
         told = {"case": record.case, "algorithm": record.algorithm, "round": record.round, **record.means}

@@ -1,9 +1,19 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all.
+
+A new content is written beside the file and then takes its name. A link stays a link, and the file that it names gets
+the content; a file keeps its mode and its owner. What is no plain file (a device, a pipe, a terminal) is never
+replaced: the content is written into it.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
+import re
+import shutil
+import stat
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,28 +22,79 @@ from typing import Any
 class atomic:
     """``with atomic(path) as temporary``: what is written to ``temporary`` becomes ``path`` only if nothing failed.
 
-    A ``private`` file can be read by its owner alone, and so can a folder that is made for it.
+    ``private``: for nobody else to read.
     """
 
     def __init__(self, path: str | os.PathLike[str], private: bool = False) -> None:
         self.path, self.private = Path(path), private
+        self.through = written_through(self.path)
+        self.target = self.path if self.through else Path(os.path.realpath(self.path))
 
     def __enter__(self) -> Path:
-        self.path.parent.parent.mkdir(parents=True, exist_ok=True)
-        self.path.parent.mkdir(mode=0o700 if self.private else 0o777, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{self.path.name}.", suffix=self.path.suffix, dir=self.path.parent)
+        folder = Path(tempfile.gettempdir()) if self.through else self.target.parent
+        make_folder(folder, self.private)
+        handle, name = tempfile.mkstemp(prefix=f".{self.path.name[:50]}.", suffix=self.path.suffix, dir=folder)
         os.close(handle)
         self.temporary = Path(name)
         return self.temporary
 
     def __exit__(self, kind: Any, *_: Any) -> None:
-        if kind is not None:
+        try:
+            if kind is None:
+                self._finish()
+        finally:
             self.temporary.unlink(missing_ok=True)
+
+    def _finish(self) -> None:
+        if self.through:
+            self._copy()
             return
         with open(self.temporary, "rb+") as file:
             os.fsync(file.fileno())
-        os.chmod(self.temporary, 0o600 if self.private else 0o666 & ~_umask())
-        os.replace(self.temporary, self.path)
+        self._dress()
+        try:
+            os.replace(self.temporary, self.target)
+        except OSError as error:  # a file that is mounted by itself, as into a container, cannot be replaced
+            if error.errno != errno.EBUSY:
+                raise
+            self._copy(os.O_TRUNC)
+
+    def _copy(self, how: int = os.O_APPEND) -> None:
+        with open(self.temporary, "rb") as source, os.fdopen(os.open(self.path, os.O_WRONLY | how), "wb") as target:
+            shutil.copyfileobj(source, target)
+
+    def _dress(self) -> None:
+        """The mode and the owner that the file had; a new one has what the umask leaves."""
+        try:
+            old = os.stat(self.target)
+        except FileNotFoundError:
+            os.chmod(self.temporary, 0o600 if self.private else 0o666 & ~_umask())
+            return
+        os.chmod(self.temporary, 0o600 if self.private else stat.S_IMODE(old.st_mode))
+        now = os.stat(self.temporary)
+        if (old.st_uid, old.st_gid) != (now.st_uid, now.st_gid):
+            with contextlib.suppress(OSError):
+                os.chown(self.temporary, old.st_uid, old.st_gid)
+
+
+_STREAMS = re.compile(r"/dev|/proc/.*/fd")  # what lies there names an open file, such as /dev/stdout
+
+
+def written_through(path: Path) -> bool:
+    """Whether a path names what must not be replaced by a file: no plain file, or one that it names as a device."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return False
+    plain = stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)
+    return not plain or bool(_STREAMS.fullmatch(os.path.realpath(path.parent)))
+
+
+def make_folder(folder: Path, private: bool = False) -> None:
+    """Make a folder and those above it; a private one for nobody else, where it is new."""
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700 if private else 0o777, exist_ok=True)
 
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:

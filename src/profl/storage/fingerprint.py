@@ -1,84 +1,108 @@
-"""Values in words that stay the same from process to process, and the one hash of arrays behind them.
+"""What a run is made of, in words that stay the same from process to process; another run has other words.
 
-What a run is made of is described so: the checkpoint of another run has other words.
+``entries`` names what a value is made of, one short word each, so that it can be said what differs between two runs:
+"loss: global RATE was 0.1, is 0.2".
 """
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import types
-from collections.abc import Iterable
-from dataclasses import fields, is_dataclass
 from typing import Any
 
-import jax
-import numpy as np
+from profl.checks import InputError, words
+from profl.storage.hashes import short
+from profl.storage.values import Node, Walk
 
-DEPTH = 6
-"""How far into nested values a description goes."""
+MOST = 300
+"""Entries of one value; what lies deeper is in a hash."""
+
+SHOWN = 5  # differences that are told
+WIDTH = 160  # characters of a word that is told
 
 
-def describe(value: Any, depth: int = DEPTH) -> str:
-    """A value in words that hold in every process: no addresses; functions by their name and their code.
+def describe(value: Any) -> str:
+    """A value in one line that holds in every process: what it is, and a hash of what it is made of.
 
-    >>> print(describe(functools.partial(max, 1.0)), describe({"a": [1, "b"]}))
-    partial(builtins.max, [1.0], {}) {'a': [1, 'b']}
+    >>> describe(0.5), describe({2, 1}) == describe({1, 2}), describe([1]) == describe([2])
+    ('0.5', True, False)
     """
-    if depth == 0 or value is None or isinstance(value, (bool, int, float, str)):
-        return repr(value) if depth else "..."
-    below = functools.partial(describe, depth=depth - 1)
-    if isinstance(value, (np.ndarray, np.generic, jax.Array)):
-        return digest(value)
-    if isinstance(value, functools.partial):
-        return f"partial({below(value.func)}, {below(list(value.args))}, {below(value.keywords)})"
-    if isinstance(value, types.MethodType):
-        return f"{below(value.__func__)} of {below(value.__self__)}"
-    if isinstance(value, types.FunctionType):
-        return _function(value, depth)
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {below(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return "[" + ", ".join(below(item) for item in value) + "]"
-    if is_dataclass(value) and not isinstance(value, type):
-        parts = ", ".join(f"{name}={text}" for name, text in describe_fields(value, depth - 1))
-        return f"{type(value).__qualname__}({parts})"
-    named = value if hasattr(value, "__qualname__") else type(value)
-    return f"{named.__module__}.{named.__qualname__}"
+    return _folded(Walk().node(value))
 
 
-def describe_fields(value: Any, depth: int = DEPTH) -> list[tuple[str, str]]:
-    """The fields of a dataclass, each described."""
-    return [(field.name, describe(getattr(value, field.name), depth)) for field in fields(value)]
+def mark(value: Any) -> str:
+    """A hash that changes when something changes that a value or its functions read; good in this process only."""
+    return Walk(source=False).node(value).mark
 
 
-def _function(function: types.FunctionType, depth: int) -> str:
-    code = hashlib.sha256(_code(function.__code__)).hexdigest()[:12]
-    caught = [describe(cell.cell_contents, depth - 1) for cell in function.__closure__ or ()]
-    return f"{function.__module__}.{function.__qualname__} {code}{' ' + str(caught) if caught else ''}"
+def entries(name: str, value: Any, walk: Walk, version: str | None = None) -> dict[str, str]:
+    """What a value is made of, by names that begin with ``name``.
 
+    Raises ``InputError`` where a part of it cannot be told from another one in a later process, unless ``version``
+    stands for those.
 
-def _code(code: types.CodeType) -> bytes:
-    """What a function does, without the file and the line where it stands."""
-    consts = b"".join(_code(c) if isinstance(c, types.CodeType) else repr(c).encode() for c in code.co_consts)
-    return code.co_code + consts + " ".join(code.co_names).encode()
-
-
-def digest(tree: Any) -> str:
-    """The first 16 digits of the sha256 of a tree's arrays and of where they stand in it.
-
-    >>> digest({"a": np.zeros(2)}) == digest({"a": np.zeros(2)}), digest(np.zeros(2)) == digest(np.zeros((2, 1)))
-    (True, False)
+    >>> def loss(theta, scale=2.0): return scale * theta
+    >>> found = entries("loss", loss, Walk())
+    >>> list(found), found["loss: default scale"]
+    (['loss', 'loss: code', 'loss: default scale'], '2.0')
     """
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return sha256((jax.tree_util.keystr(path), leaf) for path, leaf in leaves)[:16]
+    root = walk.node(value)
+    if version is None and root.unclear:
+        place, what = _unclear(root)
+        raise InputError(
+            f"{_cut(_join(name, name, place))} is {_cut(what)}: it cannot be told from another one in a later process; "
+            "pass version='1' to the problem, and another word whenever it changes"
+        )
+    found: dict[str, str] = {}
+    seen: set[str] = set()
+    level: list[tuple[str, Node]] = [(name, root)]
+    while level:
+        deeper: list[tuple[str, Node]] = []
+        for place, node in level:
+            if node.parts and (node.mark in seen or len(found) + len(deeper) > MOST):
+                found[place] = _folded(node)
+                continue
+            found[place] = node.word
+            seen.add(node.mark)
+            deeper += [(_join(name, place, part), inner) for part, inner in node.parts]
+        level = deeper
+    return found
 
 
-def sha256(named: Iterable[tuple[str, Any]]) -> str:
-    """Over the names, types, shapes and numbers of named arrays, in the order given."""
-    total = hashlib.sha256()
-    for name, leaf in named:
-        array = np.asarray(leaf)
-        total.update(f"{name} {array.dtype} {array.shape}".encode())
-        total.update(np.ascontiguousarray(array).tobytes())
-    return total.hexdigest()
+def _join(name: str, place: str, part: str) -> str:
+    return place + (": " if place == name else ", ") + part if part else place
+
+
+def _folded(node: Node) -> str:
+    return f"{node.word} {node.mark}" if node.parts else node.word
+
+
+def _unclear(node: Node) -> tuple[str, str]:
+    """(where, what) cannot be told."""
+    for part, inner in node.parts:
+        if inner.unclear:
+            place, what = _unclear(inner)
+            return f"{part}, {place}" if place else part, what
+    return "", node.word
+
+
+def difference(saved: dict[str, str], own: dict[str, str]) -> list[str]:
+    """What differs between two runs, in a few words each; what only one of them has is told where nothing above it is.
+
+    >>> difference({"a": "1", "b": "2"}, {"a": "1", "b": "3"})
+    ['b was 2, is 3']
+    """
+    names = [name for name in {**saved, **own} if saved.get(name) != own.get(name)]
+    both = [name for name in names if name in saved and name in own]
+    told = both + [name for name in names if name not in both and not any(_inside(name, other) for other in both)]
+    lines = [f"{_cut(name)} was {_cut(saved.get(name))}, is {_cut(own.get(name))}" for name in sorted(told)]
+    return lines if len(lines) <= SHOWN else [*lines[:SHOWN], f"and {len(lines) - SHOWN} more"]
+
+
+def _inside(name: str, other: str) -> bool:
+    return name.startswith((f"{other}: ", f"{other}, "))
+
+
+def _cut(word: str | None) -> str:
+    if word is None:
+        return "nothing"
+    word = words(word) if not word.isprintable() else word  # a file's or a node's: somebody else's
+    return word if len(word) <= WIDTH else f"{word[: WIDTH - 16]}... {short(word)}"

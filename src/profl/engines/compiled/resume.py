@@ -35,12 +35,13 @@ def run_saved(
     placement = place(settings, population, plan.models, client_chunk)
     carry = start(settings, population, plan.models)
     once = partial(segment, settings, placement, 1)
-    history = _nothing(jax.eval_shape(once, carry, population, plan.roots, Span(0, 1, 1, rounds))[1])
+    shapes = jax.eval_shape(once, carry, population, plan.roots, Span(0, 1, 1, rounds))[1]
+    history: list[Records] = []  # one item a round
     done = 0
-    if (found := saved.newest(carry, history)) is not None:
+    if (found := saved.newest(carry, {"rounds": _one(shapes)})) is not None:
         if found.round > rounds:
             raise checks.InputError(f"{saved.folder} holds round {found.round}, asked for {rounds} rounds")
-        done, carry, history = found.round, jax.tree.map(jnp.asarray, found.state), found.history
+        done, carry, history = found.round, jax.tree.map(jnp.asarray, found.state), found.lists["rounds"]
     with progress_bar(title, rounds, progress, compiles=True) as advance, noted() as pressed:
         advance(done)
         seen = done - done % every
@@ -48,29 +49,31 @@ def run_saved(
             watch.see(_part(plan, history, 0, seen, carry), 0, call=False)
         while done < rounds and not over(carry) and not watch.stopped:
             carry, out = segment(settings, placement, 1, carry, population, plan.roots, Span(done, done + 1, 1, rounds))
-            history = jax.tree.map(lambda old, new: np.concatenate([old, new], axis=1), history, records_on_host(out))
+            history.append(records_on_host(out))
             done += 1
-            saved.save(done, carry, history)
+            saved.save(done, carry, {"rounds": history})
             advance(1)
             if watch.listens and (done % every == 0 or done == rounds):
                 watch.see(_part(plan, history, seen, done, carry), seen)
                 seen = done
             if pressed():
                 watch.interrupt()
-    return trace(plan.models, _thin(filled(history, rounds, carry), every), carry, ended(plan, carry))
+    return trace(plan.models, _thin(filled(_joined(history), rounds, carry), every), carry, ended(plan, carry))
 
 
-def _part(plan: Plan, history: Records, first: int, last: int, carry: Carry) -> Trace:
+def _part(plan: Plan, history: list[Records], first: int, last: int, carry: Carry) -> Trace:
     """The trace of the rounds from ``first`` to ``last``."""
-    models = plan.models if first == 0 else jax.tree.map(lambda leaf: leaf[:, first - 1], history.theta)
-    rounds = jax.tree.map(lambda leaf: leaf[:, first:last], history)
-    return trace(models, _thin(rounds, plan.settings.record_every), carry)
+    models = plan.models if first == 0 else jax.tree.map(lambda leaf: leaf[:, -1], history[first - 1].theta)
+    return trace(models, _thin(_joined(history[first:last]), plan.settings.record_every), carry)
 
 
-def _nothing(records: Records) -> Records:
-    """No records yet, of these shapes."""
-    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), records)
-    return jax.tree.map(lambda leaf: leaf[:, :0], records_on_host(zeros))
+def _joined(history: list[Records]) -> Records:
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *history)
+
+
+def _one(shapes: Records) -> Records:
+    """What the records of a round look like."""
+    return records_on_host(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes))
 
 
 def _thin(history: Records, every: int) -> Records:

@@ -72,8 +72,8 @@ def simulate(
     title = f"{method.name} on {problem.name}"
     try:
         if checkpoint is not None:
-            saved = Checkpoints(checkpoint, fingerprint("simulate", problem, plan), resume)
-            trace = run_saved(plan, title, progress, saved, client_chunk, watch)
+            with Checkpoints(checkpoint, fingerprint("simulate", problem, plan), resume) as saved:
+                trace = run_saved(plan, title, progress, saved, client_chunk, watch)
         elif engine == "debug":
             trace = run_debug(plan)
         else:

@@ -26,8 +26,8 @@ class Memory:
         self, state: Any, folder: str | os.PathLike[str] | None, client: int, fingerprint: dict[str, str]
     ) -> None:
         self.records = state  # the context's: a dict of records
-        place = None if folder is None else _own(Path(folder) / f"client-{client}")
-        self.disk = None if place is None else Checkpoints(place, fingerprint, private=True)
+        place = None if folder is None else Path(folder) / f"client-{client}"
+        self.disk = None if place is None else Checkpoints(place, fingerprint, lock=False)  # a message at a time
         self.counter = None if place is None else place / "reports.json"
         self.token = fingerprint["token"]
 
@@ -38,7 +38,7 @@ class Memory:
             return tree(self.records[name], like, "the state")
         if self.disk is not None and number in self.disk.numbers():
             try:
-                return jax.tree.map(jax.numpy.asarray, self.disk.load(number, like, ()).state)
+                return jax.tree.map(jax.numpy.asarray, self.disk.load(number, like).state)
             except InputError:  # cut short, or of another run that was here before
                 return None
         return None
@@ -55,7 +55,7 @@ class Memory:
         self.records[self._name(number)] = arrays(state)
         if self.disk is not None:
             self.disk.remove([n for n in self.disk.numbers() if n not in wanted])
-            self.disk.save(number, state, ())
+            self.disk.save(number, state)
 
     def count_report(self) -> int:
         """How many reports have left this client in this run, with one more; repeated ones count again."""
@@ -82,10 +82,3 @@ class Memory:
 
     def _number(self, name: str) -> int | None:
         return int(name.split()[-1]) if name.startswith(f"profl {self.token} ") else None
-
-
-def _own(folder: Path) -> Path:
-    """The folder, for nobody else to read: a client's state is made from its data."""
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o700)
-    return folder

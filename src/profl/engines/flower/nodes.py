@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from profl.checks import InputError, words
 from profl.engines.flower.federation import Federation
 from profl.engines.flower.identity import Identities
-from profl.storage.checkpoints import difference
+from profl.storage.fingerprint import difference
 
 PREFIX = "fingerprint "
 MOST = 60.0  # seconds that a node may take to say who it is, at most: a new process has to start there

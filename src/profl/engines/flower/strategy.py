@@ -120,6 +120,8 @@ class ProFLStrategy(Strategy):
                 self.start(grid, wire.arrays(self.ledger.carry.theta), num_rounds=turns, timeout=self.timeout)
         finally:
             self.watch.close()
+            if self.saved is not None:
+                self.saved.close()
         return self.watch.ended(self.finish())
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *arguments: Any, **named: Any) -> Result:

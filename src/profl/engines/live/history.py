@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from profl import checks
-from profl.engines.ledger import Ledger, pack, unpack
+from profl.engines.ledger import Ledger, item_shapes, pack, unpack
 from profl.engines.live.guard import Guard
 from profl.engines.live.spells import Spell
 from profl.storage.checkpoints import Checkpoints
@@ -49,26 +48,28 @@ class UnderWay(NamedTuple):
 
 
 def keep(saved: Checkpoints, live: UnderWay) -> None:
-    """Write what the next round needs."""
-    state, history = pack(live.ledger)
-    saved.save(live.ledger.round, state, {**history, **_notes(live)})
+    """Write what the next round needs, and what is new in the history."""
+    state, lists = pack(live.ledger)
+    saved.save(live.ledger.round, state, {**lists, "incidents": live.incidents}, _notes(live))
 
 
 def _notes(live: UnderWay) -> dict[str, Any]:
-    texts = {name: np.array(json.dumps(getattr(live, name))) for name in ("incidents", "spells")}
-    return {**texts, "guard": tuple(map(np.asarray, live.guard))}
+    """What is short, and not only added to."""
+    return {"spells": [_plain(spell) for spell in live.spells], "guard": _plain(live.guard)}
+
+
+def _plain(values: Iterable[Any]) -> list[Any]:
+    return [value.tolist() if hasattr(value, "tolist") else value for value in values]
 
 
 def restore(saved: Checkpoints, rounds: int, fresh: UnderWay) -> UnderWay:
-    """The run as the newest checkpoint has it; ``fresh`` where there is none."""
-    state, history = pack(fresh.ledger)
-    found = saved.newest(state, {**history, **_notes(fresh)})
-    if found is None:
-        return fresh
-    if found.round > rounds:
-        raise checks.InputError(f"{saved.folder} holds round {found.round}, asked for {rounds} rounds")
-    old = found.history
-    incidents = tuple((int(r), int(c), str(what)) for r, c, what in json.loads(str(old["incidents"])))
-    spells = tuple(Spell(*spell) for spell in json.loads(str(old["spells"])))
-    first, high = old["guard"]
-    return UnderWay(unpack(found.round, found.state, old), Guard(float(first), int(high)), incidents, spells)
+    """The run as the newest checkpoint has it; ``fresh`` where there is none. What fails lets the folder go."""
+    with saved.closed_on_failure():
+        found = saved.newest(pack(fresh.ledger)[0], {**item_shapes(fresh.ledger), "incidents": (0, 0, "")})
+        if found is None:
+            return fresh
+        if found.round > rounds:
+            raise checks.InputError(f"{saved.folder} holds round {found.round}, asked for {rounds} rounds")
+    incidents = tuple((int(r), int(c), str(what)) for r, c, what in found.lists["incidents"])
+    spells = tuple(Spell(*spell) for spell in found.notes["spells"])
+    return UnderWay(unpack(found.round, found.state, found.lists), Guard(*found.notes["guard"]), incidents, spells)

@@ -126,7 +126,8 @@ class Account:
         self.path = None if saved is None else saved.folder / "privacy.json"
         self.counts = np.zeros(plan.settings.clients, np.int64)
         if self.path is not None and saved is not None and (self.path.exists() or saved.numbers()):
-            self.counts = self._read()
+            with saved.closed_on_failure():
+                self.counts = self._read()
 
     def charge(self, clients: Iterable[int]) -> None:
         """One more report of each of these clients."""

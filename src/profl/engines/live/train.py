@@ -120,13 +120,14 @@ def train(
     check_privacy(plan, privacy)
     started, rounds = time.perf_counter(), schedule.rounds
     live = UnderWay(open_ledger(plan, trees.take(plan.models, 0)))
-    saved = None
+    watch = Watch(world, method, describe(plan), callbacks)
+    saved, account = None, None
     if checkpoint is not None:
         words = fingerprint("train", world, plan) | {"privacy": repr(privacy)}
-        saved = Checkpoints(checkpoint, words, resume, private=True)  # the clients' states are in it
+        saved = Checkpoints(checkpoint, words, resume)
         live = restore(saved, rounds, live)
-    watch = Watch(world, method, describe(plan), callbacks)
-    account = None if privacy is None else Account(privacy, plan, saved)
+    if privacy is not None:
+        account = Account(privacy, plan, saved)
     team = Team(clients, plan, timeout, account)
     finish, nobody = partial(_finish, world, plan, started, account), cache(partial(blank, plan))
     try:
@@ -156,6 +157,8 @@ def train(
     finally:
         team.close()
         watch.close()
+        if saved is not None:
+            saved.close()
     return watch.ended(finish(live))
 
 
