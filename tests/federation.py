@@ -8,6 +8,7 @@ with ca.crt who wants to submit, list or stop runs. Everything is stopped at the
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import ssl
@@ -80,6 +81,7 @@ def main(fail: bool = False) -> None:
     regret = float(np.max(np.abs(found.deployed_regret[:, 1:] - expected.deployed_regret[:, 1:])))
     assert regret <= 1e-4, f"the deployed regret differs by {regret}"
     say(started, f"five rounds equal to simulate (largest difference {error:.1e})")
+    logging.getLogger("flwr").setLevel(logging.WARNING)
     own = from_config({**SETTINGS, "seed": 1})
     undisturbed = ProFLStrategy(own).run(InProcessGrid(make_client_app(own), 3))
     np.testing.assert_array_equal(found.theta, undisturbed.theta)
