@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from profl import trees
+from profl import checks, trees
 from profl.problem.problem import View
 from profl.server.rules import Rule, WeightedMean, remembers
 from profl.typing import Array, Theta
@@ -57,6 +57,12 @@ def weigh(
     """What is left of the weights once the rule has compared the clients with what it remembers of them."""
     if not remembers(rule):
         return weights, memory
+    like = jax.eval_shape(lambda: open_memory(rule, problem, centre))
+    if str(jax.tree.structure(memory)) != str(jax.tree.structure(like)):
+        raise checks.InputError(
+            f"{type(rule).__name__} remembers clients, and the method keeps something else at the server: let it hand "
+            "super().combine what super().open made, and keep what that returns"
+        )
     flat, sent = jax.vmap(trees.ravel)(models), trees.ravel(centre)
     return rule.weigh(memory, flat, weights, accepted, sent, problem.who)  # type: ignore[attr-defined]
 

@@ -245,7 +245,7 @@ class History(MaskedRule):
     Without a memory, as a plain rule, it leaves out what lies apart.
     """
 
-    hostile: float = 0.2
+    hostile: float = 0.3
 
     def __post_init__(self) -> None:
         _below_half("hostile", self.hostile)
