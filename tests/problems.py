@@ -39,7 +39,7 @@ ALGORITHMS = {
     "pofl, score": profl.pofl(second_term="score"),
     "profl": profl.profl(),
     "profl, paper": profl.profl(filter="paper", aggregate="median"),
-    "profl, shared": profl.profl(filter="none", share=2, aggregate="nnm+trimmed_mean"),
+    "profl, shared": profl.profl(filter="none", share=2, aggregate="history"),
     "profl, adaptive": profl.profl(filter="none", jacobian=QUICK, samples=profl.AdaptiveSamples(0.2, 20, 40)),
     "profl, adaptive paper": profl.profl(
         filter="none", samples=profl.AdaptiveSamples(1e3, 20, 80, rule="paper"), second_term="score"

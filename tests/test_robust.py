@@ -170,6 +170,10 @@ SENT = {  # the model that the last of ``reports`` sends under each attack
     "stale": [9.0, 9.0],
     "jacobian": [1.1, 2.1],
     "f_hat": [1.1, 2.1],
+    "ipm": [-1.5, -3.0],
+    "alie": [1.0 + 0.430727 * np.std([1.0, 1.2, 0.8]), 2.0 + 0.430727 * np.std([2.0, 2.2, 1.8])],  # Phi(-0.43) = 1 / 3
+    "min_max": [0.8, 1.8],
+    "mimic": [1.2, 2.2],
 }
 
 
@@ -181,7 +185,15 @@ def test_what_hostile_clients_send(name):
     np.testing.assert_allclose(sent["theta"][3], expected, rtol=1e-5)
     np.testing.assert_array_equal(sent["theta"][:3], reports()["theta"][:3])
     np.testing.assert_allclose(sent["jacobian"][3], (-50 if name == "jacobian" else 1) * np.eye(2))
-    if name in ("sign_flip", "scaled", "drift"):  # what else a method reports is turned with the model
+    if name in (
+        "sign_flip",
+        "scaled",
+        "drift",
+        "ipm",
+        "alie",
+        "min_max",
+        "mimic",
+    ):  # what else a method reports is turned with the model
         np.testing.assert_allclose(sent["gradient"][3], 10 * np.array(expected), rtol=1e-5)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import json
 import math
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +14,11 @@ import pytest
 
 from profl.checks import InputError
 from profl.server import rules
+from profl.server.attacks import InnerProduct
 from profl.server.rules import (
     CentredClipping,
     GeometricMedian,
+    History,
     Krum,
     Median,
     NearestNeighbourMixing,
@@ -23,7 +27,8 @@ from profl.server.rules import (
 )
 
 PLAIN = list(rules.RULES)
-ALL = [*PLAIN, *(rules.MIX + name for name in PLAIN)]
+MIXED = [rules.MIX + name for name, rule in rules.RULES.items() if not rules.remembers(rule)]
+ALL = [*PLAIN, *MIXED]
 ROBUST = [name for name in ALL if name not in ("mean", "nnm+mean")]
 WEIGHTED = ["mean", "median", "trimmed_mean", "geometric_median", "centred_clipping"]
 
@@ -74,6 +79,10 @@ WORKED = {
     "clipping, own radius": (CentredClipping(None, 2), column(0, 0, 0, 0, 1e6), {"centre": [1]}, [0.16]),
     "clipping, five steps": (CentredClipping(), column(0, 0, 0, 0, 1e6), {"centre": [1]}, [0.4**5]),
     "mixing": (NearestNeighbourMixing(Median(), 0.4), column(0, 1, 3, 7, 100), {}, [4 / 3]),
+    "history, evenly spread": (History(0.2), column(0, 1, 3, 7, 8), {}, [3.8]),
+    "history, apart": (History(0.2), column(0, 1, 2, 3, 100), {}, [1.5]),
+    "history, two groups": (History(0.4), column(0, 0, 0, 9, 9.1), {}, [0]),
+    "history, no more than f": (History(0.2), column(0, 1, 2, 3, -90, 100), {"weights": [2, 2, 2, 2, 1, 1]}, [1.5]),
     "mixing, mean": (NearestNeighbourMixing(WeightedMean(), 0.2), column(0, 1, 3, 7, 100), {}, [7.75]),
 }
 
@@ -88,7 +97,9 @@ def test_worked_examples(example):
     Krum 0.2: f = 1, two nearest others; scores 10, 5, 13, 52, 18058: the row 1, and 0, 1, 3, 7 for multi. Krum 0.4:
     f = 2, one nearest; scores 1, 1, 4, 16, 8649: 0 and 1 tie; multi keeps 0, 1, 3. Clipping, fixed: 0 + (2 + 4)/2 = 3,
     then 3 + (-1 + 4)/2. Own radius: the distance 1 itself, so 1 - 0.8 + 0.2 = 0.4, then 0.4 times that. Mixing 0.4:
-    4/3, 4/3, 4/3, 11/3, 110/3. Mixing 0.2: 2.75 four times and 27.75, with mean 7.75.
+    4/3, 4/3, 4/3, 11/3, 110/3. Mixing 0.2: 2.75 four times and 27.75, with mean 7.75. History, apart: the median is 2,
+    half of four rows lie within 1 and all four within 2, so that 100 is beyond both 4 and 3. Two groups: half of three
+    rows lie within 0, three of them too, and two more are all that f = 2 may lose.
     """
     rule, rows, options, expected = WORKED[example]
     np.testing.assert_allclose(apply(rule, rows, **options), expected, rtol=1e-4)
@@ -182,6 +193,7 @@ COST = {  # root mean square error over that of the mean, alone and after nnm+: 
     "krum": (2.3, 1.085),
     "multi_krum": (1.21, 1.01),
     "centred_clipping": (1.02, 1.0),
+    "history": (1.0, None),
 }
 
 
@@ -259,6 +271,28 @@ def test_the_geometric_median_is_the_minimum():
     assert all(cost(best + sign * 0.02 * axis) > cost(best) for axis in np.eye(3) for sign in (-1, 1))
 
 
+ORACLE = json.loads((Path(__file__).parent / "oracles" / "byzfl.json").read_text())["cases"]
+
+
+@pytest.mark.parametrize("case", [0, *(pytest.param(case, marks=pytest.mark.slow) for case in (1, 2))])
+def test_rules_agree_with_byzfl(case):
+    """What ByzFL 0.0.11 made of the same rows, a few of which lie to one side; ``oracles/byzfl_rules.py`` wrote it."""
+    f, rows, expected, sent = ORACLE[case].values()
+    n, share = len(rows), f / len(rows)
+    own = {
+        "trimmed_mean": TrimmedMean(share),
+        "geometric_median": GeometricMedian(500),
+        "krum": Krum(share),
+        "centred_clipping": CentredClipping(1.5, 3),
+    }
+    for name, value in expected.items():
+        rule = own.get(name.removeprefix(rules.MIX), name.removeprefix(rules.MIX))
+        rule = NearestNeighbourMixing(rule, share) if name.startswith(rules.MIX) else rule
+        np.testing.assert_allclose(apply(rule, rows), value, atol=2e-3 if "geometric" in name else 1e-5, err_msg=name)
+    moves, honest = jnp.asarray(rows), jnp.arange(n) < n - f
+    np.testing.assert_allclose(InnerProduct(1.5).move(moves, honest), sent["ipm"], atol=1e-5)
+
+
 @pytest.mark.parametrize("k", [2, 10, 1000, 5000])
 def test_rounding_of_many_weights_does_not_shift_the_median(k):
     """0, 1, ..., k - 1 with weights 0.1: their sum up to the middle is a half only up to rounding."""
@@ -287,6 +321,8 @@ def test_rounding_of_the_hostile_share_does_not_cost_a_row():
         (lambda: NearestNeighbourMixing(Median), r"got the class; try Median\(\)"),
         (lambda: rules.get("medain"), "unknown aggregation rule 'medain'; did you mean 'median'"),
         (lambda: rules.get("nnm+trimed_mean"), r"did you mean 'nnm\+trimmed_mean'"),
+        (lambda: rules.get("nnm+history"), r"unknown aggregation rule 'nnm\+history'"),
+        (lambda: History(0.5), r"hostile must lie in \[0, 0.5\), got 0.5"),
         (lambda: rules.get("nnm+nnm+mean"), r"unknown aggregation rule 'nnm\+nnm\+mean'"),
         (lambda: rules.get(None), "unknown aggregation rule None; there are: mean, median"),
     ],

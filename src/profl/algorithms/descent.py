@@ -25,7 +25,7 @@ from profl.client.gradient import terms
 from profl.problem.problem import View
 from profl.server import rate as rates
 from profl.server import rules
-from profl.server.aggregate import combine_models
+from profl.server.aggregate import combine_models, weigh
 from profl.stages import stage
 from profl.typing import Array, Batch, Key, Theta
 
@@ -53,6 +53,7 @@ class Server(NamedTuple):
 
     common: Any = ()  # the gradient that all reports have in common, where drift is corrected
     rate: Any = ()  # a ``Rate``, where the learning rate is found
+    memory: Any = ()  # what the aggregation rule remembers, where it does
 
 
 @dataclass(frozen=True)
@@ -176,13 +177,15 @@ class Descent(Method):
         return Server(
             () if self.correction is None else control.begin(theta).common,
             rates.begin(trees.ravel(theta)) if self.finds_rate else (),
+            super().open(problem, theta),
         )
 
     def combine(
         self, problem: View, server: Server, theta: Theta, reports: Report, weights: Array, accepted: Array, key: Key
     ) -> tuple[Theta, Server, Any]:
-        model, server, _ = super().combine(problem, server, theta, reports, weights, accepted, key)
-        mail, rule = {}, rules.get(self.aggregate)
+        mail, rule, models = {}, rules.get(self.aggregate), reports["theta"]
+        weights, memory = weigh(rule, server.memory, problem, models, weights, accepted, theta)
+        model, server = combine_models(rule, models, weights, accepted, theta), server._replace(memory=memory)
         if self.correction is not None:
             common = combine_models(rule, reports["control"], weights, accepted, server.common)
             mail, server = {"common": common}, server._replace(common=common)

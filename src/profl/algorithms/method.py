@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from profl import checks
 from profl.problem.problem import Problem, View
 from profl.server import rules
-from profl.server.aggregate import combine_models
+from profl.server.aggregate import combine_models, open_memory, weigh
 from profl.typing import Array, Batch, Key, Theta
 
 Report = dict[str, Any]
@@ -181,8 +181,8 @@ class Method:
     # -- at the server -------------------------------------------------------------------------------------------------
 
     def open(self, problem: View, theta: Theta) -> Any:
-        """The server's state before the first round."""
-        return ()
+        """The server's state before the first round: what the aggregation rule remembers, where it does."""
+        return open_memory(rules.get(self.aggregate), problem, theta)
 
     def combine(
         self, problem: View, server: Any, theta: Theta, reports: Report, weights: Array, accepted: Array, key: Key
@@ -192,8 +192,9 @@ class Method:
         ``theta`` is the model that was sent; rows of ``reports`` that are not ``accepted`` may hold anything.
         Whose they are is in ``problem.who``, out of ``problem.clients``; one that was drawn twice stands there twice.
         """
-        rule = rules.get(self.aggregate)
-        return combine_models(rule, reports["theta"], weights, accepted, theta), server, ()
+        rule, models = rules.get(self.aggregate), reports["theta"]
+        weights, memory = weigh(rule, server, problem, models, weights, accepted, theta)
+        return combine_models(rule, models, weights, accepted, theta), memory, ()
 
     def outlook(self, problem: View, server: Any) -> Outlook | None:
         """What is expected of the model, from the server's state once it is combined; None where nothing is stated."""

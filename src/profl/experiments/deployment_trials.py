@@ -12,7 +12,7 @@ import numpy as np
 
 from profl.algorithms import pofl
 from profl.engines.compiled.simulate import simulate
-from profl.experiments import hostile, robust
+from profl.experiments import hostile
 from profl.experiments.claims import Part, at_least, at_most
 from profl.experiments.deployment_methods import SAMPLES, SUBJECT, run, subject
 from profl.experiments.deployment_problems import PROBLEMS
@@ -26,8 +26,9 @@ FEW, FEW_TIMES = 50, 5
 HARMED, JUNK, TIMES, MORE = ("pricing", "housing", "strategic", "asymmetric 0"), 0.2, 2, 0.001
 """Rows with junk and with hostile clients, the share of junk, and how much may then be left: TIMES the clean share plus
 MORE, for a clean share near zero."""
-ATTACKS = tuple(name for name in hostile.ATTACKS if name != "drift")
-"""Nobody can tell a colluder one deviation off from an honest client with another sensitivity."""
+ATTACKS, RULE = ("sign_flip", "scaled", "nan", "stale", "f_hat"), "nnm+trimmed_mean"
+"""What hostile clients do, and the rule for reports that are no models and of which there are few: it looks at one
+message alone. The attacks that know the rules are for one that remembers (``hostile``)."""
 OTHER, SAME = ("pricing, shifted", "pricing, mixed units"), 0.1
 """Rows that are pricing in other units, and how much shares and regrets may differ from it."""
 SOONEST, LATEST = 10, 60
@@ -58,7 +59,7 @@ def bad_data(name: str, found: Found, settings: dict[str, Any]) -> Part:
     dirty = contaminate(problem, JUNK, "blob", distance=DISTANCE)
     shares = {f"{JUNK:.0%} junk": run(dirty, subject(problem, filter="robust"), **settings)}
     for attack in ATTACKS:
-        method = subject(problem, aggregate=robust.RULE)
+        method = subject(problem, aggregate=RULE)
         shares[attack] = run(problem, method, **settings | {"attack": attack, "hostile": hostile.HOSTILE})
     table, claims = [{"part": "bad data", "row": name, "what": "clean", "share left": clean}], []
     for what, each in shares.items():

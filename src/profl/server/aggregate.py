@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from profl import trees
-from profl.server.rules import Rule, WeightedMean
+from profl import checks, trees
+from profl.problem.problem import View
+from profl.server.rules import Rule, WeightedMean, remembers
 from profl.typing import Array, Theta
 
 
@@ -17,6 +18,27 @@ def combine_models(rule: Rule, models: Theta, weights: Array, accepted: Array, c
         return weighted_mean(models, weights, accepted)
     flat, unravel = ravel_pytree(centre)
     return unravel(rule(jax.vmap(trees.ravel)(models), weights, accepted, flat))
+
+
+def open_memory(rule: Rule, problem: View, theta: Theta) -> Any:
+    """What the rule keeps of the clients before the first round; () where it keeps nothing."""
+    return rule.open(problem.clients, trees.ravel(theta).size) if remembers(rule) else ()  # type: ignore[attr-defined]
+
+
+def weigh(
+    rule: Rule, memory: Any, problem: View, models: Theta, weights: Array, accepted: Array, centre: Theta
+) -> tuple[Array, Any]:
+    """What is left of the weights once the rule has compared the clients with what it remembers of them."""
+    if not remembers(rule):
+        return weights, memory
+    like = jax.eval_shape(lambda: open_memory(rule, problem, centre))
+    if str(jax.tree.structure(memory)) != str(jax.tree.structure(like)):
+        raise checks.InputError(
+            f"{type(rule).__name__} remembers clients, and the method keeps something else at the server: let it hand "
+            "super().combine what super().open made, and keep what that returns"
+        )
+    flat, sent = jax.vmap(trees.ravel)(models), trees.ravel(centre)
+    return rule.weigh(memory, flat, weights, accepted, sent, problem.who)  # type: ignore[attr-defined]
 
 
 def weighted_mean(models: Theta, weights: Array, accepted: Array) -> Theta:

@@ -5,7 +5,15 @@ reports of the round: the attackers know one another and the others.
 
 * sign_flip: theta_sent - scale (theta_i - theta_sent): backwards.
 * scaled: theta_sent + scale (theta_i - theta_sent): too far.
-* drift: mean - z sd of the honest reports in every coordinate ("a little is enough"): no report stands out.
+* drift: mean - z sd of the honest reports in every coordinate, z = 1.5: no report stands out.
+* alie: the same with the z that "a little is enough" takes from the n reports and f hostile ones (Baruch et al. 2019):
+  Phi(z) = (n - f - s) / (n - f), s = floor(n / 2 + 1) - f. With 10 clients and 2 hostile ones z is 0.
+* ipm: theta_sent - scale mean of the honest moves, inner-product manipulation (Xie et al. 2020): the mean slows down,
+  and what drops rows that lie apart drops honest ones in their place.
+* min_max: mean - g sd with the largest g that keeps it as near to every honest report as these are to one another
+  (Shejwalkar and Houmansadr 2021).
+* mimic: all copy one honest client, the one furthest along the direction in which honest clients differ most
+  (Karimireddy et al. 2022).
 * nan: not a number. The server refuses it.
 * stale: the model that the run began with.
 * jacobian: scale J_i in place of J_i. It matters where Jacobians are shared.
@@ -20,6 +28,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
+from jax.scipy.special import ndtri
 
 from profl import checks, trees
 from profl.problem.families import Family
@@ -70,22 +80,101 @@ class Moved(Attack):
         return {name: moved(name, entry) for name, entry in reports.items()}
 
 
-@dataclass(frozen=True)
-class Drift(Attack):
-    """mean - z sd of the honest reports, in every coordinate."""
-
-    z: float = 1.5
+class Together(Attack):
+    """All hostile clients send the same, made of what the honest ones sent."""
 
     def reports(self, reports: Reports, sent: Theta, first: Theta, hostile: Array) -> Reports:
-        share = (~hostile) / jnp.maximum(jnp.sum(~hostile), 1)
+        def same(name: str, entry: Any) -> Any:
+            if is_jacobian(name):
+                return entry
+            rows = jax.vmap(trees.ravel)(entry)
+            start = trees.ravel(sent) if name == "theta" else jnp.zeros_like(rows[0])
+            row = start + self.move(rows - start, ~hostile)
+            return trees.copies(ravel_pytree(jax.tree.map(lambda leaf: leaf[0], entry))[1](row), len(hostile))
 
-        def shifted(leaf: Array) -> Array:
-            weight = share.reshape(-1, *(1,) * (leaf.ndim - 1)).astype(leaf.dtype)
-            mean = jnp.sum(weight * leaf, axis=0)
-            sd = jnp.sqrt(jnp.sum(weight * (leaf - mean) ** 2, axis=0))
-            return jnp.broadcast_to(mean - self.z * sd, leaf.shape)
+        return {name: same(name, entry) for name, entry in reports.items()}
 
-        return {name: entry if is_jacobian(name) else jax.tree.map(shifted, entry) for name, entry in reports.items()}
+    def move(self, moves: Array, honest: Array) -> Array:
+        """(m,) from (k, m): how far from the start."""
+        raise NotImplementedError
+
+
+def _moments(moves: Array, honest: Array) -> tuple[Array, Array]:
+    """Mean and standard deviation of the honest rows, (m,) each."""
+    share = (honest / jnp.maximum(jnp.sum(honest), 1)).astype(moves.dtype)[:, None]
+    mean = jnp.sum(share * moves, axis=0)
+    return mean, jnp.sqrt(jnp.sum(share * (moves - mean) ** 2, axis=0))
+
+
+@dataclass(frozen=True)
+class Drift(Together):
+    """mean - z sd of the honest reports, in every coordinate; z None: as large as n and f let it pass unseen."""
+
+    z: float | None = 1.5
+
+    def move(self, moves: Array, honest: Array) -> Array:
+        mean, sd = _moments(moves, honest)
+        return mean - (unseen(len(honest), jnp.sum(~honest)) if self.z is None else self.z) * sd
+
+
+def unseen(n: int, f: Array | int) -> Array:
+    """z of "a little is enough": s honest reports that lie further out make, with the f hostile ones, a majority.
+
+    >>> [round(float(unseen(50, f)), 4) for f in (10, 20)]
+    [0.2533, 0.8416]
+    """
+    s = jnp.maximum(n // 2 + 1 - f, 1)
+    return ndtri((n - f - s) / jnp.maximum(n - f, 1))
+
+
+@dataclass(frozen=True)
+class InnerProduct(Together):
+    """-scale times the mean of the honest moves."""
+
+    scale: float = 1.5
+
+    def move(self, moves: Array, honest: Array) -> Array:
+        return -self.scale * _moments(moves, honest)[0]
+
+
+@dataclass(frozen=True)
+class MinMax(Together):
+    """mean - g sd, as far as no honest report is further from it than two honest ones are from each other.
+
+    |mean - g sd - x_i|^2 = D^2, D the largest distance of two: a quadratic in g for every i, of which the least counts.
+    """
+
+    def move(self, moves: Array, honest: Array) -> Array:
+        mean, sd = _moments(moves, honest)
+        apart = jnp.where(honest[:, None], mean - moves, 0.0)
+        gram = jnp.matmul(apart, apart.T, precision="highest")
+        squares = jnp.diagonal(gram)
+        pairs = jnp.where(honest[:, None] & honest, squares[:, None] + squares - 2 * gram, 0.0)
+        along, length = apart @ sd, jnp.maximum(jnp.sum(sd**2), jnp.finfo(sd.dtype).tiny)
+        room = jnp.sqrt(jnp.maximum(along**2 + length * (jnp.max(pairs) - squares), 0.0))
+        return mean - jnp.min(jnp.where(honest, (along + room) / length, jnp.inf)) * sd
+
+
+@dataclass(frozen=True)
+class Mimic(Together):
+    """The honest client furthest along the direction of the largest variance, found by power iteration.
+
+    Of its two ends the one at which the coordinates have the larger sum, so that it stays the same client.
+    """
+
+    iterations: int = 50
+
+    def move(self, moves: Array, honest: Array) -> Array:
+        apart = jnp.where(honest[:, None], moves - _moments(moves, honest)[0], 0.0)
+
+        def step(_: Any, v: Array) -> Array:
+            v = apart.T @ (apart @ v)
+            return v / jnp.maximum(jnp.linalg.norm(v), jnp.finfo(v.dtype).tiny)
+
+        start = apart[jnp.argmax(jnp.sum(apart**2, axis=1))]
+        v = jax.lax.fori_loop(0, self.iterations, step, start)
+        along = jnp.where(jnp.sum(v) < 0, -1.0, 1.0) * (apart @ v)
+        return moves[jnp.argmax(jnp.where(honest, along, -jnp.inf))]
 
 
 @dataclass(frozen=True)
@@ -145,6 +234,10 @@ ATTACKS: dict[str, Attack] = {
     "stale": Stale(),
     "jacobian": PoisonedJacobian(),
     "f_hat": PoisonedEstimate(),
+    "ipm": InnerProduct(),
+    "alie": Drift(None),
+    "min_max": MinMax(),
+    "mimic": Mimic(),
 }
 
 
