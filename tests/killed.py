@@ -12,9 +12,11 @@ import numpy as np
 import profl
 from profl import random
 
+DEMAND = 6.0
+
 
 def sample(key, theta, client, n):
-    return 6.0 - client["gamma"] * theta + random.normal(key, n, 2)
+    return DEMAND - client["gamma"] * theta + random.normal(key, n, 2)
 
 
 def revenue(theta, z):

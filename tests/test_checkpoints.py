@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -162,8 +163,6 @@ def test_another_run(settings, message, made, tmp_path):
 
 def test_another_problem_and_another_method(made, tmp_path, monkeypatch):
     copy(made, tmp_path)
-    from dataclasses import replace
-
     with monkeypatch.context() as patch:
         patch.setattr(killed, "CASE", replace(killed.CASE, loss=lambda theta, z: -2 * (theta * z).sum()))
         with pytest.raises(profl.InputError, match=r"another run: loss was .*revenue.*, is .*lambda"):
@@ -171,6 +170,29 @@ def test_another_problem_and_another_method(made, tmp_path, monkeypatch):
     monkeypatch.setitem(killed.METHODS, "loop", profl.pofl(0.02, jacobian="least_squares"))
     with pytest.raises(profl.InputError, match=r"method.learning_rate was 0.01, is 0.02"):
         killed.run("loop", tmp_path)
+
+
+def test_a_changed_global_and_what_cannot_be_told(made, tmp_path, monkeypatch):
+    copy(made, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(killed, "DEMAND", 7.0)
+        with pytest.raises(profl.InputError, match=r"reaction: .*global DEMAND was 6.0, is 7.0"):
+            killed.run("loop", tmp_path)
+    rng = np.random.default_rng(0)
+    odd = replace(killed.CASE, loss=lambda theta, z: killed.revenue(theta, z) if rng is None else -(theta * z).sum())
+    monkeypatch.setattr(killed, "CASE", odd)
+    with pytest.raises(profl.InputError, match=r"loss: caught rng is a .*Generator.*pass version='1'"):
+        killed.run("loop", tmp_path)
+    monkeypatch.setattr(killed, "CASE", replace(odd, version="1"))
+    with pytest.raises(profl.InputError, match=r"another run: .*version was None, is 1"):
+        killed.run("loop", tmp_path)
+
+
+def test_two_runs_in_one_folder(made, tmp_path):
+    copy(made, tmp_path)
+    with Checkpoints(tmp_path, {}), pytest.raises(profl.InputError, match=r"another run works in .*\(process \d+"):
+        killed.run("loop", tmp_path, rounds=2)
+    assert killed.run("loop", tmp_path, rounds=2).rounds[-1] == 2
 
 
 def test_a_file_in_the_way(tmp_path):

@@ -16,9 +16,9 @@ PROBE = 4096  # bytes: a full disk may still make empty files
 def check_file(name: str, path: str | os.PathLike[str]) -> None:
     """Refuse a file that could not be written; ``name`` is what the person who gave it calls it."""
     place = Path(path)
+    if os.path.isdir(place):
+        raise InputError(f"{name} must name a file, got the folder {place}")
     try:
-        if place.is_dir():
-            raise InputError(f"{name} must name a file, got the folder {place}")
         through, there = written_through(place), place.exists()
         target = Path(os.path.realpath(place))
         if target.is_symlink():

@@ -1,0 +1,48 @@
+"""What a checkpoint costs, early and late in a run: ``python benchmarks/rounds.py``, milliseconds per round.
+
+A ledger of ``train`` with four clients is given a history of so many rounds, and kept fifty times, each time with one
+record more; medians, on the clock and of the processor.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+
+import jax
+import numpy as np
+
+import profl
+from profl import trees
+from profl.engines.ledger import item_shapes, open_ledger
+from profl.engines.live.history import UnderWay, keep
+from profl.engines.plan import make_plan
+from profl.engines.schedule import Schedule
+from profl.storage.checkpoints import Checkpoints
+
+TIMES = 50
+
+
+def measure(rounds: int) -> tuple[float, float]:
+    """Milliseconds that keeping a round takes after so many."""
+    schedule = Schedule(rounds=rounds, local_steps=1, samples=30, seeds=[0], min_reports=1)
+    plan = make_plan(profl.cases.pricing(clients=4), profl.pofl(), schedule)
+    ledger = open_ledger(plan, trees.take(plan.models, 0))
+    tally = jax.tree.map(np.asarray, item_shapes(ledger)["tallies"])
+    records, tallies = ledger.records * rounds, [tally] * (rounds - 1)
+    clock, processor = [], []
+    with tempfile.TemporaryDirectory() as folder, Checkpoints(folder, {"run": "bench"}) as saved:
+        for number in range(rounds, rounds + TIMES + 1):
+            records, tallies = [*records, records[0]], [*tallies, tally]
+            live = UnderWay(ledger._replace(round=number, records=records, tallies=tallies))
+            began = time.perf_counter(), time.process_time()
+            keep(saved, live)
+            clock.append(1e3 * (time.perf_counter() - began[0]))
+            processor.append(1e3 * (time.process_time() - began[1]))
+    return statistics.median(clock[1:]), statistics.median(processor[1:])  # the first writes all that came before
+
+
+if __name__ == "__main__":
+    for rounds in (100, 3000):
+        print(f"round {rounds}: {{:.1f}} ms, {{:.1f}} ms of the processor".format(*measure(rounds)))
