@@ -16,7 +16,7 @@ import pytest
 
 from profl.checks import InputError
 from profl.quantiles import exact_quantile
-from profl.server.clusters import Clusters, shrunk_towards
+from profl.server.clusters import Clusters
 from profl.server.kmeans import kmeans
 
 slow = pytest.mark.slow
@@ -213,21 +213,24 @@ def test_weighted_quantile_is_that_of_repeated_rows():
     np.testing.assert_allclose(jax.jit(exact_quantile)(rows, times / times.sum()), median, rtol=1e-6)
 
 
-def test_weights_count():
-    values, weights = [-1.0, -1.1, -1.2, -1.3, -3.0, -3.1, -3.2], [0.1, 0.1, 0.1, 0.4, 0.1, 0.2, 0.0]
-    shared, labels = share_numbers(values, Clusters(2), weights)
+def test_clients_count_alike_and_those_without_weight_do_not():
+    """What a client weighs in the risk says nothing of how another's people react."""
+    values = [-1.0, -1.1, -1.2, -1.3, -3.0, -3.1, -3.2]
+    even, _ = share_numbers(values, Clusters(2))
+    heavy, labels = share_numbers(values, Clusters(2), [0.05, 0.05, 0.05, 0.7, 0.05, 0.05, 0.05])
+    np.testing.assert_array_equal(even, heavy)
+    shared, labels = share_numbers(values, Clusters(2), [0.1, 0.1, 0.1, 0.4, 0.1, 0.2, 0.0])
     assert labels == [0, 0, 0, 0, 1, 1, 1]
     # cluster 1 has two members that count: it is small, and served by its neighbour
-    np.testing.assert_allclose(shared, -1.3, rtol=1e-6)
+    np.testing.assert_allclose(shared, -1.15, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("lone", "weights"), [([-9.0, -9.2], None), ([-9.0, -9.1, -9.2], [0.096] * 10 + [0.04 / 3] * 3)]
-)
-def test_a_small_cluster_is_served_by_its_neighbour(lone, weights):
-    values = [-3.0, -3.1, -3.2, -2.9, -3.0, -3.1, -3.2, -2.9, -3.0, -3.1, *lone]
-    shared, _ = share_numbers(values, Clusters(2), weights)
+def test_a_small_cluster_is_served_by_its_neighbour():
+    """Two of twelve are fewer than three; three of a hundred are less than a twentieth."""
+    shared, _ = share_numbers([-3.0, -3.1, -3.2, -2.9, -3.0, -3.1, -3.2, -2.9, -3.0, -3.1, -9.0, -9.2], Clusters(2))
     assert np.all((shared <= -2.9) & (shared >= -3.2))
+    jacobians, _, _ = reports(0.0, (0.75, 1.5, 3.0), (60, 37, 3))
+    np.testing.assert_allclose(share(3, jacobians)[0][:, -3:], jacobians[:, 60:63], rtol=1e-6)
 
 
 def test_a_stray_client_does_not_use_up_a_cluster():
@@ -244,11 +247,11 @@ def mean_rule(vectors, weights, accepted, centre):
 
 @slow
 def test_another_rule_inside_a_cluster():
-    values, weights = np.array([-1.0, -1.1, -1.5, -3.0, -3.3, -3.6]), np.array([0.1, 0.2, 0.3, 0.1, 0.1, 0.2])
-    shared, labels = share_numbers(values, Clusters(2, rule=mean_rule), weights)
+    values = np.array([-1.0, -1.1, -1.5, -3.0, -3.3, -3.6])
+    shared, labels = share_numbers(values, Clusters(2, rule=mean_rule))
     assert labels == [0, 0, 0, 1, 1, 1]
     for part in (slice(0, 3), slice(3, 6)):
-        np.testing.assert_allclose(shared[part], np.average(values[part], weights=weights[part]), rtol=1e-5)
+        np.testing.assert_allclose(shared[part], np.mean(values[part]), rtol=1e-5)
 
 
 def test_kmeans_finds_the_best_partition():
@@ -315,18 +318,6 @@ def test_one_dimensional_jacobians():
 def test_settings_that_cannot_be_used(settings, message):
     with pytest.raises(InputError, match=message):
         Clusters(**settings)
-
-
-def test_rows_are_shrunk_towards_what_they_share_as_far_as_their_errors_say():
-    """Mean squares 5, 5, 5 and 20 off a shared 0; errors 1, 1, 4 and unknown: beyond them lie 4, 4 and 1, and tau^2 is
-    their median 4. Rows keep 4 / 5, 4 / 5 and 4 / 8 of their own; the last says nothing of its error and keeps none."""
-    rows = jnp.array([[1.0, 3.0], [-3.0, 1.0], [3.0, -1.0], [2.0, 6.0]])
-    errors, members = jnp.array([1.0, 1.0, 4.0, jnp.nan]), jnp.full((1, 4), 0.25)
-    shrink = jax.jit(shrunk_towards)
-    shrunk = shrink(rows, jnp.zeros_like(rows), members, errors)
-    np.testing.assert_allclose(shrunk, np.array([[0.8], [0.8], [0.5], [0.0]]) * rows, rtol=1e-6)
-    exact = shrink(rows, jnp.zeros_like(rows), members, jnp.full(4, 100.0))  # no difference but noise
-    np.testing.assert_array_equal(exact, 0.0)
 
 
 def test_more_clusters_than_clients_are_refused():

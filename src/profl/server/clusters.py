@@ -11,10 +11,13 @@ Aggregation").
     5. share    the cluster's mean with far rows clipped, or another rule. One hostile client moves the paper's plain
                 mean at will; here none pulls harder than the median distance. The coordinate median stands more, but
                 its own noise is a quarter higher, and the errors of a shared Jacobian, being common to the cluster, do
-                not cancel when models are averaged. Where clients state the error of their J_i and differ by more than
-                that within a cluster, each gets J_i shrunk towards the aggregate, as far as its own error says.
+                not cancel when models are averaged. Where clients state the error of their J_i, each gets J_i drawn
+                towards the aggregate as far as its error says: ``profl.server.shrinkage``.
 
-A cluster of fewer than MEMBERS clients, or under SHARE of the weight, is small: its clients get the aggregate of the
+Clients count alike here, whatever they weigh in the risk; those of no weight do not count. With weights the median and
+the clipping follow whoever has most of it, and so its noise: 2.7 times the excess of not sharing at 0.6 of the weight.
+
+A cluster of fewer than MEMBERS clients, or under SHARE of them, is small: its clients get the aggregate of the
 nearest large cluster. A lone client has nobody to share with, and a lone poisoner must not serve itself. Hostile rows
 within REACH that agree with one another cannot be told from a group; "auto" gives them a cluster of their own.
 """
@@ -35,7 +38,7 @@ from profl.quantiles import exact_quantile
 from profl.server.kmeans import PEELS, RESTARTS, Groups, distances, kmeans, peel, random_like, silhouette
 from profl.server.rules import CentredClipping
 from profl.server.scores import Rows, prepare
-from profl.server.shrinkage import Shrinkage
+from profl.server.shrinkage import Shrinkage, drawn, known
 from profl.typing import Array, Key
 
 NULLS = 24
@@ -45,9 +48,6 @@ left whole in 0.83 of 24 draws, with 24 in all."""
 SIGMAS = 3.5
 """Standard deviations above the clouds' mean gain, from which on clients are divided. Of 24 draws one group is left
 whole in 0.75 with 2, in all with 3.5 and 6; groups of 70 : 20 : 10 are found in 0.92, 0.92 and 0.88."""
-
-SURE = 3.0
-"""Standard deviations of a mean square, beyond which a row is taken to be unlike those that it shares with."""
 
 Rule = Callable[[Array, Array, Array, Array], Array]
 CLIPPED = CentredClipping()
@@ -111,7 +111,7 @@ class Clusters:
 
         ``errors`` (k,) is the mean squared error of an entry that each client states of its J, NaN where it does not.
         """
-        rows = prepare(jacobians, weights, accepted)
+        rows = prepare(jacobians, (weights > 0).astype(float), accepted)
         groups = self._group(key, rows)
         slot = jnp.arange(groups.large.shape[0])
         members = groups.kept & (groups.labels == slot[:, None])
@@ -123,8 +123,9 @@ class Clusters:
         labels = jnp.where(rows.inside, groups.labels, -1).astype(jnp.int32)
         shared = aggregates[jnp.argmin(between, 1)[jnp.maximum(labels, 0)]]
         if self.shrink and errors is not None:
-            own = shrunk_towards(rows.vectors, shared, rows.weights * members, errors)
-            shared = jnp.where(rows.inside[:, None], own, shared)
+            variances = jnp.broadcast_to(errors.reshape(len(errors), -1), rows.vectors.shape)
+            used = rows.inside & jnp.all(known(variances), 1)
+            shared = drawn(rows.vectors, variances, shared, weights, used, members & (rows.weights > 0))
         return jnp.where(jnp.any(rows.weights > 0), shared.reshape(jacobians.shape), jnp.nan), labels
 
     def _group(self, key: Key, rows: Rows) -> Groups:
@@ -137,27 +138,6 @@ class Clusters:
             groups, _ = peel(draws, rows.scores, rows.weights, self.count)
         order = jnp.argsort(-(groups.mass + groups.large))
         return Groups(jnp.argsort(order)[groups.labels], groups.kept, *trees.take(groups[2:], order))
-
-
-def shrunk_towards(vectors: Array, shared: Array, members: Array, errors: Array) -> Array:
-    """Each row between its own value and what it shares, as its error and the true differences in its cluster say.
-
-        row <- shared + tau^2 / (tau^2 + error) (row - shared)
-        tau^2 = median over the cluster of the mean square of (row - shared), less error
-                that of the row itself, where it is surely unlike the others (by SURE standard deviations)
-
-    So nobody loses what it knows: a client with more than half of the weight decides the median alone.
-    members: (slots, k) weights. A row whose error is not known takes what is shared.
-    """
-    known = jnp.isfinite(errors) & (errors >= 0)
-    off = jnp.mean((vectors - shared) ** 2, axis=1)
-    beyond = jnp.where(known, off - errors, 0.0)
-    per_slot = jax.vmap(lambda weights: exact_quantile(beyond[:, None], weights * known)[0])(members)
-    tau2 = jnp.maximum(jnp.sum(jnp.where(members > 0, per_slot[:, None], 0.0), axis=0), 0.0)
-    chance = 1 + SURE * jnp.sqrt(2 / vectors.shape[1])  # of a mean of so many squares, over its expectation
-    tau2 = jnp.where(off > chance * (tau2 + errors), beyond, tau2)
-    part = jnp.where(known, tau2 / jnp.maximum(tau2 + errors, jnp.finfo(vectors.dtype).tiny), 0.0)
-    return shared + part[:, None] * (vectors - shared)
 
 
 def choose(key: Key, x: Array, weights: Array, slots: int) -> Groups:

@@ -44,7 +44,7 @@ MEMBERS = 3
 """Clients that a large cluster has at least: of two, nobody can say which is hostile."""
 
 SHARE = 0.05
-"""Of the weight, that a large cluster has at least: the same where weights differ."""
+"""Of the clients, that a large cluster has at least."""
 
 
 class Groups(NamedTuple):
