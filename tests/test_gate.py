@@ -99,20 +99,39 @@ def test_reports_outside_the_space_are_refused_and_told():
     assert error.value.run.incidents == ((1, 0, REFUSED), (1, 1, REFUSED))
 
 
+@dataclass(frozen=True)
+class Overflowing(Method):
+    """Comes to NaN with its first batch of ones."""
+
+    name = "overflowing"
+
+    def step(self, problem, state, theta, arrival, key):
+        bad = jnp.all(arrival.batch == 1.0)
+        return jnp.where(bad, jnp.nan, theta), state, {"loss": jnp.zeros(())}
+
+
+def test_a_client_that_comes_to_nan_deploys_nothing_and_says_so():
+    seen, others = [], []
+    clients = [Noting(seen), *(Noting(others, lambda samples: np.zeros((samples, 2))) for _ in range(2))]
+    run = profl.train(clients, Overflowing(), SHOP, **FEW)
+    assert len(seen) == FEW["rounds"]  # the first step of every round; the second has nothing to deploy
+    assert all(np.isfinite(theta).all() for theta in (*seen, *others))
+    assert [(round_, client) for round_, client, _ in run.incidents] == [(1, 0), (2, 0), (3, 0)]
+    assert all("NaN or Inf" in what for _, _, what in run.incidents)
+    assert np.isfinite(run.theta).all()
+
+
 def test_a_cell_of_3e38_is_never_turned_into_a_deployment():
-    """Sums of it overflow; the client says so, deploys nothing, and the others go on."""
+    """Sums of it overflow: the batch is refused in words, and the others go on."""
 
     def absurd(samples):
         return np.full((samples, 2), 3e38, np.float32)
 
     seen = []
-    method = profl.pofl(0.1, jacobian="least_squares")
-    few = {**FEW, "local_steps": 3}
-    run = profl.train([Noting(seen, absurd), Noting(seen), Noting(seen)], method, SHOP, **few)
-    assert all(np.isfinite(theta).all() and theta.min() >= 0 and theta.max() <= 6 for theta in seen)
-    assert {client for _, client, _ in run.incidents} == {0}
-    assert len(run.incidents) == FEW["rounds"]
-    assert np.isfinite(run.theta).all()
+    zeros = [Noting(seen, lambda samples: np.zeros((samples, 2))) for _ in range(2)]
+    run = profl.train([Noting(seen, absurd), *zeros], Overflowing(), SHOP, **FEW)
+    assert all(np.isfinite(theta).all() for theta in seen)
+    assert [client for _, client, _ in run.incidents] == [0] * FEW["rounds"]
 
 
 @pytest.mark.parametrize("engine", ["fast", "debug"])
