@@ -14,8 +14,8 @@ nothing to do with each other's. A report that is copied from another, or made o
 * Apart: the mean of y_i less the median of all, over the last ``RECENT`` rounds, in which noise fades and what clients
   do for good stays (momentum). Those far from all others, ``apart``, have no vote: ``f_hat``, ``stale``, ``scaled``.
 
-The first two must stand out from what is usual in the round, so that nobody is suspect where all have something in common: a
-model that still moves far, a mailed Jacobian. Before a client was seen often enough nothing is held against it.
+The first two must stand out from what is usual in the round, so that nobody is suspect where all have something in
+common: a model that still moves far, a mailed Jacobian. They are not held against a client that was seldom seen.
 """
 
 from __future__ import annotations
@@ -103,9 +103,9 @@ def of_own(memory: Memory, weights: Array, usable: Array, who: Array, hostile: f
 def lasting(memory: Memory, share: Array, who: Array, hostile: float) -> tuple[Array, Array]:
     """How far each row's client has been from the others of late, and whether that is apart; not if seen rarely."""
     age = (memory.round - 1 - jnp.arange(ROUNDS)) % ROUNDS
-    seen, moves = memory.seen[who] & (age < RECENT), memory.moves[who]
-    middle = jnp.nanmedian(jnp.where(seen[:, :, None], moves, jnp.nan), axis=0)
-    off = jnp.where(seen[:, :, None], moves - middle, 0.0)
+    seen = memory.seen & (age < RECENT)
+    middle = jnp.nanmedian(jnp.where(seen[:, :, None], memory.moves, jnp.nan), axis=0)
+    off, seen = jnp.where(seen[:, :, None], memory.moves - middle, 0.0)[who], seen[who]
     times = jnp.sum(seen, axis=1)
     mean = jnp.sum(off, axis=1) / jnp.maximum(times, 1)[:, None]
     often = (share > 0) & (2 * times >= jnp.max(times))

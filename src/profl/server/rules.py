@@ -22,11 +22,11 @@ the previous global value. Where a rule assumes a share ``hostile`` of the rows,
   distance of a row from v, that is the mean of the rows within 3 u, taken if it lies within ``hostile`` u of v, which
   is what so many rows at a usual distance could do. On pricing with honest clients (heterogeneity 0, 0.25, 0.5) the
   tail excess of nnm+trimmed_mean is 1.1, 1.0 and 1.0 times the mean's, without this 1.2, 2.6 and 2.8 times.
-* history: the mean, without reports whose noise is not their own (``profl.server.history``) and those that lie apart, of
-  late or now: beyond 4 times the distance from the median within which half of n - f rows lie, and 1.5 times that of
-  all n - f. The one to take where clients may be hostile; ``hostile`` of the rows. One row then moves the result by
-  at most its weight times that distance, and hostile ones that send noise of their own and stay within it as much as as
-  many honest clients with other data would. Nobody could tell them apart.
+* history: the mean, without reports whose noise is not their own (``profl.server.history``) and without those that lie
+  apart, of late or now: beyond 4 times the distance from the median within which half of n - f rows lie, and 1.5 times
+  that of all n - f. The one to take where clients may be hostile; ``hostile`` of the rows. One row then moves the
+  result by at most its weight times that distance. Hostile ones that send noise of their own and stay within it move
+  it as far as as many honest clients with other data would: nobody could tell them apart.
 
 A rule that remembers has two functions more. What they keep is part of the method's state at the server.
 
