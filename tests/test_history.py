@@ -39,13 +39,13 @@ def told(moves, seen=None, who=None, rule=None, weights=None, seed=0):
     seen = np.ones((t, k), bool) if seen is None else seen
     who = np.tile(EVERYONE, (t, 1)) if who is None else who
     weights = jnp.ones(k) if weights is None else jnp.asarray(weights, float)
-    return remembered(rule or History(0.3), *map(jnp.asarray, (moves, centres, seen, who)), weights)
+    return remembered(rule or History(), *map(jnp.asarray, (moves, centres, seen, who)), weights)
 
 
 def noise(rounds=history.ROUNDS, clients=CLIENTS, seed=1):
     """Moves of clients that differ for good: a level each, and noise."""
     rng = np.random.default_rng(seed)
-    return 5 * rng.normal(size=(clients, SIZE)) + rng.normal(size=(rounds, clients, SIZE))
+    return rng.uniform(-5, 5, (clients, SIZE)) + rng.normal(size=(rounds, clients, SIZE))
 
 
 def test_what_is_left_of_an_affine_habit_is_nothing_and_noise_stays():

@@ -27,6 +27,7 @@ from profl.experiments.together import together
 from profl.problem.problem import Problem
 from profl.results.record import Run
 from profl.server import attacks
+from profl.server.rules import History
 from profl.typing import Array, Theta
 
 SHARED = "jacobian"
@@ -35,6 +36,9 @@ ATTACKS = tuple(name for name in attacks.ATTACKS if name != SHARED)
 HOSTILE, MORE_HOSTILE, MOST_HOSTILE = 0.2, 0.3, 0.4
 """Shares of clients that attack: two, three and four of ten."""
 FIFTH = f"{HOSTILE:.0%} hostile"
+STRONGER = f"history, {MORE_HOSTILE}"
+RULES = {STRONGER: History(MORE_HOSTILE)}
+"""What is tried against more hostile clients than the rule withstands by itself: told that there may be so many."""
 SAMPLES = 500
 CLIENTS = {"different clients": 0.5, "equal clients": 0.0}
 """Name -> heterogeneity."""
@@ -77,13 +81,13 @@ the model ever was."""
 
 def hostile(settings: dict[str, Any], rule: str) -> Part:
     """Every attack, with the rule that fits and with the plain mean; then poisoned Jacobians where they are shared."""
-    runs = [partial(_attacked, settings, attack, each) for attack in ATTACKS for each in ("mean", rule)]
+    runs = [partial(_attacked, settings, attack, each) for attack in ATTACKS for each in ("mean", rule, STRONGER)]
     runs += [partial(_many, settings, attack, rule) for attack in OF_MANY]
     runs += [partial(_jittered, settings, each) for each in ("mean", rule)]
     found: Found = reduce(or_, together([*runs, partial(_shared, settings)]))
     names = ("clients", "attack", "rule", "hostile")
     rows = [{"part": "hostile", **dict(zip(names, key, strict=True)), **value} for key, value in found.items()]
-    return Part(rows, [*_at_a_fifth(found, rule), *_at_more(found, rule), *_honest(found, rule)])
+    return Part(rows, [*_at_a_fifth(found, rule), *_at_more(found), *_honest(found, rule)])
 
 
 def _at_a_fifth(found: Found, rule: str) -> list[Claim]:
@@ -106,12 +110,12 @@ def _at_a_fifth(found: Found, rule: str) -> list[Claim]:
     return [*claims, at_most(claim, jittered[0] / jittered[1], HONEST_TIMES)]
 
 
-def _at_more(found: Found, rule: str) -> list[Claim]:
+def _at_more(found: Found) -> list[Claim]:
     claims = []
     for attack in ATTACKS:
-        part = found[DIFFERENT, attack, rule, MORE_HOSTILE]["of gap"]
+        part = found[DIFFERENT, attack, STRONGER, MORE_HOSTILE]["of gap"]
         claims.append(at_most(f"{MORE_HOSTILE:.0%} hostile, {DIFFERENT}, {attack}: of the PFL gap", part, OF_GAP))
-    most = [found[DIFFERENT, attack, rule, MOST_HOSTILE] for attack in ATTACKS]
+    most = [found[DIFFERENT, attack, STRONGER, MOST_HOSTILE] for attack in ATTACKS]
     name = f"{MOST_HOSTILE:.0%} hostile, {DIFFERENT}, worst attack: "
     claims.append(at_most(name + "of the PFL gap (bounded)", max(run["of gap"] for run in most), 1.0))
     outside = max(run["outside"] for run in found.values())
@@ -129,13 +133,12 @@ def _honest(found: Found, rule: str) -> list[Claim]:
 def _attacked(settings: dict[str, Any], attack: str, rule: str) -> Found:
     """One attack; with the first of them also the runs without any, which share its compiled code."""
     found = {}
-    shares = (HOSTILE, MORE_HOSTILE, MOST_HOSTILE) if rule != "mean" else (HOSTILE,)
-    tried = [(name, share) for name in CLIENTS for share in (shares if name == DIFFERENT else (HOSTILE,))]
-    tried += [(name, 0.0) for name in HONEST if attack == ATTACKS[0]]
+    tried = [(name, HOSTILE) for name in CLIENTS] + [(name, 0.0) for name in HONEST if attack == ATTACKS[0]]
+    if rule == STRONGER:
+        tried = [(DIFFERENT, MORE_HOSTILE), (DIFFERENT, MOST_HOSTILE)]
     for name, share in tried:
-        case = pricing(heterogeneity=HONEST[name])
-        key = name, attack if share else "none", rule, share
-        found[key] = _run(case, settings, rule, attack, share, SAMPLES)
+        case, key = pricing(heterogeneity=HONEST[name]), (name, attack if share else "none", rule, share)
+        found[key] = _run(case, settings, RULES.get(rule, rule), attack, share, SAMPLES)
     return found
 
 

@@ -11,9 +11,11 @@ nothing to do with each other's. A report that is copied from another, or made o
 * Copies: rows with C_ij near 1 have one vote together, as ``mimic``'s and all that hostile clients send alike.
 * Made of others: A_i = sum_j C_ij^2, over others with one vote each, is the share of e_i that these explain. It is 0
   where noise is one's own and 1 at a mean of others, of which each explains little. ``drift`` and ``ipm`` have no vote.
+* Apart: the mean of y_i less the median of all, over the last ``RECENT`` rounds, in which noise fades and what clients
+  do for good stays (momentum). Those far from all others, ``apart``, have no vote: ``f_hat``, ``stale``, ``scaled``.
 
-Both must stand out from what is usual in the round, so that nobody is suspect where all have something in common: a
-model that still moves far, a mailed Jacobian. Before a client was seen often enough nothing is held against it.
+The first two must stand out from what is usual in the round, so that nobody is suspect where all have something in
+common: a model that still moves far, a mailed Jacobian. They are not held against a client that was seldom seen.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ from profl.typing import Array
 ROUNDS = 32  # that are remembered
 WIDTH = 6  # numbers in which a move is remembered
 MOST = 4096  # rows of a round that are compared with each other; where there are more, nobody is
+RECENT = 8  # rounds over which noise is to fade
+REACH, BEYOND = 4.0, 1.5  # of the distances within which half of the honest rows lie, and all: further is apart
 FEW = 64  # rows that show what is usual
 ALIKE = 0.8  # correlation of two whose noise is the same: jitter of half its deviation leaves it
 EXPLAINED = 0.5  # share of the noise that others explain
@@ -70,8 +74,16 @@ def noted(memory: Memory, moves: Array, usable: Array, centre: Array, who: Array
 
 def votes(memory: Memory, weights: Array, usable: Array, who: Array, hostile: float) -> Array:
     """What is left of every row's say, (k,) from 0 to 1; at most f = ceil(hostile n) lose all of it."""
-    if len(who) > MOST:
-        return jnp.ones_like(weights)
+    left, none = jnp.ones_like(weights), jnp.zeros_like(usable)
+    if len(who) <= MOST:
+        left, none = of_own(memory, weights, usable, who, hostile)
+    share = jnp.where(usable & ~none, weights * left, 0.0)
+    far = worst(*lasting(memory, share, who, hostile), usable, hostile, jnp.sum(none))
+    return jnp.where(none | far, 0.0, left)
+
+
+def of_own(memory: Memory, weights: Array, usable: Array, who: Array, hostile: float) -> tuple[Array, Array]:
+    """Votes as far as copies share them, and who is made of others."""
     found, chance = correlations(memory, who)
     others = usable[:, None] & usable & (who[:, None] != who)  # one that was drawn twice is no copy of itself
     found, chance = jnp.where(others, found, 0.0), jnp.where(others, chance, 1.0)
@@ -80,12 +92,32 @@ def votes(memory: Memory, weights: Array, usable: Array, who: Array, hostile: fl
     alike = others & (found > ALIKE) & (found - usual > SURE * jnp.maximum(chance, spread))
     own = jnp.where(usable, weights, 0.0)
     left = own / jnp.maximum(own + alike @ own, jnp.finfo(own.dtype).tiny)
-    apart = jnp.where(others & ~alike, left, 0.0)
-    explained = jnp.sum(apart * (found**2 - chance**2), axis=1)
+    told = jnp.where(others & ~alike, left, 0.0)
+    explained = jnp.sum(told * (found**2 - chance**2), axis=1)
     usual, spread = _middle(explained, usable)
-    error = jnp.sqrt(2 * jnp.sum(apart * chance**4, axis=1))
+    error = jnp.sqrt(2 * jnp.sum(told * chance**4, axis=1))
     made = usable & (explained - usual > jnp.maximum(EXPLAINED, SURE * jnp.maximum(error, spread)))
-    return jnp.where(worst(explained, made, usable, hostile), 0.0, left)
+    return left, worst(explained, made, usable, hostile)
+
+
+def lasting(memory: Memory, share: Array, who: Array, hostile: float) -> tuple[Array, Array]:
+    """How far each row's client has been from the others of late, and whether that is apart; not if seen rarely."""
+    age = (memory.round - 1 - jnp.arange(ROUNDS)) % ROUNDS
+    seen = memory.seen & (age < RECENT)
+    middle = jnp.nanmedian(jnp.where(seen[:, :, None], memory.moves, jnp.nan), axis=0)
+    off, seen = jnp.where(seen[:, :, None], memory.moves - middle, 0.0)[who], seen[who]
+    times = jnp.sum(seen, axis=1)
+    mean = jnp.sum(off, axis=1) / jnp.maximum(times, 1)[:, None]
+    often = (share > 0) & (2 * times >= jnp.max(times))
+    length = jnp.linalg.norm(mean - exact_quantile(mean, jnp.where(often, share, 0.0)), axis=1)
+    return length, often & apart(length, jnp.where(often, share, 0.0), hostile)
+
+
+def apart(length: Array, share: Array, hostile: float) -> Array:
+    """Which of the distances are far: the nearest 1 - hostile of the weight, taken for honest, say what is usual."""
+    levels = 0.5 * (1 - hostile), 0.99 * (1 - hostile)  # just below n - f: theirs, and not midway to the next
+    half, whole = (exact_quantile(length[:, None], share, level)[0] for level in levels)
+    return length > jnp.maximum(REACH * half, BEYOND * whole)
 
 
 def sketch(rows: Array, width: int) -> Array:
@@ -139,14 +171,14 @@ def trusted(hostile: float, usable: Array) -> Array:
     return jnp.asarray(np.maximum(n - np.ceil(hostile * n - WHOLE), 1).astype(np.int32))[jnp.sum(usable)]
 
 
-def worst(scores: Array, suspect: Array, usable: Array, hostile: float) -> Array:
-    """Those of the suspect that are among the f = ceil(hostile n) with the highest scores.
+def worst(scores: Array, suspect: Array, usable: Array, hostile: float, spent: Array | int = 0) -> Array:
+    """Those of the suspect that are among the f - spent with the highest scores, f = ceil(hostile n).
 
     >>> worst(jnp.array([1.0, 9.0, 5.0, 7.0]), jnp.array([True, False, True, True]), jnp.ones(4, bool), 0.25)
     Array([False, False, False,  True], dtype=bool)
     """
     order = jnp.argsort(jnp.argsort(jnp.where(suspect, -scores, jnp.inf)))
-    return suspect & (order < jnp.sum(usable) - trusted(hostile, usable))
+    return suspect & (order < jnp.sum(usable) - trusted(hostile, usable) - spent)
 
 
 def _middle(values: Array, usable: Array) -> tuple[Array, Array]:

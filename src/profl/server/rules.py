@@ -22,11 +22,11 @@ the previous global value. Where a rule assumes a share ``hostile`` of the rows,
   distance of a row from v, that is the mean of the rows within 3 u, taken if it lies within ``hostile`` u of v, which
   is what so many rows at a usual distance could do. On pricing with honest clients (heterogeneity 0, 0.25, 0.5) the
   tail excess of nnm+trimmed_mean is 1.1, 1.0 and 1.0 times the mean's, without this 1.2, 2.6 and 2.8 times.
-* history: the mean, without reports whose noise is not their own (``profl.server.history``) and those that lie apart:
-  beyond ``REACH`` times the distance from the median within which half of n - f rows lie, and ``BEYOND`` times that of
-  all n - f. The one to take where clients may be hostile; ``hostile`` of the rows. One row then moves the result by at
-  most its weight times that distance, and hostile ones that send noise of their own and stay within it as much as as
-  many honest clients with other data would. Nobody could tell them apart.
+* history: the mean, without reports whose noise is not their own (``profl.server.history``) and without those that lie
+  apart, of late or now: beyond 4 times the distance from the median within which half of n - f rows lie, and 1.5 times
+  that of all n - f. The one to take where clients may be hostile; ``hostile`` of the rows. One row then moves the
+  result by at most its weight times that distance. Hostile ones that send noise of their own and stay within it move
+  it as far as as many honest clients with other data would: nobody could tell them apart.
 
 A rule that remembers has two functions more. What they keep is part of the method's state at the server.
 
@@ -55,10 +55,6 @@ MIX = "nnm+"
 
 MOST_TRIMMED = 0.499  # at each end: beyond that, what is left is lost in rounding
 NEAR = 3.0  # median distances, beyond which mixing leaves a row out: evenly spread rows lie within 2.3 of them
-REACH, BEYOND = (
-    4.0,
-    1.5,
-)  # what history leaves out: half of the honest rows lie within 1 of the first, all of the second
 SMOOTH = 1e-3  # of the median distance, where |.| becomes round: Weiszfeld's step divides by it at a row
 
 
@@ -245,7 +241,7 @@ class History(MaskedRule):
     Without a memory, as a plain rule, it leaves out what lies apart.
     """
 
-    hostile: float = 0.3
+    hostile: float = 0.2
 
     def __post_init__(self) -> None:
         _below_half("hostile", self.hostile)
@@ -262,9 +258,7 @@ class History(MaskedRule):
 
     def combine(self, rows: Array, share: Array, usable: Array, centre: Array) -> Array:
         length = jnp.linalg.norm(rows - exact_quantile(rows, share), axis=1)
-        levels = 0.5 * (1 - self.hostile), 0.99 * (1 - self.hostile)  # just below n - f: their own, not midway
-        half, whole = (exact_quantile(length[:, None], share, level)[0] for level in levels)
-        apart = usable & (length > jnp.maximum(REACH * half, BEYOND * whole))
+        apart = usable & history.apart(length, share, self.hostile)
         far = history.worst(length, apart, usable, self.hostile)
         kept = jnp.where(far, 0.0, share)
         return _mean(jnp.where(far[:, None], 0.0, rows), kept / jnp.sum(kept))
