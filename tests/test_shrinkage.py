@@ -90,7 +90,11 @@ def test_worked_example():
     np.testing.assert_allclose(found.ravel() - 3, [0.75, -0.75, 0.75, -0.75, 1.75], rtol=1e-5)
 
 
-@pytest.mark.parametrize("way", [Clusters(), Shrinkage()], ids=["auto", "shrink"])
+@pytest.mark.parametrize(
+    "way",
+    [Clusters(1), Shrinkage(), pytest.param(Clusters(), marks=pytest.mark.slow)],
+    ids=["one cluster", "shrink", "auto"],
+)
 def test_what_the_risk_follows_is_known_no_worse(way):
     """The sum of alpha_i J_i, its mean squared error over 100 draws: whoever weighs most, whoever differs."""
     share = jax.jit(jax.vmap(way.share, (0, 0, None, None, None)))
@@ -102,6 +106,18 @@ def test_what_the_risk_follows_is_known_no_worse(way):
             error = [np.mean(np.einsum("k,dkij->dij", weights, each - truth) ** 2) for each in (found, own)]
             assert error[0] <= 1.05 * error[1]
             assert gamma is not ALIKE or weights is EVEN or error[0] <= 0.6 * error[1]  # a sum of ten, not of one
+
+
+def test_in_clusters_too_a_heavy_client_decides_nothing_for_the_others():
+    """0.6 of the weight does not react: the others, who do, are not told that nobody does, nor it that all do."""
+    own, truth = draw(UNLIKE, 0.05)
+    share, sure = jax.jit(Clusters().share), np.full(CLIENTS, 0.0025)
+    found = [share(jax.random.key(i), own[i], HEAVY.astype(np.float32), np.ones(CLIENTS, bool), sure) for i in range(5)]
+    found = np.stack([shared for shared, _ in found])
+    assert np.all(off(found, truth)[1:] <= off(own[:5], truth)[1:])
+    assert np.mean(np.einsum("k,dkij->dij", HEAVY, found - truth) ** 2) <= 1.05 * np.mean(
+        np.einsum("k,dkij->dij", HEAVY, own[:5] - truth) ** 2
+    )
 
 
 def test_engines_agree_and_sums_alone_do_not_suffice():
@@ -117,14 +133,15 @@ def test_engines_agree_and_sums_alone_do_not_suffice():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("way", ["auto", "shrink"])
 @pytest.mark.parametrize("gamma", [(0.0, 3.0, 3.5, 4.0, 4.5), (1.5,) * 5, (0.5, 1.0, 1.5, 2.0, 2.5)])
-def test_runs_that_share_end_no_worse(gamma):
+def test_runs_that_share_end_no_worse(gamma, way):
     """Excess after sixty rounds, geometric mean over seeds 0-9, with 0.6 of the weight at the first client."""
     case = profl.cases.pricing(clients=5, goods=2, weights=[0.6, 0.1, 0.1, 0.1, 0.1])
     case = replace(case, clients={**case.clients, "gamma": jnp.asarray(gamma)})
     settings = {"rounds": 60, "local_steps": 5, "samples": 100, "seeds": range(10), "progress": False}
     alone, together = (
-        profl.simulate(case, profl.profl(0.02, filter="none", share=way), **settings).tail_excess()
-        for way in (None, "shrink")
+        profl.simulate(case, profl.profl(0.02, filter="none", share=share), **settings).tail_excess()
+        for share in (None, way)
     )
     assert np.exp(np.mean(np.log(together / alone))) <= 1.05

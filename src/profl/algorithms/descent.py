@@ -38,7 +38,7 @@ class State(NamedTuple):
 
     optimiser: Any
     jacobian: Any = ()  # the estimator's
-    shared: Any = ()  # the Jacobian that the server sent, where they are shared
+    shared: Any = ()  # the Jacobian that the server sent, and one's own then, where they are shared
     explored: Any = ()  # the last perturbation, where it explores
     samples: Any = ()  # () int32: how many samples to draw next, where it adapts them
     measures: Any = ()  # natural units, where it works in them

@@ -50,6 +50,16 @@ class Shared(NamedTuple):
     group: Array  # () int32: the cluster it comes from, -1 for none
 
 
+class Received(NamedTuple):
+    """What a client keeps of it: with what it has learned since, J is jacobian + (its own now - its own then).
+
+    Without that it would do with what it knew a round ago: on housing that alone is 1.13 times the excess.
+    """
+
+    shared: Shared
+    own: Array  # its own estimate, when that came
+
+
 class Jacobians(NamedTuple):
     """Where Jacobians are shared: what each client had at the end of a run."""
 
@@ -138,12 +148,11 @@ class PerformativeDescent(Descent):
 
     def init(self, problem: View, theta: Theta, batch: Batch) -> State:
         f, signal = shape_of_f(problem, batch), jax.eval_shape(problem.signal, theta)
-        nothing = Shared(jnp.zeros((f.shape[0], signal.shape[0]), f.dtype), jnp.asarray(False), jnp.int32(-1))
         n = jax.tree.leaves(batch)[0].shape[0]
         return State(
             self.transformation.init(theta),
             self._nothing_known(problem, theta, signal, f),
-            () if self.share is None else nothing,
+            self._nothing_shared(signal, f),
             self._nothing_explored(theta, signal) if self._explores(problem) else (),
             () if self.samples is None else self.samples.clip(jnp.asarray(n, float)),
             scales.unmeasured(theta, signal, f) if self.measures and self._learns(problem) else (),
@@ -203,12 +212,12 @@ class PerformativeDescent(Descent):
         if self.share is None:
             return theta, state
         new, old = mail["shared"], state.shared
-        jacobian = jnp.where(new.ready, new.jacobian, old.jacobian)
-        return theta, state._replace(shared=Shared(jacobian, new.ready | old.ready, new.group))
+        kept = old._replace(shared=old.shared._replace(group=new.group))
+        return theta, state._replace(shared=trees.where(new.ready, Received(new, self._known(state)[0]), kept))
 
     def mail_like(self, problem: View, state: State) -> Any:
         mail = super().mail_like(problem, state)
-        return mail if self.share is None else {**dict(mail), "shared": state.shared}
+        return mail if self.share is None else {**dict(mail), "shared": state.shared.shared}
 
     def figures(self, problem: View, state: State, theta: Theta) -> dict[str, Array]:
         """Mean square of an entry of J and of its error: as the client states it, and as it is, where that is known.
@@ -236,7 +245,9 @@ class PerformativeDescent(Descent):
     def final(self, problem: View, state: State, report: Report) -> Any:
         if self._pushes(problem):
             return pushing.kept(push_of(problem), state.jacobian) if push_of(problem).unknown else None
-        return None if self.share is None else Jacobians(report["jacobian"], state.shared.jacobian, state.shared.group)
+        if self.share is None:
+            return None
+        return Jacobians(report["jacobian"], state.shared.shared.jacobian, state.shared.shared.group)
 
     # -- at the server -------------------------------------------------------------------------------------------------
 
@@ -282,6 +293,12 @@ class PerformativeDescent(Descent):
         if not self._learns(problem):
             return ()
         return pushing.begin(push_of(problem), theta, f) if self._pushes(problem) else self.jacobian.init(signal, f)
+
+    def _nothing_shared(self, signal: Array, f: Array) -> Any:
+        if self.share is None:
+            return ()
+        nothing = jnp.zeros((f.shape[0], signal.shape[0]), f.dtype)
+        return Received(Shared(nothing, jnp.asarray(False), jnp.int32(-1)), nothing)
 
     def _no_spread(self, problem: View, signal: Array, f: Array, batch: Batch) -> Any:
         """Nothing known yet of how the spread moves; () where that is not looked for."""
@@ -339,6 +356,7 @@ class PerformativeDescent(Descent):
         fresh: dict[str, Any] = {}
         if not self._pushes(problem):
             fresh["jacobian"] = self._nothing_known(problem, deployed, signal, f)
+            fresh["shared"] = self._nothing_shared(signal, f)
         if state.spread:
             fresh["spread"] = self._no_spread(problem, signal, f, batch)
         kept = {name: getattr(state, name) for name in fresh}
@@ -362,7 +380,10 @@ class PerformativeDescent(Descent):
         return state.measures.outside(*known) if getattr(self.jacobian, "measured", False) else known
 
     def _used(self, state: State, own: Array) -> Array:
-        return own if self.share is None else jnp.where(state.shared.ready, state.shared.jacobian, own)
+        if self.share is None:
+            return own
+        (shared, ready, _), then = state.shared
+        return jnp.where(ready, shared + (own - then), own)
 
     def _check_signal(self, problem: Problem) -> None:
         """Before any work: what an estimator keeps of a client grows with the square of the signal."""

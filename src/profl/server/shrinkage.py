@@ -117,10 +117,11 @@ def drawn(rows: Array, variances: Array, means: Array, weights: Array, used: Arr
     part = jnp.where(used[:, None], sure / (jnp.maximum(tau2 + variances, sure) + tiny) / unlike, 1.0)
 
     alpha = jnp.where(used, weights, 0.0)[:, None]
-    common = members.T @ (members @ (alpha * variances) / jnp.maximum(sizes, 1))  # cov(Y, m of the row)
-    unit = jnp.sum(alpha**2 * variances, 0) + tiny
+    errors = jnp.minimum(variances, exact_quantile(variances, one))  # one that knows little must not hide what is moved
+    common = members.T @ (members @ (alpha * errors) / jnp.maximum(sizes, 1))  # cov(Y, m of the row)
+    unit = jnp.sum(alpha**2 * errors, 0) + tiny
     moved = mean(jnp.sum(alpha * part * off, 0) ** 2 / unit)
-    saved = mean(jnp.sum(alpha * part * (alpha * variances - common), 0) / unit)
+    saved = mean(jnp.sum(alpha * part * (alpha * errors - common), 0) / unit)
     reason = ALLOWED + jnp.maximum(1 - 2 / many, 0.0) * jnp.maximum(saved, 0.0)
     kept = jnp.minimum(reason / jnp.maximum(moved, tiny), 1.0) @ sets
     return rows - jnp.where(used[:, None], kept * part, 1.0) * off
