@@ -13,6 +13,7 @@ import pytest
 
 import profl
 from profl.algorithms.settled import REASONS
+from profl.storage.hashes import sha256
 from tests.killed import CASE
 from tests.problems import noting
 
@@ -250,7 +251,7 @@ def test_a_run_that_is_done_stays_so(engine, tmp_path):
     longer = ENGINES[engine](Counting(), seen, checkpoint=tmp_path, **{**settings, "rounds": 12})
     assert longer.settled == (4,)
     assert longer.deployments[0].tolist() == [0, 24, 32, 32, 32]
-    with pytest.raises(profl.InputError, match=r"another run: stop was Settled\(tolerance=0.3"):
+    with pytest.raises(profl.InputError, match=r"another run: .*stop: attribute tolerance was 0.3, is 0.2"):
         ENGINES[engine](Counting(), seen, checkpoint=tmp_path, **{**settings, "stop": profl.Settled(0.2)})
 
 
@@ -300,6 +301,7 @@ def test_a_run_that_was_saved_before_there_was_a_stop_can_be_read(tmp_path):
         arrays = dict(archive)
     meta = json.loads(str(arrays.pop("meta")))
     del meta["settled"], meta["stop_reason"]
+    meta |= {"format": 4, "sha256": sha256(sorted(arrays.items()))}
     np.savez(tmp_path / "old.npz", **arrays, meta=np.array(json.dumps(meta)))
     assert profl.load(tmp_path / "old.npz").settled == (None,)
 

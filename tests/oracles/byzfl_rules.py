@@ -13,20 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-sys.modules["byzfl.fed_framework"] = sys.modules["byzfl.benchmark"] = types.ModuleType("unused")  # want torchvision
-
-import byzfl  # noqa: E402
-
-RULES = {
-    "mean": lambda f: byzfl.Average(),
-    "median": lambda f: byzfl.Median(),
-    "trimmed_mean": byzfl.TrMean,
-    "geometric_median": lambda f: byzfl.GeometricMedian(nu=1e-6, T=2000),
-    "krum": lambda f: byzfl.Krum(f + 1),  # sums over n - f - 1 others, and Blanchard et al. over n - f - 2
-    "centred_clipping": lambda f: byzfl.CenteredClipping(L=3, tau=1.5),
-}
-MIXED = ("median", "trimmed_mean", "geometric_median")
-
 
 def rows(n: int, f: int, m: int, seed: int) -> np.ndarray:
     """n - f honest rows and f far to one side of them."""
@@ -34,13 +20,28 @@ def rows(n: int, f: int, m: int, seed: int) -> np.ndarray:
     return np.concatenate([rng.normal(size=(n - f, m)), 6.0 + rng.normal(size=(f, m))]).round(3)
 
 
-cases = []
-for n, f, m in ((10, 2, 5), (11, 3, 2), (20, 4, 7)):
-    x = rows(n, f, m, n)
-    found = {name: make(f)(x.copy()).tolist() for name, make in RULES.items()}
-    found |= {f"nnm+{name}": RULES[name](f)(byzfl.NNM(f)(x.copy())).tolist() for name in MIXED}
-    honest = x[: n - f]
-    sent = {"ipm": byzfl.InnerProductManipulation(tau=1.5)(honest).tolist()}
-    cases.append({"f": f, "rows": x.tolist(), "rules": found, "attacks": sent})
-target = Path(__file__).with_name("byzfl.json")
-target.write_text(json.dumps({"byzfl": version("byzfl"), "cases": cases}) + "\n")
+def write(target: Path) -> None:
+    sys.modules["byzfl.fed_framework"] = sys.modules["byzfl.benchmark"] = types.ModuleType("unused")  # want torchvision
+    import byzfl
+
+    rules = {
+        "mean": lambda f: byzfl.Average(),
+        "median": lambda f: byzfl.Median(),
+        "trimmed_mean": byzfl.TrMean,
+        "geometric_median": lambda f: byzfl.GeometricMedian(nu=1e-6, T=2000),
+        "krum": lambda f: byzfl.Krum(f + 1),  # sums over n - f - 1 others, and Blanchard et al. over n - f - 2
+        "centred_clipping": lambda f: byzfl.CenteredClipping(L=3, tau=1.5),
+    }
+    cases = []
+    for n, f, m in ((10, 2, 5), (11, 3, 2), (20, 4, 7)):
+        x = rows(n, f, m, n)
+        found = {name: make(f)(x.copy()).tolist() for name, make in rules.items()}
+        mixed = ("median", "trimmed_mean", "geometric_median")
+        found |= {f"nnm+{name}": rules[name](f)(byzfl.NNM(f)(x.copy())).tolist() for name in mixed}
+        sent = {"ipm": byzfl.InnerProductManipulation(tau=1.5)(x[: n - f]).tolist()}
+        cases.append({"f": f, "rows": x.tolist(), "rules": found, "attacks": sent})
+    target.write_text(json.dumps({"byzfl": version("byzfl"), "cases": cases}) + "\n")
+
+
+if __name__ == "__main__":
+    write(Path(__file__).with_name("byzfl.json"))
