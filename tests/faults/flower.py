@@ -15,8 +15,9 @@ import profl
 from profl.engines.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
 from tests.faults.common import CASE, FILES, METHOD, ROUNDS, SETTINGS, Broken, Fault, Killed, breaking_files, deployable
 
-CRASHES = ("server killed", "node restarts", "doubled", "reordered", *FILES)
-MESSAGES = ("lost", "replayed", "error", "nan", "absurd", "outside", "stranger", "count", "nothing", "raise")
+FULL = "full disk"  # at a node it is no crash: the node cannot keep its state, says so, and is left out of the round
+CRASHES = ("server killed", "node restarts", "doubled", "reordered", *(kind for kind in FILES if kind != FULL))
+MESSAGES = (FULL, "lost", "replayed", "error", "nan", "absurd", "outside", "stranger", "count", "nothing", "raise")
 
 
 def schedule(seed: int) -> list[Fault]:
@@ -133,7 +134,7 @@ def _until_the_end(grid: FaultyGrid, folder: Path, most: int) -> tuple[Any, int]
                 return ProFLStrategy(federation(), wait=1.0, checkpoint=folder / "server").run(grid), starts
         except Killed:
             continue
-        except OSError as error:
+        except (OSError, profl.InputError) as error:
             if "No space left" not in str(error):
                 raise
         except profl.TooFewReports as error:

@@ -164,7 +164,7 @@ def _until_the_end(world: World, folder: Path) -> tuple[Any, int]:
                 return profl.train(clients, METHOD, CASE, **named), starts
         except Killed:
             continue
-        except OSError as error:
+        except (OSError, profl.InputError) as error:
             if "No space left" not in str(error):
                 raise
         except (profl.TooFewReports, profl.DivergedError) as error:
