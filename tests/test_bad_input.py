@@ -48,6 +48,7 @@ def test_simulate_refuses(settings, message):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: profl.pofl(explore=0.1), r"explore must be a profl.Exploration\(...\) or None, got 0.1"),
         (lambda: profl.pofl(window=0), "window must be a whole number of at least 1, got 0"),
         (lambda: profl.pofl(learning_rate=0.0), "learning_rate must be a finite number above 0, got 0.0"),
         (lambda: profl.pfl(learning_rate=-1), "got -1"),

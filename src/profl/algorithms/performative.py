@@ -95,6 +95,8 @@ class PerformativeDescent(Descent):
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.one_of("second_term", self.second_term, SECOND_TERMS)
+        if self.explore is not None and not callable(getattr(self.explore, "explore", None)):
+            raise checks.InputError(f"explore must be a profl.Exploration(...) or None, got {self.explore!r}")
         if self.explore is not None and self.exact:
             raise checks.InputError("explore is for a Jacobian that is estimated: this method estimates none")
         if self.share is not None and self.exact:
