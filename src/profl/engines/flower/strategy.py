@@ -298,7 +298,6 @@ class ProFLStrategy(Strategy):
         path = self.saved.folder / "token"
         if self.ledger.round > 0 and path.is_file():
             return path.read_text().strip()
-        with atomic(path) as temporary:
+        with atomic(path, private=True) as temporary:
             temporary.write_text(fresh)
-        path.chmod(0o600)
         return fresh

@@ -63,38 +63,26 @@ def local_round(
     ``like`` has the structure, shapes and dtypes of a batch (``plan.batch_shape``), ``figures`` are the names of the
     method's (``ledger.figure_names``). With ``privacy`` there is always a report.
     """
-    work = partial(_steps, plan, like, figures, root, round_, client, theta, state, ask)
-    return work() if privacy is None else private_round(privacy, plan, theta, state, client, round_, work)
 
+    def steps() -> Work:
+        settings, row = plan.settings, trees.take(plan.population, client)
+        wanted = int(samples_wanted(settings, row, state))
+        now, drawn = step.start(settings, theta, state), 0
+        for r in range(settings.local_steps):
+            key = _key(settings, root, client, round_, r)
+            deployed, now = _deploy(settings, row, key, now)
+            number = round_ * settings.local_steps + r
+            read = partial(_read, like=like, deployed=deployed, family=settings.functions.family, asked=wanted)
+            batch, deployed, _ = ask(read, _deployable(deployed), wanted, number, now.state.world)
+            count = batches.rows(batch)
+            batch = batches.pad(batch, settings.size(wanted))
+            weights = Reaction().weights(row.clients, batches.rows(batch), jnp.int32(count))
+            last = jnp.asarray(r == settings.local_steps - 1)
+            now = _use(settings, row, key, now, Arrival(batch, weights, deployed, last))
+            drawn += count
+        return one_row(settings, row, now, drawn, figures)
 
-def _steps(
-    plan: Plan,
-    like: Batch,
-    figures: tuple[str, ...],
-    root: Key,
-    round_: int,
-    client: int,
-    theta: Theta,
-    state: Any,
-    ask: Ask,
-) -> Work:
-    settings = plan.settings
-    row = trees.take(plan.population, client)
-    wanted = int(samples_wanted(settings, row, state))
-    now, drawn = step.start(settings, theta, state), 0
-    for r in range(settings.local_steps):
-        key = _key(settings, root, client, round_, r)
-        deployed, now = _deploy(settings, row, key, now)
-        number = round_ * settings.local_steps + r
-        read = partial(_read, like=like, deployed=deployed, family=settings.functions.family, asked=wanted)
-        batch, deployed, _ = ask(read, _deployable(deployed), wanted, number, now.state.world)
-        count = batches.rows(batch)
-        batch = batches.pad(batch, settings.size(wanted))
-        weights = Reaction().weights(row.clients, batches.rows(batch), jnp.int32(count))
-        last = jnp.asarray(r == settings.local_steps - 1)
-        now = _use(settings, row, key, now, Arrival(batch, weights, deployed, last))
-        drawn += count
-    return one_row(settings, row, now, drawn, figures)
+    return steps() if privacy is None else private_round(privacy, plan, theta, state, client, round_, steps)
 
 
 def _read(answer: Any, like: Batch, deployed: Theta, family: Family, asked: int) -> Arrived:
