@@ -15,10 +15,10 @@ import numpy as np
 
 import profl
 from profl import trees
-from profl.engines.ledger import item_shapes, open_ledger
-from profl.engines.live.history import UnderWay, keep
-from profl.engines.plan import make_plan
-from profl.engines.schedule import Schedule
+from profl.run.config import Schedule
+from profl.run.live.history import UnderWay, keep
+from profl.run.plan import make_plan
+from profl.run.run_history import item_shapes, open_ledger
 from profl.storage.checkpoints import Checkpoints
 
 TIMES = 50

@@ -25,8 +25,8 @@ import profl
 from profl.checks import FailedError
 from profl.deploy import LocalFederation, certificates, write_app
 from profl.deploy.superlink import configure, flwr, run_log
-from profl.engines.flower import InProcessGrid, ProFLStrategy, make_client_app
-from profl.engines.flower.federation import from_config
+from profl.run.flower import InProcessGrid, ProFLStrategy, make_client_app
+from profl.run.flower.federation import from_config
 
 SETTINGS = {"case": "pricing", "algorithm": "pofl", "clients": 3, "rounds": 5, "local-steps": 5, "samples": 200}
 

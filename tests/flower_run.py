@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from profl.engines.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
+from profl.run.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
 from tests.killed import CASE, METHODS
 
 SETTINGS = {"rounds": 6, "local_steps": 2, "samples": 30, "participation": 0.75, "seed": 3}

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import profl
-from profl.engines.live import batches
+from profl.run.live import batches
 from tests.test_loop import SHOP, Shop
 
 LIMIT = 0.3
@@ -270,6 +270,6 @@ def test_one_client_cannot_hide_that_a_run_diverges():
 
 @pytest.mark.parametrize("deploy", [print, dict.get, lambda *a, **named: None, lambda theta, samples, step, /: None])
 def test_whatever_deploy_says_of_itself(deploy):
-    from profl.engines.live.workers import taken
+    from profl.run.live.workers import taken
 
     assert taken(deploy, step=3, world=()) == {}

@@ -58,7 +58,7 @@ def test_simulate_refuses(settings, message):
         (lambda: profl.pfl(optimiser="sgd"), "optax"),
         (lambda: profl.rrm(inner_steps=0), "inner_steps"),
         (lambda: profl.cases.get("houseing"), "did you mean 'housing'"),
-        (lambda: profl.algorithms.get("pofll"), "did you mean 'pofl'"),
+        (lambda: profl.methods.get("pofll"), "did you mean 'pofl'"),
         (lambda: profl.cases.pricing(clients=0), "clients"),
         (lambda: profl.cases.pricing(goods=-1), "goods"),
         (lambda: profl.cases.pricing(heterogeneity=-0.1), "heterogeneity"),
@@ -156,7 +156,7 @@ def test_a_round_of_clients_without_weight_changes_nothing(engine):
     elif engine == "train":
         run = profl.train(clients, method, case, patience=9, progress=False, **settings)
     else:
-        flower = pytest.importorskip("profl.engines.flower")
+        flower = pytest.importorskip("profl.run.flower")
         federation = flower.Federation(case, method, 4, **settings)
         strategy = flower.ProFLStrategy(federation, wait=1.0, patience=9)
         run = strategy.run(flower.InProcessGrid(flower.make_client_app(federation, clients), 4))

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 import profl
 from profl.cli import app
-from profl.engines.conformance import HOLD, check, junk, reaction
-from profl.engines.conformance import world as behind
-from profl.engines.conformance.subject import deployers, structure
+from profl.run.diagnostics import HOLD, check, junk, reaction
+from profl.run.diagnostics import drift_diagnostics as behind
+from profl.run.diagnostics.subject import deployers, structure
 from tests.problems import Spreading, spreading
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import profl
 from profl import random
-from profl.client import control
+from profl.parts import drift_correction
 
 
 @dataclass(frozen=True)
@@ -84,15 +84,15 @@ def test_two_clients_by_hand():
     """Gradients 3 and 5 at one, -1 and -1 at the other: means 4 and -1, of which 1.5 is common."""
     means = []
     for own in ([3.0, 5.0], [-1.0, -1.0]):
-        state = control.begin(jnp.zeros(1))
+        state = drift_correction.begin(jnp.zeros(1))
         for gradient in own:
-            follow, state = control.corrected(state, jnp.array([gradient]))
+            follow, state = drift_correction.corrected(state, jnp.array([gradient]))
             assert follow[0] == gradient  # nothing is known yet
         means.append(state)
-    assert [float(control.mean(state)[0]) for state in means] == [4.0, -1.0]
-    follow, state = control.corrected(control.received(means[0], jnp.array([1.5])), jnp.array([4.5]))
+    assert [float(drift_correction.mean(state)[0]) for state in means] == [4.0, -1.0]
+    follow, state = drift_correction.corrected(drift_correction.received(means[0], jnp.array([1.5])), jnp.array([4.5]))
     assert follow[0] == 4.5 - 4.0 + 1.5
-    assert control.mean(state)[0] == 4.5  # the last round is not in it
+    assert drift_correction.mean(state)[0] == 4.5  # the last round is not in it
 
 
 def test_a_hostile_client_does_not_move_what_is_common():

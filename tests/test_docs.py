@@ -14,12 +14,12 @@ import pytest
 
 import profl
 from profl import tracking
-from profl.algorithms import ALGORITHMS
 from profl.cases import CASES
-from profl.client.filters import FILTERS
-from profl.client.jacobian import ESTIMATORS
 from profl.experiments import demo
 from profl.experiments.reproduce import ITEMS
+from profl.methods import ALGORITHMS
+from profl.parts.filters import FILTERS
+from profl.parts.jacobian.estimators import ESTIMATORS
 from profl.server.attacks import ATTACKS
 from profl.server.rules import RULES
 from tests.made import made_adult

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import profl
-from profl.algorithms.descent import Descent
-from profl.engines.dropped import Dropped, add_round, mean_share, nothing_dropped
-from profl.engines.live.spells import Spell, follow
+from profl.methods.descent import Descent
+from profl.run.dropped import Dropped, add_round, mean_share, nothing_dropped
+from profl.run.live.filter_alerts import Spell, follow
 from tests.test_loop import SHOP, Shop
 
 
@@ -47,7 +47,7 @@ def test_engines_agree(fast):
     np.testing.assert_allclose(live.dropped, fast.dropped[:1], atol=1e-12)
     if find_spec("flwr") is None:
         return
-    from profl.engines.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
+    from profl.run.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
 
     with jax.enable_x64(True):
         settings = {name: value for name, value in SETTINGS.items() if name != "progress"}

@@ -125,7 +125,7 @@ def test_chunks_change_nothing(clients, monkeypatch):
     """One client at a time; three clients; all clients but one seed at a time."""
     problem = unmeasured(profl.cases.pricing(clients=7, goods=2))
     whole = profl.simulate(problem, profl.pofl(window=3, jacobian=QUICK), **SMALL)
-    monkeypatch.setattr("profl.engines.compiled.placement.BLOCK", 40 * 2 * clients)
+    monkeypatch.setattr("profl.run.compiled.placement.BLOCK", 40 * 2 * clients)
     parts = profl.simulate(problem, profl.pofl(window=3, jacobian=QUICK), **SMALL)
     np.testing.assert_allclose(parts.theta, whole.theta, atol=2e-6)
 

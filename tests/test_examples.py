@@ -108,7 +108,7 @@ def test_retailers_in_process_give_the_same_prices(method, here):
     pytest.importorskip("flwr")
     import retailers
 
-    from profl.engines.flower import InProcessGrid, ProFLStrategy, make_client_app
+    from profl.run.flower import InProcessGrid, ProFLStrategy, make_client_app
 
     own, clients = retailers.federation.with_rounds(3), here(0)
     if method is not None:

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import profl
-from profl.algorithms.descent import Descent
-from profl.client.filters import RobustFilter, table
-from profl.client.filters.look import in_one_reading, look
-from profl.client.filters.memory import along_a_line, recalled
-from profl.client.filters.suspicion import figures, gaussian
 from profl.experiments import crowds, filter_bars, shapes
 from profl.experiments.filter_bars import clean_rows, junk_rows, measured, surrounding_rows
+from profl.methods.descent import Descent
+from profl.parts.filters import RobustFilter, histogram
+from profl.parts.filters.memory import along_a_line, recalled
+from profl.parts.filters.normality_test import figures, gaussian
+from profl.parts.filters.screen import in_one_reading, look
 from tests.problems import unmeasured
 
 TRIALS, SEED, N = 40, 7, 500
@@ -185,11 +185,11 @@ def test_skewed_clean_data_become_usual():
 
 def test_tables_count_what_they_say():
     lines = jnp.asarray(np.random.default_rng(0).normal(size=(3, N)) * SCALES, jnp.float32)
-    made = table.tabled(lines, jnp.arange(N) < 400, jnp.zeros(3), jnp.array([1.0, 1.0, 0.01]) / 8)
+    made = histogram.tabled(lines, jnp.arange(N) < 400, jnp.zeros(3), jnp.array([1.0, 1.0, 0.01]) / 8)
     np.testing.assert_allclose(made.total, 400)
     counts = jnp.broadcast_to(jnp.array([40.0, 200.0, 390.0]), (3, 3))
     exact = np.sort(np.asarray(lines[:, :400]), axis=1)[:, [39, 199, 389]]
-    np.testing.assert_allclose(table.quantiles(made, counts), exact, rtol=0.1, atol=1e-3)
+    np.testing.assert_allclose(histogram.quantiles(made, counts), exact, rtol=0.1, atol=1e-3)
 
 
 def test_shapes_have_mean_zero_and_deviation_one():

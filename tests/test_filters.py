@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import profl
-from profl.client.filters import FILTERS, PaperFilter, RobustFilter, check, get
-from profl.client.filters.points import top_direction
+from profl.parts.filters import FILTERS, PaperFilter, RobustFilter, check, get
+from profl.parts.filters.points import top_direction
 
 N, D, CHUNK = 500, 5, 20
 EQUAL = jnp.full(N, 1 / N)

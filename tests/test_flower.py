@@ -19,7 +19,7 @@ flwr = pytest.importorskip("flwr")
 
 from flwr.app import Array, Error, Message, RecordDict  # noqa: E402
 
-from profl.engines.flower import InProcessGrid, ProFLStrategy, make_client_app, make_server_app  # noqa: E402
+from profl.run.flower import InProcessGrid, ProFLStrategy, make_client_app, make_server_app  # noqa: E402
 from tests.flower_run import SETTINGS, federation  # noqa: E402
 from tests.killed import CASE, METHODS  # noqa: E402
 
@@ -330,7 +330,7 @@ def test_memory_is_flat():
     """200 rounds of 100 clients in one process: what is in use at the end is what was in use after round 20."""
     import gc
 
-    from profl.engines.flower import Federation
+    from profl.run.flower import Federation
 
     case = profl.cases.pricing(clients=100, goods=2)
     own = Federation(case, profl.pofl(), 100, rounds=200, local_steps=1, samples=20)

@@ -18,11 +18,11 @@ pytest.importorskip("flwr")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from profl.deploy import certificates
-from profl.engines.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app, wire
-from profl.engines.flower.identity import Identities, proof
-from profl.engines.flower.nodes import NOBODY, Nodes
-from profl.engines.flower.rounds import begin_round, blank_report, open_federation
-from profl.engines.live.simulated import SimulatedClient
+from profl.run.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app, wire
+from profl.run.flower.identity import Identities, proof
+from profl.run.flower.nodes import NOBODY, Nodes
+from profl.run.flower.rounds import begin_round, blank_report, open_federation
+from profl.run.live.simulated import SimulatedClient
 from tests.flower_run import federation
 
 

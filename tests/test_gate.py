@@ -11,8 +11,8 @@ import pytest
 
 import profl
 from profl import trees
-from profl.algorithms.method import Method
-from profl.engines.live.history import REFUSED
+from profl.methods.method import Method
+from profl.run.live.history import REFUSED
 from profl.server.gate import ABSURD, accept, inside
 from tests.killed import CASE
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from profl import random, trees
-from profl.client.gradient import pull_back, terms
+from profl.parts.gradient import pull_back, terms
 from profl.problem.oracle import exact_jacobian
 from tests.problems import CASES, cross_pricing, spreading
 

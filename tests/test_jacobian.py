@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import profl
-from profl.client.explore import Exploration
-from profl.client.jacobian import ESTIMATORS, Differences, LeastSquares, get, relative_floor, solve_ridge
-from profl.client.kalman import Kalman
-from profl.client.scales import Ruler, unmeasured
-from profl.client.tracking import Tracking
+from profl.parts.exploration import Exploration
+from profl.parts.jacobian.estimators import ESTIMATORS, Differences, LeastSquares, get, relative_floor, solve_ridge
+from profl.parts.jacobian.kalman import Kalman
+from profl.parts.jacobian.tracking import Tracking
+from profl.parts.units import Ruler, unmeasured
 
 ESTIMATED = [name for name in ESTIMATORS if name != "exact"]
 TRUE = np.array([[1.0, -2.0, 0.5], [0.3, 0.7, 2.0]], np.float32)  # p = 2, s = 3, far from symmetric

@@ -41,7 +41,7 @@ def test_loop_flower_and_simulate_agree(method):
         np.testing.assert_array_equal(live.jacobians.groups, fast.jacobians.groups)
     if find_spec("flwr") is None:
         return
-    from profl.engines.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
+    from profl.run.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
 
     del settings["progress"]
     federation = Federation(CASE, method, 4, seed=3, **settings)

@@ -12,7 +12,7 @@ import pytest
 
 import profl
 from profl import trees
-from profl.client.tracking import Tracking
+from profl.parts.jacobian.tracking import Tracking
 from tests.problems import QUICK, unmeasured
 
 CASE = profl.cases.pricing(clients=3, goods=2)

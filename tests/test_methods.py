@@ -14,12 +14,12 @@ import pytest
 
 import profl
 from profl import random, trees
-from profl.algorithms import ALGORITHMS
-from profl.algorithms.descent import shape_of_f
-from profl.client.jacobian import ESTIMATORS, LeastSquares
-from profl.engines.plan import first_states, make_plan
-from profl.engines.schedule import Schedule
-from profl.engines.step import local_steps
+from profl.methods import ALGORITHMS
+from profl.methods.descent import shape_of_f
+from profl.parts.jacobian.estimators import ESTIMATORS, LeastSquares
+from profl.run.config import Schedule
+from profl.run.plan import first_states, make_plan
+from profl.run.step import local_steps
 from tests.killed import CASE
 from tests.problems import QUICK, noting
 
@@ -88,7 +88,7 @@ METHODS = {
 
 
 def over_flower(method, folder=None, **settings):
-    from profl.engines.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
+    from profl.run.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
 
     settings = {name: value for name, value in settings.items() if name != "progress"}
     federation = Federation(CASE, method, 4, seed=3, **settings)
@@ -135,8 +135,8 @@ def test_one_trajectory_in_every_engine(name, attack, engines):
 @pytest.mark.parametrize("name", METHODS)
 def test_what_a_method_sends_crosses_a_wire_as_it_is(name):
     """The form of its report and of the mail to it, every number another one: the short form of the rows above."""
-    from profl.engines.flower import Federation, wire
-    from profl.engines.flower.rounds import blank_report
+    from profl.run.flower import Federation, wire
+    from profl.run.flower.rounds import blank_report
 
     federation = Federation(CASE, METHODS[name], 4, rounds=12, local_steps=2, samples=30)
     numbers = iter(range(10_000))
@@ -180,7 +180,7 @@ def test_checkpoints_hold_what_a_method_keeps_on_both_sides(name, tmp_path):
 @pytest.mark.skipif(find_spec("flwr") is None, reason="needs Flower")
 def test_an_exchange_deploys_nothing():
     """Three rounds of two steps: six deployments at each of four sites, whatever the number of exchanges."""
-    from profl.engines.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
+    from profl.run.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
 
     method = METHODS["two_stage"]
     seen = []
@@ -256,7 +256,7 @@ def test_a_step_alone_makes_a_method():
 
 def test_a_method_of_ones_own_can_be_called_by_name(monkeypatch):
     monkeypatch.setitem(ALGORITHMS, "postal", Postal)
-    from profl.algorithms import get
+    from profl.methods import get
 
     assert get("postal")(rate=0.2) == profl.postal(0.2) == Postal(0.2)
     with pytest.raises(AttributeError, match="no attribute 'telegraph'"):

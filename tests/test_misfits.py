@@ -12,10 +12,10 @@ import pytest
 
 import profl
 from profl import random
-from profl.engines.live import turn
-from profl.engines.schedule import Schedule
 from profl.problem import trial
 from profl.problem.misfits import check_labels
+from profl.run.config import Schedule
+from profl.run.live import turn
 from tests.killed import CASE as SHOPS
 
 RNG = np.random.default_rng(0)
@@ -227,7 +227,7 @@ def test_seeds_of_numpy_give_the_same_run_everywhere():
     for run in runs[1:]:
         np.testing.assert_allclose(run.theta, runs[0].theta, atol=1e-6)
         assert run.seeds == (3,)
-    flower = pytest.importorskip("profl.engines.flower")
+    flower = pytest.importorskip("profl.run.flower")
     made = [flower.Federation(SHOPS, method, 4, seed=seed, **short) for seed in seeds]
     assert made[0].digest == made[1].digest
 

@@ -11,11 +11,11 @@ import jax
 import pytest
 
 import profl
-from profl.algorithms import ALGORITHMS
-from profl.algorithms.method import NEEDS
-from profl.engines.plan import describe, make_plan
-from profl.engines.schedule import Schedule
+from profl.methods import ALGORITHMS
+from profl.methods.method import NEEDS
 from profl.problem.reaction import Unmeasured
+from profl.run.config import Schedule
+from profl.run.plan import describe, make_plan
 
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
 ROW = re.compile(r"^\| `([^`]+)` \| ([a-z, ]+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", re.MULTILINE)

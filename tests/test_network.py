@@ -9,7 +9,7 @@ import pytest
 
 import profl
 from profl import random, trees
-from profl.client.scales import LARGE, array_scales, large, theta_scales
+from profl.parts.units import LARGE, array_scales, large, theta_scales
 from profl.problem.families import GaussianMean
 from tests.problems import unmeasured
 

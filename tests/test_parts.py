@@ -36,11 +36,11 @@ LAYERS = [
     {"problem"},
     {"data"},
     {"cases"},
-    {"client"},
     {"server"},
-    {"algorithms"},
+    {"parts"},
+    {"methods"},
     {"results"},
-    {"engines"},
+    {"run"},
     {"deploy"},
     {"theory"},
     {"experiments"},
@@ -150,9 +150,9 @@ def test_a_step_can_be_followed_through_few_files():
     import sys
 
     from profl import trees
-    from profl.engines.plan import first_state, make_plan
-    from profl.engines.schedule import Schedule
-    from profl.engines.step import local_steps
+    from profl.run.config import Schedule
+    from profl.run.plan import first_state, make_plan
+    from profl.run.step import local_steps
 
     plan = make_plan(profl.cases.pricing(clients=2, goods=2), profl.pofl(), Schedule(rounds=1, samples=20, seeds=0))
     row, theta = trees.take((plan.population, plan.models), 0)

@@ -12,9 +12,9 @@ import pytest
 
 import profl
 from profl import random, trees
-from profl.algorithms import apart
-from profl.algorithms.personal import Personal
 from profl.cases.orange_juice import orange_juice, own_dollars
+from profl.methods.prm import partial_minimisation
+from profl.parts.personal import Personal
 from profl.problem.reaction import Unmeasured
 
 SETTINGS = {"rounds": 4, "local_steps": 2, "samples": 20, "seeds": [3], "progress": False}
@@ -83,20 +83,20 @@ def test_the_server_minimises_what_is_left_once_own_parts_follow():
         found = []
         for curvature, slope in zip(jnp.asarray(curvatures), jnp.asarray(slopes), strict=True):
             own = jnp.linalg.solve(curvature[2:, 2:], -slope[2:])  # where it is least by itself
-            moves = apart.follows(curvature, mine, held, still)
+            moves = partial_minimisation.follows(curvature, mine, held, still)
             there = slope + curvature[:, 2] * own
-            found.append(apart.of_shared(there, (curvature,), off, mine, moves))
+            found.append(partial_minimisation.of_shared(there, (curvature,), off, mine, moves))
         step = np.linalg.solve(sum(b[0] for _, b in found)[:2, :2], -sum(g for g, _ in found)[:2])
-    np.testing.assert_allclose(step, exact[:2], rtol=0, atol=5 * apart.LIGHT)
+    np.testing.assert_allclose(step, exact[:2], rtol=0, atol=5 * partial_minimisation.LIGHT)
 
 
 def test_a_held_part_is_carried_along():
     """Of a sum at the edge of the model space only the split can change: nothing is left of the slope or curvature."""
     curvature, mine, held = jnp.ones((2, 2)), np.array([False, True]), jnp.array([False, True])
-    moves = apart.follows(curvature, mine, held, jnp.array([[0.0, 0.0], [-1.0, 0.0]]))
-    slope, (bend,) = apart.of_shared(jnp.ones(2), (curvature,), jnp.zeros(2), mine, moves)
+    moves = partial_minimisation.follows(curvature, mine, held, jnp.array([[0.0, 0.0], [-1.0, 0.0]]))
+    slope, (bend,) = partial_minimisation.of_shared(jnp.ones(2), (curvature,), jnp.zeros(2), mine, moves)
     np.testing.assert_array_equal(slope, 0.0)
-    np.testing.assert_allclose(bend, [[apart.LIGHT, 0.0], [0.0, 0.0]], atol=1e-6)
+    np.testing.assert_allclose(bend, [[partial_minimisation.LIGHT, 0.0], [0.0, 0.0]], atol=1e-6)
 
 
 def test_all_of_it_personal_is_everyone_alone():
@@ -159,7 +159,7 @@ def test_engines_agree_and_a_resumed_run_has_the_same_bits(method, tmp_path):
 @pytest.mark.skipif(find_spec("flwr") is None, reason="needs Flower")
 @pytest.mark.parametrize("method", ["pfl", pytest.param("prm", marks=pytest.mark.slow)])
 def test_over_flower_the_common_part_is_the_same_and_nobody_tells_ones_own(method):
-    from profl.engines.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
+    from profl.run.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
 
     schedule = {"rounds": 4, "local_steps": 2, "samples": 20}
     federation = Federation(SHOPS, METHODS[method], 3, seed=3, **schedule)

@@ -18,9 +18,9 @@ import pytest
 from scipy.stats import chi2, kstest
 
 import profl
-from profl.client import privacy as mechanism
-from profl.engines.live import protection
-from profl.engines.live.team import Team
+from profl.parts import privacy as mechanism
+from profl.run.live import protection
+from profl.run.live.team import Team
 from profl.storage.atomic import atomic
 from tests.killed import CASE
 from tests.problems import QUICK
@@ -303,7 +303,7 @@ def test_a_private_file_is_its_owners_alone(tmp_path):
 def test_over_flower_a_node_counts_what_it_sent(tmp_path):
     """The server dies when the replies of round 2 are there: the nodes know that they have sent one more."""
     pytest.importorskip("flwr")
-    from profl.engines.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
+    from profl.run.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
 
     privacy = profl.Privacy(4.0)
     own = Federation(CASE, SHARED, 4, privacy=privacy, **{k: v for k, v in SETTINGS.items() if k != "progress"})
@@ -326,8 +326,8 @@ def test_over_flower_a_node_counts_what_it_sent(tmp_path):
 
 def test_over_flower_an_error_says_nothing(monkeypatch, caplog):
     pytest.importorskip("flwr")
-    from profl.engines.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
-    from profl.engines.flower.memory import Memory
+    from profl.run.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
+    from profl.run.flower.memory import Memory
 
     def full(*arguments):
         raise OSError("no space left for customer 7")
@@ -348,7 +348,7 @@ def no_client(number):
 @pytest.mark.parametrize(("make", "config"), [(no_client, {}), (None, {"client": "tests.nowhere:clients"})])
 def test_over_flower_a_client_that_cannot_be_made_reports_like_any_other(make, config):
     pytest.importorskip("flwr")
-    from profl.engines.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
+    from profl.run.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
 
     own = Federation(CASE, SHARED, 4, privacy=profl.Privacy(4.0), rounds=1, local_steps=2, samples=20)
     run = ProFLStrategy(own, wait=1.0).run(InProcessGrid(make_client_app(own, make), 4, config))

@@ -19,11 +19,11 @@ import optax
 import pytest
 
 import profl
-from profl.client.jacobian import ESTIMATORS
-from profl.client.privacy import Privacy
-from profl.engines.live import protection
-from profl.engines.live.team import Team
-from profl.engines.round import Work
+from profl.parts.jacobian.estimators import ESTIMATORS
+from profl.parts.privacy import Privacy
+from profl.run.live import protection
+from profl.run.live.team import Team
+from profl.run.round import Work
 from profl.server.rules import MIX, RULES
 from tests.killed import CASE
 from tests.problems import QUICK
@@ -119,7 +119,7 @@ def by_flower(method, spoil, problem=CASE):
     pytest.importorskip("flwr")
     from flwr.common.serde import recorddict_to_proto
 
-    from profl.engines.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
+    from profl.run.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
 
     seen = []
 
@@ -207,7 +207,7 @@ def test_a_field_that_leaks_is_noticed(field, monkeypatch):
 
 
 def test_words_of_an_exception_stay_in_the_log_of_the_client(caplog):
-    with caplog.at_level(logging.WARNING, "profl.client"):
+    with caplog.at_level(logging.WARNING, "profl.parts"):
         told = by_train(SHARED, NEIGHBOURS["an exception"])
     assert "ValueError: customer [" in caplog.text
     assert not any("customer" in str(what) or "ValueError" in str(what) for _, what in walk(told))
@@ -292,7 +292,7 @@ def test_options_that_tell_more_are_refused_before_any_work(recipe, option):
     with pytest.raises(profl.InputError, match=message):
         profl.train(shops, method, CASE, privacy=PRIVACY, progress=False, **SETTINGS)
     pytest.importorskip("flwr")
-    from profl.engines.flower import Federation, ProFLStrategy
+    from profl.run.flower import Federation, ProFLStrategy
 
     with pytest.raises(profl.InputError, match=message):
         ProFLStrategy(Federation(CASE, method, CLIENTS, privacy=PRIVACY, **SETTINGS))

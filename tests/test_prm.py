@@ -12,14 +12,14 @@ from scipy import stats
 
 import profl
 from profl import random
-from profl.client.habits import follow
-from profl.client.response import Prior, curvatures, features, fit, likelihood, moved, remembered
-from profl.client.trials import Trials, add, no_trials
 from profl.experiments.deployment_problems import no_reaction
 from profl.experiments.units import rescaled, shifted
 from profl.linear import inverse
-from profl.server.consensus import consensus
-from profl.server.newton import least_inside
+from profl.methods.prm.consensus import consensus
+from profl.methods.prm.newton import least_inside
+from profl.methods.prm.observation_buffer import Trials, add, no_trials
+from profl.methods.prm.response import Prior, curvatures, features, fit, likelihood, moved, remembered
+from profl.parts.jacobian.reaction_memory import follow
 from tests.problems import CrossDemand, cross_pricing
 
 slow = pytest.mark.slow

@@ -15,7 +15,7 @@ from jax.scipy.stats import norm
 
 import profl
 from profl import random
-from profl.client.gradient import sample_terms, terms
+from profl.parts.gradient import sample_terms, terms
 from tests.problems import cross_pricing, spreading
 
 MU = jnp.array([1.0, 2.0, 0.5, 0.5, 0.0, 0.0, 0.0])

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import profl
-from profl.engines.compare import compare
-from profl.results import honest, measure
+from profl.results import measure, warnings
 from profl.results.plots import plot_runs
 from profl.results.tables import comparison, gap_closed
+from profl.run.compare import compare
 from tests.problems import QUICK, unmeasured
 
 
@@ -240,7 +240,7 @@ def test_compare_needs_a_method():
 
 
 def test_a_run_that_ends_where_it_should_says_nothing(runs):
-    assert honest.warnings(runs[1]) == []
+    assert warnings.warnings(runs[1]) == []
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_a_run_that_ends_where_it_should_says_nothing(runs):
 )
 def test_a_run_warns_of_itself(runs, change, words):
     odd = replace(runs[1], **change(runs[1]))
-    (line,) = honest.warnings(odd)
+    (line,) = warnings.warnings(odd)
     assert words in line
     assert line in odd.summary()
 

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 import profl
 from profl import cli, trees
 from profl.cli.bench import BENCHMARKS
-from profl.client.filtering import begin, filter_weights, gradients, samples
-from profl.client.filters import RobustFilter, keep_all
-from profl.client.sample_size import Evidence, paper_size, variance_size
 from profl.experiments import robust
+from profl.parts.filters import RobustFilter, keep_all
+from profl.parts.sample_size import Evidence, paper_size, variance_size
+from profl.parts.trusted_samples import begin, filter_weights, gradients, samples
 from profl.server.attacks import apply, get, hostile_clients
 from profl.server.clusters import Clusters
 from tests.problems import QUICK, unmeasured

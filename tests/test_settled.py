@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import profl
-from profl.algorithms.settled import REASONS
+from profl.methods.stopping import REASONS
 from profl.storage.hashes import sha256
 from tests.killed import CASE
 from tests.problems import noting
@@ -76,7 +76,7 @@ def live(method, seen, **settings):
 
 
 def flower(method, seen, checkpoint=None, messages=None, **settings):
-    from profl.engines.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
+    from profl.run.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
 
     settings.pop("progress")
     federation = Federation(CASE, method, 4, seed=3, **settings)

@@ -17,13 +17,13 @@ import pytest
 
 import profl
 from profl import random, trees
-from profl.client import filters
-from profl.client.filters.suspicion import figures, gaussian
-from profl.engines import tally
-from profl.engines.plan import make_plan
-from profl.engines.step import sample_batch
 from profl.experiments import peers
+from profl.parts import filters
+from profl.parts.filters.normality_test import figures, gaussian
 from profl.problem import oracle
+from profl.run import tally
+from profl.run.plan import make_plan
+from profl.run.step import sample_batch
 from tests.problems import unmeasured
 
 N, D = 500, 5

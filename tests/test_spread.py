@@ -11,7 +11,7 @@ import pytest
 
 import profl
 from profl import random, trees
-from profl.client import spreading as watching
+from profl.parts import variance_shift as watching
 from tests.problems import QUICK, Spreading, spread_loss, spreading, unmeasured
 
 FAMILY = profl.LocationScale()

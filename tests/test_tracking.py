@@ -15,7 +15,7 @@ import pytest
 
 import profl
 from profl import tracking
-from profl.results.watching import TOTALS
+from profl.results.callbacks import TOTALS
 
 CASE = profl.cases.housing(clients=2)
 METHOD = profl.pfl()
@@ -68,7 +68,7 @@ def test_train_and_flower_tell_what_simulate_tells(told):
     agree(run, seen)
     assert [{name: record.figures[name][0] for name in TOTALS} for record in seen] == expected
     if find_spec("flwr") is not None:
-        from profl.engines.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
+        from profl.run.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
 
         del one["progress"]
         over, federation = [], Federation(CASE, METHOD, 2, seed=1, **one)

@@ -12,8 +12,8 @@ import optax
 import pytest
 
 import profl
-from profl.client.explore import Exploration
-from profl.client.scales import Ruler, look_again, take_measures, unmeasured
+from profl.parts.exploration import Exploration
+from profl.parts.units import Ruler, look_again, take_measures, unmeasured
 
 CASE = profl.cases.pricing(clients=3, goods=3)
 SETTINGS = {"rounds": 12, "local_steps": 3, "samples": 100, "seeds": range(2), "progress": False}

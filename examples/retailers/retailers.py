@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import profl
-from profl.engines.flower.federation import Federation
+from profl.run.flower.federation import Federation
 
 RETAILERS = 5
 DAYS = 60  # of orders after each change of prices

@@ -14,21 +14,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from profl import cases, data
-from profl.algorithms import ALGORITHMS, dfo, dfo_lambda, lazy, pfl, pg, pofl, prm, profl, rgd, rrm, two_stage
-from profl.algorithms.method import Arrival, Method, Outlook
-from profl.algorithms.settled import Settled
 from profl.checks import DivergedError, InputError, TooFewReports
-from profl.client.explore import Exploration
-from profl.client.filters import PaperFilter, RobustFilter
-from profl.client.privacy import Privacy
-from profl.client.sample_size import AdaptiveSamples
-from profl.engines.compare import compare
-from profl.engines.compiled.simulate import simulate
-from profl.engines.live.batches import Delayed
-from profl.engines.live.simulated import simulated_clients
-from profl.engines.live.train import train
-from profl.engines.schedule import Schedule
 from profl.interrupts import Interrupted
+from profl.methods import ALGORITHMS, dfo, dfo_lambda, lazy, pfl, pg, pofl, prm, profl, rgd, rrm, two_stage
+from profl.methods.method import Arrival, Method, Outlook
+from profl.methods.stopping import Settled
+from profl.parts.exploration import Exploration
+from profl.parts.filters import PaperFilter, RobustFilter
+from profl.parts.privacy import Privacy
+from profl.parts.sample_size import AdaptiveSamples
 from profl.problem.contamination import contaminate
 from profl.problem.families import ClassMeans, Family, GaussianMean, GroupShares, LinearGaussian, LocationScale
 from profl.problem.live import LiveProblem
@@ -38,11 +32,17 @@ from profl.problem.problem import Box, Problem
 from profl.problem.push import Push
 from profl.problem.reaction import Reaction, SampledReaction
 from profl.problem.rejection import ResampleIfRejected
-from profl.results import tracking
+from profl.results import trackers as tracking
+from profl.results.callbacks import Record
 from profl.results.comparison import Comparison
 from profl.results.files import load
 from profl.results.record import Run
-from profl.results.watching import Record
+from profl.run.compare import compare
+from profl.run.compiled.simulate import simulate
+from profl.run.config import Schedule
+from profl.run.live.batches import Delayed
+from profl.run.live.simulated import simulated_clients
+from profl.run.live.train import train
 from profl.server.attacks import ATTACKS, Attack
 from profl.server.clusters import Clusters
 from profl.server.shrinkage import Shrinkage

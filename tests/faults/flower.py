@@ -12,7 +12,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
 
 import profl
-from profl.engines.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
+from profl.run.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
 from tests.faults.common import CASE, FILES, METHOD, ROUNDS, SETTINGS, Broken, Fault, Killed, breaking_files, deployable
 
 FULL = "full disk"  # at a node it is no crash: the node cannot keep its state, says so, and is left out of the round

@@ -15,8 +15,8 @@ import numpy as np
 
 import profl
 from profl import trees
-from profl.engines.ledger import run_round
-from profl.engines.live.team import Team
+from profl.run.live.team import Team
+from profl.run.run_history import run_round
 from tests.faults.common import (
     CASE,
     FILES,
@@ -129,9 +129,7 @@ def run(seed: int, folder: Path) -> str:
     """One schedule, checked; in a line what came of it."""
     faults = schedule(seed)
     world = World(faults)
-    with mock.patch(
-        "profl.engines.live.workers.time", SimpleNamespace(monotonic=lambda: world.clock, sleep=time.sleep)
-    ):
+    with mock.patch("profl.run.live.workers.time", SimpleNamespace(monotonic=lambda: world.clock, sleep=time.sleep)):
         try:
             ended, starts = _until_the_end(world, folder)
         finally:
@@ -159,7 +157,7 @@ def _until_the_end(world: World, folder: Path) -> tuple[Any, int]:
         try:
             with (
                 breaking_files(world.left, lambda: world.round),
-                mock.patch("profl.engines.live.train.run_round", _watched(world)),
+                mock.patch("profl.run.live.train.run_round", _watched(world)),
             ):
                 return profl.train(clients, METHOD, CASE, **named), starts
         except Killed:

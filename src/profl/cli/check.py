@@ -10,9 +10,9 @@ from rich.console import Console
 
 from profl.cli import outputs
 from profl.cli.console import print_table, say
-from profl.engines.conformance import HOLD
-from profl.engines.conformance import check as examine
 from profl.objects import named
+from profl.run.diagnostics import HOLD
+from profl.run.diagnostics import check as examine
 from profl.storage.atomic import write_json
 
 _COLOURS = {"ok": "", "warn": "yellow", "fail": "bold red"}

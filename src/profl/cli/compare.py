@@ -10,9 +10,9 @@ from profl.cli.console import say
 from profl.cli.making import make_methods, make_problem, make_schedule
 from profl.cli.options import Algorithms, Asked, Wide, asks
 from profl.cli.shown import print_comparison
-from profl.engines.compiled.simulate import simulate
 from profl.results.plots import plot_runs
 from profl.results.record import Run
+from profl.run.compiled.simulate import simulate
 from profl.storage.places import check_folder
 
 

@@ -6,17 +6,17 @@ import inspect
 from typing import Any
 
 from profl import checks
-from profl.algorithms import ALGORITHMS
-from profl.algorithms import get as get_algorithm
-from profl.algorithms.method import Method
-from profl.algorithms.settled import Settled
 from profl.cases import get as get_case
 from profl.cli.options import Asked
-from profl.client.sample_size import AdaptiveSamples
-from profl.engines.schedule import Schedule
+from profl.methods import ALGORITHMS
+from profl.methods import get as get_algorithm
+from profl.methods.method import Method
+from profl.methods.stopping import Settled
 from profl.objects import named
+from profl.parts.sample_size import AdaptiveSamples
 from profl.problem.contamination import contaminate
 from profl.problem.problem import Problem
+from profl.run.config import Schedule
 from profl.server.attacks import hostile_clients
 
 CLIENTS, ATTACK, HOSTILE, SOURCE, DISTANCE = 10, "sign_flip", 0.2, "blob", 10.0

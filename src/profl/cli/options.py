@@ -10,10 +10,10 @@ from typing import Annotated, Any, TypeAlias, get_type_hints
 
 import typer
 
-from profl.algorithms import ALGORITHMS
 from profl.cases import CASES
-from profl.client.filters import FILTERS
-from profl.client.jacobian import ESTIMATORS
+from profl.methods import ALGORITHMS
+from profl.parts.filters import FILTERS
+from profl.parts.jacobian.estimators import ESTIMATORS
 from profl.problem.sources import SOURCES
 from profl.server.attacks import ATTACKS
 from profl.server.rules import RULES

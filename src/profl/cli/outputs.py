@@ -15,7 +15,7 @@ from profl.cli.console import say
 from profl.results.plots import SUFFIXES
 from profl.results.record import Run
 from profl.results.tables import figures
-from profl.results.tracking import JsonLines
+from profl.results.trackers import JsonLines
 from profl.storage.atomic import write_json, written_through
 from profl.storage.places import check_file
 

@@ -9,8 +9,8 @@ from profl.cli import outputs
 from profl.cli.console import fitting, say
 from profl.cli.making import make_methods, make_problem, make_schedule
 from profl.cli.options import AlgorithmName, Asked, SavePath, asks
-from profl.engines.compiled.simulate import simulate
 from profl.interrupts import Interrupted
+from profl.run.compiled.simulate import simulate
 from profl.storage.places import check_folder
 
 

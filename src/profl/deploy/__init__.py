@@ -1,6 +1,6 @@
 """What starts a federation over Flower: certificates, the app's folder, processes (``pip install 'profl[flower]'``).
 
-``profl.engines.flower`` is what then runs in them.
+``profl.run.flower`` is what then runs in them.
 """
 
 from profl.deploy import certificates

@@ -9,8 +9,8 @@ from pathlib import Path
 import tomli_w
 
 COMPONENTS = {
-    "serverapp": "profl.engines.flower.server_app:app",
-    "clientapp": "profl.engines.flower.client_app:app",
+    "serverapp": "profl.run.flower.server_app:app",
+    "clientapp": "profl.run.flower.client_app:app",
 }
 
 

@@ -37,7 +37,7 @@ from flwr.superlink.main import create_app
 
 from profl.deploy import certificates
 from profl.deploy.private import private_file, private_folder
-from profl.engines.flower.identity import VARIABLE
+from profl.run.flower.identity import VARIABLE
 
 FLEET = "/v1/fleet/"
 LOOPBACK = "127.0.0.1"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from profl.algorithms import profl
 from profl.cases import pricing
-from profl.client.sample_size import AdaptiveSamples
-from profl.engines.compiled.simulate import simulate
 from profl.experiments.claims import Part, at_most
 from profl.experiments.together import together
+from profl.methods import profl
+from profl.parts.sample_size import AdaptiveSamples
 from profl.results.record import Run
+from profl.run.compiled.simulate import simulate
 
 FEWEST, MOST = 50, 1000
 TOLERANCES = (0.05, 0.1)

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import checks, random
-from profl.client.scales import FAR, UNBOUNDED
 from profl.experiments.outcome import Outcome, start_spread, starts
+from profl.parts.units import FAR, UNBOUNDED
 from profl.problem.problem import Problem
 from profl.typing import Array, Key
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from profl.algorithms import profl
 from profl.cases import pricing
-from profl.engines.compiled.simulate import simulate
+from profl.methods import profl
+from profl.run.compiled.simulate import simulate
 from profl.theory import Constants, bound, estimate
 
 H = 20

@@ -16,14 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import random
-from profl.algorithms import pofl, profl
 from profl.cases import pricing
 from profl.cases.pricing import Demand
-from profl.client.filters import RobustFilter
-from profl.engines.compiled.simulate import simulate
 from profl.experiments.claims import Part, at_most
+from profl.methods import pofl, profl
+from profl.parts.filters import RobustFilter
 from profl.problem.contamination import contaminate
 from profl.problem.problem import Problem
+from profl.run.compiled.simulate import simulate
 from profl.typing import Array, Batch, Client, Key
 
 SAMPLES = 500

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from profl.algorithms import pfl, pg, pofl, prm, profl
-from profl.algorithms.method import Method
 from profl.cases import orange_juice, pricing
-from profl.engines.compiled.simulate import simulate
+from profl.methods import pfl, pg, pofl, prm, profl
+from profl.methods.method import Method
 from profl.problem.contamination import contaminate
 from profl.problem.problem import Problem
 from profl.results.record import Run
 from profl.results.tables import gap_closed
+from profl.run.compiled.simulate import simulate
 
 JUNK, SOURCE, DISTANCE = 0.2, "blob", 30.0
 """A fifth of the samples lies thirty standard deviations away (nine in each of the eleven brands). At ten, which was

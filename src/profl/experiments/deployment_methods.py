@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from profl.algorithms import ALGORITHMS, dfo, pfl, pofl, two_stage
-from profl.algorithms.method import Method
 from profl.checks import InputError
-from profl.engines.compiled.simulate import simulate
 from profl.experiments.bandit import bandit
 from profl.experiments.outcome import Outcome, outcome, start_spread
+from profl.methods import ALGORITHMS, dfo, pfl, pofl, two_stage
+from profl.methods.method import Method
 from profl.problem.problem import Problem
+from profl.run.compiled.simulate import simulate
 
 ROUNDS, SAMPLES = 30, 500
 """Deployments per client, one per round; and samples of each."""

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from profl.algorithms import pofl
-from profl.engines.compiled.simulate import simulate
 from profl.experiments import hostile
 from profl.experiments.claims import Part, at_least, at_most
 from profl.experiments.deployment_methods import SAMPLES, SUBJECT, run, subject
@@ -19,7 +17,9 @@ from profl.experiments.deployment_problems import PROBLEMS
 from profl.experiments.junk import DISTANCE
 from profl.experiments.outcome import NONE, Outcome
 from profl.experiments.paper.measures import gap
+from profl.methods import pofl
 from profl.problem.contamination import contaminate
+from profl.run.compiled.simulate import simulate
 
 FEW, FEW_TIMES = 50, 5
 """Samples, and how many times the share may be left with a tenth of them: half of what noise alone would do."""

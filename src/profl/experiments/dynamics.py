@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from profl.algorithms import pofl, prm
-from profl.algorithms.method import Method
 from profl.cases import group_pricing, housing, pricing, retail, strategic
-from profl.engines.compiled.simulate import simulate
 from profl.experiments.claims import Advance, Part, at_least, at_most, item, nothing
+from profl.methods import pofl, prm
+from profl.methods.method import Method
 from profl.problem.memory import drifting, slow, staggered
 from profl.problem.problem import Problem
 from profl.results.record import Run
+from profl.run.compiled.simulate import simulate
 
 STEPS, SAMPLES, TAIL = 5, 500, 0.2
 LONG, SHORT = 1000, 300

@@ -19,11 +19,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from profl.client.filters import RobustFilter
-from profl.client.filters.lines import Known
 from profl.experiments import shapes
 from profl.experiments.claims import Part, at_most
 from profl.experiments.shapes import SHAPES, Sampler, cloud
+from profl.parts.filters import RobustFilter
+from profl.parts.filters.gap_test import Known
 from profl.typing import Array
 
 N, D = 500, 5

@@ -11,14 +11,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from profl.algorithms import pofl
 from profl.cases import pricing
-from profl.engines.compiled.simulate import simulate
 from profl.experiments.claims import Advance, Part, at_most, item, nothing
 from profl.experiments.peers import D, N, R
 from profl.experiments.timing import in_turns, ratio
+from profl.methods import pofl
 from profl.problem.problem import Problem
 from profl.problem.reaction import SampledReaction
+from profl.run.compiled.simulate import simulate
 
 TURNS, QUICK_TURNS = 5, 2
 """A median of five is not moved by two turns in which something else ran."""

@@ -17,15 +17,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from profl.algorithms import profl
 from profl.cases import pricing
-from profl.engines.compiled.simulate import simulate
 from profl.experiments import sharing
 from profl.experiments.claims import Claim, Part, at_most
 from profl.experiments.groups import three_groups
 from profl.experiments.together import together
+from profl.methods import profl
 from profl.problem.problem import Problem
 from profl.results.record import Run
+from profl.run.compiled.simulate import simulate
 from profl.server import attacks
 from profl.server.rules import History
 from profl.typing import Array, Theta

@@ -18,14 +18,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from profl.algorithms import pfl, pofl
 from profl.cases import group_pricing, housing, pricing, retail, strategic
-from profl.engines.compiled.simulate import simulate
 from profl.experiments.claims import Advance, Part, at_least, at_most, item, nothing
 from profl.experiments.paper.measures import line, panel
+from profl.methods import pfl, pofl
 from profl.problem.problem import Problem
 from profl.results.plots import plot_panels
 from profl.results.record import Run
+from profl.run.compiled.simulate import simulate
 
 WINDOWS = (4, 20, 100)
 """H, of which the paper's estimator gets its best; the middle one is also shown by itself."""

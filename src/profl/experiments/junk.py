@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from profl.algorithms import profl
 from profl.cases import pricing, strategic
-from profl.engines.compiled.simulate import simulate
 from profl.experiments.claims import Part, at_most
 from profl.experiments.together import together
+from profl.methods import profl
 from profl.problem.contamination import contaminate
+from profl.run.compiled.simulate import simulate
 
 SAMPLES = 500
 SHARES, DISTANCE = (0.1, 0.2, 0.4), 10

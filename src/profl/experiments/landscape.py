@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import checks
-from profl.algorithms import pfl, profl
-from profl.algorithms.method import Method
 from profl.cases import housing, pricing
-from profl.engines.compiled.simulate import simulate
+from profl.methods import pfl, profl
+from profl.methods.method import Method
 from profl.problem import oracle
 from profl.problem.problem import Problem
+from profl.run.compiled.simulate import simulate
 
 POINTS = 61
 """Of the grid, per side: finer than the eye asks of contours, and still a small file."""

@@ -25,16 +25,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import random
-from profl.algorithms import pfl, pofl
-from profl.engines.compiled.placement import place
-from profl.engines.compiled.scan import Span, segment, start
-from profl.engines.compiled.simulate import simulate
-from profl.engines.plan import make_plan
-from profl.engines.schedule import Schedule
 from profl.experiments.claims import Advance, Part, at_most, item, nothing
 from profl.experiments.timing import ratio
+from profl.methods import pfl, pofl
 from profl.problem.families import GaussianMean
 from profl.problem.problem import Problem
+from profl.run.compiled.placement import place
+from profl.run.compiled.scan import Span, segment, start
+from profl.run.compiled.simulate import simulate
+from profl.run.config import Schedule
+from profl.run.plan import make_plan
 from profl.typing import Array, Batch, Client, Key, Theta
 
 WIDTH, QUICK_WIDTH, PEOPLE = 1000, 150, 10

@@ -21,7 +21,7 @@ RATE, NOISE = np.float32(0.01), np.float32(1 / N)
 LOWEST, HIGHEST = 0, 5
 """Prices, as in ``profl.cases.pricing``; so are mu0 in U(6, 7) and sensitivities around 1.5."""
 HOLD, FLOOR = 0.1, 1e-5
-"""The ridge of ``profl.client.jacobian``: how strongly the last estimate holds, and the least part of the trace."""
+"""The ridge of ``LeastSquares``: how strongly the last estimate holds, and the least part of the trace."""
 NO_MOVE, NO_SIZE = 1e-30, 1e-12
 """Added where a division by a window that has not moved, or by a Jacobian that is still zero, would fail."""
 

@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from profl.client.filters import FILTERS, PaperFilter
 from profl.experiments.adaptive import adaptive
 from profl.experiments.claims import Advance, Part, at_least, at_most, item, nothing
 from profl.experiments.crowds import crowds
@@ -24,6 +23,7 @@ from profl.experiments.filter_bars import filter_bars
 from profl.experiments.hostile import hostile
 from profl.experiments.junk import SAMPLES, flipped, junk
 from profl.experiments.sharing import sharing
+from profl.parts.filters import FILTERS, PaperFilter
 from profl.problem.sources import SOURCES
 from profl.typing import Array, Key
 

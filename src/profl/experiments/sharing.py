@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from profl.algorithms import profl
 from profl.cases import pricing
-from profl.engines.compiled.simulate import simulate
 from profl.experiments.claims import Part, at_least, at_most
 from profl.experiments.groups import three_groups
 from profl.experiments.together import together
+from profl.methods import profl
 from profl.problem.problem import Problem
+from profl.run.compiled.simulate import simulate
 
 SAMPLES = 60
 """Few, as in the paper: with many a client's own estimate is good enough."""

@@ -16,15 +16,15 @@ import jax
 import jax.numpy as jnp
 
 from profl import random
-from profl.algorithms import pfl, pofl, profl
 from profl.cases import pricing
-from profl.engines.compiled.placement import block
-from profl.engines.compiled.simulate import simulate
 from profl.experiments import peers
 from profl.experiments.claims import Advance, Part, at_least, at_most, item, nothing
 from profl.experiments.growth import CLIENT_STEPS, MEMORY_PARTS, QUICK_TURNS, SCALE_PARTS, TURNS, memory, scale
 from profl.experiments.peers import D, N, R
 from profl.experiments.timing import in_turns, ratio
+from profl.methods import pfl, pofl, profl
+from profl.run.compiled.placement import block
+from profl.run.compiled.simulate import simulate
 
 __all__ = ["MEMORY_PARTS", "SCALE_PARTS", "SPEED_PARTS", "memory", "scale", "speed"]
 

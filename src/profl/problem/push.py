@@ -5,7 +5,7 @@ phi(z, deployed, theta), with phi(z, d, d) = z. Where it is known, the performat
     grad L(theta) = d/dt E[l(t, phi(z, theta, t))] at t = theta,        z ~ D(theta)
 
 and neither a density nor the Jacobian of a family is needed. For z = z0 + A theta it is z + A (theta - deployed). Where
-some numbers in it are not known, clients find them from how f moves (``profl.client.pushing``).
+some numbers in it are not known, clients find them from how f moves (``profl.parts.push_parameters``).
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ import jax
 import numpy as np
 
 from profl import checks
-from profl.algorithms.performative import Jacobians
-from profl.client.privacy import Spent
+from profl.methods.performative import Jacobians
+from profl.parts.privacy import Spent
 from profl.results.record import SERIES, Live, Run
 from profl.storage import archive
 from profl.storage.atomic import atomic

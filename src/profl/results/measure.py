@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from profl.algorithms.method import Method
-from profl.algorithms.settled import REASONS
+from profl.methods.method import Method
+from profl.methods.stopping import REASONS
 from profl.problem.problem import Problem
 from profl.results.record import Run
 from profl.typing import Theta
@@ -23,7 +23,7 @@ class Trace(NamedTuple):
     """What an engine hands over (seeds x records; models begin with the start, counts with the first record)."""
 
     theta: Theta
-    tally: dict[str, Any]  # what was counted between two records, by name: ``profl.engines.tally.Tally``
+    tally: dict[str, Any]  # what was counted between two records, by name: ``profl.run.tally.Tally``
     figures: dict[str, Any]  # the method's own, at the records
     final: Any  # what each client had at the end, or None
     outlook: Any  # what the method expected at the records, an ``Outlook``, or None

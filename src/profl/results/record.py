@@ -13,14 +13,14 @@ import jax
 import numpy as np
 
 from profl import checks
-from profl.algorithms.performative import Jacobians
-from profl.client.privacy import Spent
+from profl.methods.performative import Jacobians
+from profl.parts.privacy import Spent
 from profl.typing import Theta
 
 if TYPE_CHECKING:
     import pandas
 
-    from profl.results.world import Memory, Spread, Trend
+    from profl.results.reaction_findings import Memory, Spread, Trend
 
 
 class Live(NamedTuple):
@@ -131,23 +131,23 @@ class Run:
     @property
     def memory(self) -> Memory | None:
         """How slowly people react, as far as the method found out; None where it does not look."""
-        from profl.results import world
+        from profl.results import reaction_findings
 
-        return world.memory(self)
+        return reaction_findings.memory(self)
 
     @property
     def trend(self) -> Trend | None:
         """How the data move by themselves, as far as the method found out; None where it does not look."""
-        from profl.results import world
+        from profl.results import reaction_findings
 
-        return world.trend(self)
+        return reaction_findings.trend(self)
 
     @property
     def spread(self) -> Spread | None:
         """How the spread of the data moves where the family takes it for fixed; None where the method does not look."""
-        from profl.results import world
+        from profl.results import reaction_findings
 
-        return world.spread(self)
+        return reaction_findings.spread(self)
 
     @property
     def exact(self) -> bool:

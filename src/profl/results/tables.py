@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from profl import html
-from profl.client.filtering import MUCH
-from profl.client.privacy import SEEDED, Spent
-from profl.results import honest, world
+from profl.parts.privacy import SEEDED, Spent
+from profl.parts.trusted_samples import MUCH
+from profl.results import reaction_findings, warnings
 from profl.results.cells import count, number
 from profl.results.record import Run, mean_over_seeds
 
@@ -86,8 +86,8 @@ def remarks(run: Run) -> list[str]:
     return [
         *_outlook(run, found),
         *_dropped(found["dropped"]),
-        *world.warnings(run),
-        *honest.warnings(run),
+        *reaction_findings.warnings(run),
+        *warnings.warnings(run),
         *run.failures(),
         *_live(run),
     ]

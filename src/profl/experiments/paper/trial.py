@@ -19,14 +19,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from profl import cases, checks
-from profl.algorithms import pfl, pg, profl
-from profl.algorithms.method import Method
-from profl.client.sample_size import AdaptiveSamples
-from profl.engines.compiled.simulate import simulate
 from profl.experiments.groups import three_groups
+from profl.methods import pfl, pg, profl
+from profl.methods.method import Method
+from profl.parts.sample_size import AdaptiveSamples
 from profl.problem.contamination import contaminate
 from profl.problem.problem import Problem
 from profl.results.record import Run
+from profl.run.compiled.simulate import simulate
 
 CASES: dict[str, Callable[..., Problem]] = {**cases.CASES, "three_groups": three_groups}
 METHODS: dict[str, Callable[..., Any]] = {"pfl": pfl, "pg": pg, "profl": profl}

@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from profl.algorithms import dfo, pg, pofl, prm, rgd, rrm
-from profl.algorithms.method import Method
-from profl.engines.compiled.simulate import simulate
 from profl.experiments.claims import Claim, at_least, at_most, close
 from profl.experiments.paper.item import Found, Item
 from profl.experiments.paper.measures import line, panel
 from profl.experiments.paper.trial import Trial
 from profl.experiments.papers.izzo_cases import CASES, MU0
 from profl.experiments.papers.spgd import StatefulDescent
+from profl.methods import dfo, pg, pofl, prm, rgd, rrm
+from profl.methods.method import Method
 from profl.problem.problem import Problem
 from profl.results.record import Run
+from profl.run.compiled.simulate import simulate
 
 KNOWN: dict[str, Any] = {
     "pricing": (MU0 / 3, -35.9460, MU0 / 1.5, 0.0),

@@ -7,9 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from profl.algorithms import pofl, prm, rgd
-from profl.algorithms.method import Method
-from profl.engines.compiled.simulate import simulate
 from profl.experiments.claims import Claim, at_most, close
 from profl.experiments.paper.item import Found, Item
 from profl.experiments.paper.measures import panel
@@ -17,7 +14,10 @@ from profl.experiments.paper.trial import Trial
 from profl.experiments.papers.izzo_worlds import WORLDS
 from profl.experiments.papers.lines import line
 from profl.experiments.papers.spgd import StatefulDescent
+from profl.methods import pofl, prm, rgd
+from profl.methods.method import Method
 from profl.problem.problem import Problem
+from profl.run.compiled.simulate import simulate
 
 METHODS: dict[str, Callable[..., Method]] = {
     "RGD": rgd,

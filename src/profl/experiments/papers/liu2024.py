@@ -17,12 +17,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from profl.algorithms.dfo_lambda import schedule
 from profl.experiments.claims import Claim, at_most, close
 from profl.experiments.paper.item import Found, Item
 from profl.experiments.paper.measures import panel
 from profl.experiments.paper.trial import Trial
 from profl.experiments.papers.lines import line
+from profl.methods.dfo_lambda import schedule
 
 FOLLOWS, KAPPA, SD = 0.5, 0.5, 1.0
 POINTS = 100

@@ -18,13 +18,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from profl.algorithms.lazy import SCHEDULES
 from profl.experiments.claims import Claim, at_least, at_most, close
 from profl.experiments.paper.item import Found, Item
 from profl.experiments.paper.measures import panel
 from profl.experiments.paper.trial import Trial
 from profl.experiments.papers.credit import STRATEGIC, minimise, response, rows
 from profl.experiments.papers.lines import line
+from profl.methods.lazy import SCHEDULES
 from profl.typing import Array
 
 MU, SD, EPS, STABLE = 10.0, 0.1, 0.9, 100.0

@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from profl.algorithms.lazy import SCHEDULES
 from profl.experiments.claims import Claim, at_least, at_most, close
 from profl.experiments.paper.item import Found, Item
 from profl.experiments.paper.measures import panel
@@ -25,6 +24,7 @@ from profl.experiments.paper.trial import Trial
 from profl.experiments.papers import miller_credit
 from profl.experiments.papers.lines import line
 from profl.experiments.papers.mendler2020 import POINTS, stream
+from profl.methods.lazy import SCHEDULES
 from profl.typing import Array
 
 SIZE, NOISE, RADIUS = 20, 0.01, 10.0

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from profl.algorithms.lazy import SCHEDULES
 from profl.experiments.claims import Claim, at_least, at_most, close
 from profl.experiments.paper.item import Found
 from profl.experiments.paper.measures import panel
@@ -16,6 +15,7 @@ from profl.experiments.paper.trial import Trial
 from profl.experiments.papers.credit import STRATEGIC, minimise, rows
 from profl.experiments.papers.lines import line
 from profl.experiments.papers.mendler2020 import POINTS, stream
+from profl.methods.lazy import SCHEDULES
 from profl.typing import Array
 
 LAM, RADIUS, BATCH = 0.002, 10.0, 100

@@ -1,0 +1,38 @@
+"""Named methods, one file each.
+
+``ALGORITHMS`` maps a name to what makes the method; add your own to it. ``profl.NAME`` is found in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from profl import checks
+from profl.methods.dfo import DerivativeFree as dfo
+from profl.methods.dfo_lambda import ForgettingDFO as dfo_lambda
+from profl.methods.lazy import lazy
+from profl.methods.method import Method
+from profl.methods.pfl import pfl, rgd, rrm
+from profl.methods.pofl import pg, pofl
+from profl.methods.prm.method import prm
+from profl.methods.profl import profl
+from profl.methods.two_stage import TwoStage as two_stage
+
+ALGORITHMS: dict[str, Callable[..., Method]] = {
+    "pfl": pfl,
+    "pofl": pofl,
+    "profl": profl,
+    "prm": prm,
+    "pg": pg,
+    "rgd": rgd,
+    "rrm": rrm,
+    "lazy": lazy,
+    "dfo": dfo,
+    "dfo_lambda": dfo_lambda,
+    "two_stage": two_stage,
+}
+
+
+def get(name: str) -> Callable[..., Method]:
+    """The algorithm called ``name``; an unknown name gets an error that suggests the nearest."""
+    return ALGORITHMS[checks.one_of("algorithm", name, ALGORITHMS)]

@@ -1,0 +1,1 @@
+"""``prm``: performative risk minimisation (``method`` says how it works)."""

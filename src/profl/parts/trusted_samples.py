@@ -1,0 +1,95 @@
+"""Which samples of a batch to keep (paper, Algorithm 1, lines 7 and 11): what a filter gets to see, and its weights.
+
+A filter that judges gradients, as the paper's does, sees g_j = grad l(theta; z_j). These are skewed even where the data
+are not (a squared loss: g = (theta x - y) x), and cutting a long tail moves the mean: on clean housing the robust rule
+ended 0.17 above the optimum that way, on retail 1.4. So that rule sees the samples z_j themselves, their floating
+numbers. What the gradient is to first order in them is a linear image of that, and the rule looks along lines. And what
+it learned of one batch holds for the next, because the model is not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from profl import trees
+from profl.parts.filters import Filter
+from profl.parts.filters.gap_test import Known
+from profl.problem.families import Family
+from profl.typing import Array, Batch, Loss, Theta
+
+MUCH = 0.25  # of a batch: where more is dropped, somebody should look whether it is junk
+
+
+class HasLoss(Protocol):
+    """What of a problem matters here."""
+
+    @property
+    def loss(self) -> Loss: ...
+    @property
+    def family(self) -> Family: ...
+
+
+def begin(problem: HasLoss, filter_: Filter, theta: Theta, batch: Batch) -> Any:
+    """What the filter remembers of a client before the first batch; () for one that has no memory."""
+    if not hasattr(filter_, "start"):
+        return ()
+    rows = jax.tree.leaves(batch)[0].shape[0]
+    like = jax.ShapeDtypeStruct((rows,), jnp.float32)
+    seen = jax.eval_shape(partial(_view(filter_), problem), theta, batch, like)
+    memory, groups = filter_.start(seen.shape[1]), problem.family.group_count
+    return trees.copies(memory, groups) if groups > 1 else memory
+
+
+def filter_weights(
+    problem: HasLoss, filter_: Filter, theta: Theta, batch: Batch, weights: Array, memory: Any
+) -> tuple[Array, Array, Any]:
+    """The weights after the filter, summing to one again, the share that was kept, and what to remember.
+
+    Every group of samples (or class) is filtered by itself and keeps its share of the weight: two clean groups are not
+    clean and junk, and the filter must not change what the family reads off the shares.
+    """
+    see = _view(filter_)
+    vetted = getattr(filter_, "vetted", lambda _: None)(batch)
+    rows = 0 if vetted is None else jax.tree.leaves(vetted)[0].shape[0]
+
+    def one_group(weights: Array, memory: Any, of_vetted: Array) -> tuple[Array, Any]:
+        seen = see(problem, theta, batch, weights)
+        if not hasattr(filter_, "step"):
+            return filter_(seen, weights), memory
+        known = None if vetted is None else Known(see(problem, theta, vetted, of_vetted).T, of_vetted)
+        return filter_.step(seen, weights, memory, known)
+
+    groups = problem.family.group_count
+    if groups == 1:
+        after, memory = one_group(weights, memory, jnp.ones(rows))
+        left = jnp.sum(after)
+        return after / jnp.where(left > 0, left, 1.0), left, memory
+    member = jax.vmap(problem.family.group_of)(batch) == jnp.arange(groups)[:, None]
+    before = jnp.where(member, weights, 0.0)  # (groups, n)
+    of_vetted = jnp.ones((groups, rows))
+    if vetted is not None:
+        of_vetted = 1.0 * (jax.vmap(problem.family.group_of)(vetted) == jnp.arange(groups)[:, None])
+    after, memory = jax.vmap(one_group)(before, memory, of_vetted)
+    share, left = jnp.sum(before, axis=1, keepdims=True), jnp.sum(after, axis=1, keepdims=True)
+    return jnp.sum(after * share / jnp.where(left > 0, left, 1.0), axis=0), jnp.sum(left), memory
+
+
+def _view(filter_: Filter) -> Callable[..., Array]:
+    """What the filter gets to see of a batch."""
+    return samples if getattr(filter_, "of_samples", False) else gradients
+
+
+def gradients(problem: HasLoss, theta: Theta, batch: Batch, weights: Array) -> Array:
+    """grad l(theta; z_j) of every sample: (n, d)."""
+    return jax.vmap(lambda z: trees.ravel(jax.grad(problem.loss)(theta, z)))(batch)
+
+
+def samples(problem: HasLoss, theta: Theta, batch: Batch, weights: Array) -> Array:
+    """The floating numbers of every sample: (n, numbers)."""
+    leaves = [leaf for leaf in jax.tree.leaves(batch) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    return jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=1)

@@ -1,0 +1,64 @@
+"""How a run is laid out: how many seeds and clients are worked on at once, and over which devices.
+
+On a CPU a block of samples should stay in the cache; on an accelerator a block should be large enough to keep it busy
+and small beside its memory. Over several devices seeds are spread where they divide evenly, because seeds never speak
+to each other; else the clients of every seed, whose reports meet once a round.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from profl import checks, trees
+from profl.run.plan import Population, Settings, batch_shape
+from profl.typing import Theta
+
+BLOCK = 2**18  # sampled numbers that stay in the cache of a CPU's core
+SHARE = 128  # of an accelerator's bytes: a block in single precision takes 1/32 of its memory, its copies some more
+UNKNOWN = 2**33  # bytes of an accelerator that does not say how many it has
+
+
+class Placement(NamedTuple):
+    """Hashable: part of what code is compiled for."""
+
+    seed_chunk: int
+    client_chunk: int
+    devices: int = 1
+    over: str = "seeds"  # or "clients"
+
+    @property
+    def mesh(self) -> Mesh:
+        return Mesh(np.asarray(jax.local_devices()[: self.devices]), (self.over,))
+
+
+def place(settings: Settings, population: Population, models: Theta, client_chunk: int | None) -> Placement:
+    """As many seeds and clients at once as a block holds; or ``client_chunk`` clients of one seed."""
+    seeds, clients = trees.rows(models), settings.slots
+    over_seeds, over_clients = _most(seeds), _most(clients)
+    over = "seeds" if over_seeds >= over_clients else "clients"
+    devices = max(over_seeds, over_clients)
+    seeds, clients = (seeds // devices, clients) if over == "seeds" else (seeds, clients // devices)
+    if client_chunk is not None:
+        return Placement(1, min(clients, checks.positive_int("client_chunk", client_chunk)), devices, over)
+    batch = batch_shape(settings, population, trees.row_shape(models), settings.sizes[-1])
+    numbers = sum(leaf.size for leaf in jax.tree.leaves(batch))
+    clients = min(clients, max(1, block() // numbers))
+    fitting = max(1, block() // (numbers * clients))
+    return Placement(max(c for c in range(1, seeds + 1) if seeds % c == 0 and c <= fitting), clients, devices, over)
+
+
+def block() -> int:
+    """How many sampled numbers to have alive at a time."""
+    if jax.default_backend() == "cpu":
+        return BLOCK
+    memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", UNKNOWN)
+    return max(BLOCK, memory // SHARE)
+
+
+def _most(rows: int) -> int:
+    """Over how many of the devices so many rows can be spread evenly."""
+    return max(k for k in range(1, jax.local_device_count() + 1) if rows % k == 0)

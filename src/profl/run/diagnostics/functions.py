@@ -1,0 +1,77 @@
+"""The loss and the model space: finite losses, a true gradient, a projection that is one."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from profl import trees
+from profl.run.diagnostics.finding import Finding
+from profl.run.diagnostics.subject import Subject, flattened
+from profl.typing import Array, Batch, Theta
+
+AROUND = 2  # pairs of models around theta where losses must be finite
+ASIDE = 0.4  # of a natural unit: how far they lie from it
+
+# The gradient: double precision has 16 digits, so central differences are right to about H^2 = 1e-10 of the third
+# derivative plus 1e-16 / H = 1e-11 of the loss.
+H = 1e-5  # step of the differences, relative to the largest coordinate
+DIRECTIONS = 5  # random ones, along which the two are compared
+SMOOTH = 1e-4  # up to this relative error a gradient is right: far above what differences are off by
+KINKED = 0.05  # up to this one the loss may have kinks and mean them (a hinge); beyond, it is another function's
+NO_SLOPE = 1e-8  # slopes below this count as this one, so that two that are zero do not differ
+
+FAR = 1e3  # how far outside a model lies that is projected: times its own size, and as much beyond
+PROJECTED = 1e-5  # relative: a projection of single precision may move what it projected by rounding, 1e-7, not by more
+
+SHOWN = 5  # numbers of a model in a message
+
+
+def losses(subject: Subject, batch: Batch) -> Finding:
+    for model in [subject.theta, *subject.around(AROUND, ASIDE)]:
+        values = np.asarray(jax.vmap(subject.world.loss, (None, 0))(model, batch))
+        bad = int(np.sum(~np.isfinite(values)))
+        if bad:
+            return Finding("losses", "fail", f"{bad} of {values.size} losses are NaN or Inf at theta = {_short(model)}")
+    return Finding("losses", "ok", f"mean {values.mean():.4g}, standard deviation {values.std():.3g}")
+
+
+def gradient(subject: Subject, batch: Batch) -> Finding:
+    """Central differences along random directions; a kink or a stopped gradient shows here."""
+    loss = subject.world.loss
+    with jax.enable_x64(True):
+        theta64, batch64 = trees.cast((subject.theta, batch), jnp.float64)
+        flat, back = flattened(theta64)
+        rng = np.random.default_rng(1)
+        directions = rng.normal(size=(DIRECTIONS, flat.size)) / math.sqrt(flat.size)
+
+        @jax.jit
+        def mean(vector: Array, batch: Batch) -> Array:
+            return jnp.mean(jax.vmap(loss, (None, 0))(back(vector), batch))
+
+        slope = np.asarray(jax.grad(mean)(flat, batch64))
+        h = H * max(1.0, float(np.abs(flat).max()))
+        seen = [(mean(flat + h * d, batch64) - mean(flat - h * d, batch64)) / (2 * h) for d in directions]
+    automatic = directions @ slope
+    error = float(np.max(np.abs(np.array(seen) - automatic)) / max(float(np.max(np.abs(automatic))), NO_SLOPE))
+    if not math.isfinite(error) or not np.any(slope):
+        return Finding("gradient", "fail", "the gradient of the mean loss is zero or not finite: is theta used?")
+    hint = ": the loss has a kink, or stops a gradient" if error > SMOOTH else ""
+    verdict = "ok" if error <= SMOOTH else "warn" if error < KINKED else "fail"
+    return Finding("gradient", verdict, f"differs from differences by {error:.1e} of its size{hint}")
+
+
+def projection(subject: Subject) -> Finding:
+    project = subject.world.project
+    far, back = flattened(subject.theta)
+    once = project(back(far * FAR + FAR))
+    apart = float(np.max(np.abs(flattened(project(once))[0] - flattened(once)[0])))
+    verdict = "ok" if apart <= PROJECTED * max(1.0, float(np.max(np.abs(flattened(once)[0])))) else "fail"
+    return Finding("projection", verdict, f"projecting twice moves a model by {apart:.1e}")
+
+
+def _short(theta: Theta) -> str:
+    return np.array2string(flattened(theta)[0][:SHOWN], precision=3)

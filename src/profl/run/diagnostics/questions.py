@@ -1,0 +1,90 @@
+"""All questions in turn; what has failed decides which of the later ones make sense."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from profl import checks
+from profl.problem.live import LiveProblem
+from profl.problem.problem import Problem
+from profl.run.diagnostics import drift_diagnostics, family, functions, junk, reaction
+from profl.run.diagnostics.finding import Broken, Finding
+from profl.run.diagnostics.subject import deployers, structure
+from profl.run.live import batches
+
+
+def check(
+    problem: Problem | LiveProblem,
+    client: Any = None,
+    *,
+    samples: int = 500,
+    timeout: float = 60.0,
+    hold: int = drift_diagnostics.HOLD,
+    seed: int = 0,
+) -> list[Finding]:
+    """Ask a problem, and a client where there is one, what a run would ask of them.
+
+    Without a client the problem's own reaction is asked: client 0, and for how the data react the one in the middle and
+    the last as well. "fail" will not run or will mislead; "warn" may be meant.
+
+    Args:
+      samples: per deployment.
+      timeout: seconds that one deployment may take.
+      hold: how many deployments each of two models is held for, to look for memory, drift and a spread that moves; the
+        first is held twice. 0 does not look.
+      seed: of the initial model and of simulated data.
+
+    >>> import profl
+    >>> [finding.question for finding in check(profl.cases.housing(clients=2)) if finding.verdict == "fail"]
+    []
+    """
+    checks.positive_int("samples", samples)
+    if hold and checks.positive_int("hold", hold) < drift_diagnostics.LEAST_HOLD:
+        raise checks.InputError(
+            f"hold must be at least {drift_diagnostics.LEAST_HOLD}, or 0 for not looking, got {hold}"
+        )
+    found: list[Finding] = []
+
+    def ready() -> bool:
+        return not any(finding.verdict == "fail" for finding in found)
+
+    try:
+        for finding in _ask(problem, client, samples, timeout, hold, seed, ready):
+            found.append(finding)
+    except Broken as stop:
+        found.append(stop.args[0])
+    return found
+
+
+def _ask(
+    problem: Problem | LiveProblem,
+    client: Any,
+    samples: int,
+    timeout: float,
+    hold: int,
+    seed: int,
+    ready: Callable[[], bool],
+) -> Iterator[Finding]:
+    """``ready()`` says whether nothing has failed so far: the filter is not asked about a problem that is broken."""
+    subject = structure(problem, client, seed)
+    yield subject.told()
+    deploy = deployers(subject, client, samples, timeout, seed)
+    first = deploy[0]
+    started = time.monotonic()
+    batch = first(subject.theta, 0)
+    rows = batches.rows(batch)
+    slow = f"{rows} of {samples} samples in {time.monotonic() - started:.2f} s"
+    yield Finding("batch", "ok" if rows >= samples else "warn", slow)
+    yield reaction.draws(subject, batch, first)
+    subject = subject.measured(batch)
+    yield functions.losses(subject, batch)
+    yield functions.gradient(subject, batch)
+    yield functions.projection(subject)
+    yield from family.family(subject.world, batch)
+    yield from reaction.reaction(subject, deploy)
+    if hold and ready():
+        yield from drift_diagnostics.world(subject, first, hold, reaction.LAST)
+    if ready():
+        yield junk.junk(subject.world, subject.theta, batch)

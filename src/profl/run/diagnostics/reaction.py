@@ -1,0 +1,159 @@
+"""How the data answer a model: does anything move, at whom, and everywhere the same way?
+
+In coordinates in which the noise of f_hat is white (the bootstrap's, of all deployments of a step together), the change
+between theta + delta and theta - delta has variance 2 in every entry where nothing reacts, so that
+
+    X = sum over pairs and entries of change^2 / 2
+
+is chi-squared. It is told in standard deviations of a normal variable with the same tail (Wilson and Hilferty). delta
+is so many natural units of the parameters. Where not everybody is seen to react it grows fivefold, inside the model
+space: near theta = 0 a classifier tells nobody from anybody, its natural unit is small, and a small step moves nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import combinations
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from profl.run import probes
+from profl.run.diagnostics.family import NO_NOISE, estimate_and_noise
+from profl.run.diagnostics.finding import Broken, Finding
+from profl.run.diagnostics.subject import Deploy, Subject
+from profl.run.live import batches
+from profl.typing import Batch, Theta
+
+PAIRS = 4  # of deployments, to see a reaction: with 5 goods, 20 squared changes
+STEPS = (0.4, 2.0, 10.0, 50.0)  # natural units from theta, as long as nobody is seen to react
+FIRST = 2  # number of the first of these deployments
+LAST = FIRST + 2 * PAIRS * len(STEPS)  # of the first after them
+
+REACTS = 4.0  # standard deviations from which on data react: by chance 3 in 100,000, in four steps 1 in 8,000
+UNCLEAR = 2.5  # from here on, in the largest step that was tried, nobody can say: by chance 1 in 160
+OPPOSITE = 4.0  # standard deviations that an entry of f must move by, up at one client and down at another
+
+COMPARED = 20  # samples from which on two batches that are the same are no chance: labels alone may be
+
+
+def draws(subject: Subject, batch: Batch, deploy: Deploy) -> Finding:
+    """One model twice, with different keys."""
+    one = batch if deploy.again is None else deploy.again(subject.theta, 0)
+    other = deploy(subject.theta, 1) if deploy.again is None else deploy.again(subject.theta, 1)
+    if batches.rows(batch) < COMPARED or not _same(one, other):
+        return Finding("draws", "ok", "two deployments of one model bring in different samples")
+    if deploy.again is None:
+        return Finding("draws", "warn", "two deployments of one model brought in the very same samples: are they new?")
+    return Finding(
+        "draws", "fail", "two draws with different keys are identical: the reaction must draw its samples from key"
+    )
+
+
+class Step(NamedTuple):
+    """What the pairs of models of one step showed at one client."""
+
+    deviations: float
+    changes: np.ndarray  # of f_hat, in standard deviations of each, (PAIRS, p)
+
+
+def reaction(subject: Subject, deploy: list[Deploy]) -> Iterator[Finding]:
+    """The findings on the reaction and, where several clients react, on whether they do so the same way."""
+    steps: list[list[Step]] = []
+    models: list[Theta] | None = None
+    far = 0.0
+    for level, size in enumerate(STEPS):
+        before, models = models, subject.around(PAIRS, size)
+        if before is not None and _same(before, models):  # the model space has come to an end
+            break
+        try:
+            steps.append([_looked(subject, one, models, FIRST + 2 * PAIRS * level) for one in deploy])
+        except Broken:
+            if not level:
+                raise
+            break  # so far out nothing comes in that can be read
+        far = size
+        if _shown(steps).min() > REACTS:
+            break
+    shown = _shown(steps)
+    yield _told(subject, deploy, shown, far)
+    if np.sum(shown > REACTS) > 1:
+        yield _together(deploy, steps)
+
+
+def _looked(subject: Subject, deploy: Deploy, models: list[Theta], first: int) -> Step:
+    seen = [estimate_and_noise(subject.world, deploy(model, first + i)) for i, model in enumerate(models)]
+    f, noise = np.stack([one for one, _ in seen]), np.concatenate([resampled for _, resampled in seen])
+    white, _ = probes.whitened(f, noise)
+    changes = (f[::2] - f[1::2]) / np.sqrt(np.maximum(2 * noise.var(axis=0), NO_NOISE))
+    if white.shape[1] == 0:  # nothing varies: any change is one
+        return Step(math.inf if np.any(changes) else 0.0, changes)
+    x, entries = float(np.sum((white[::2] - white[1::2]) ** 2) / 2), PAIRS * white.shape[1]
+    return Step(((x / entries) ** (1 / 3) - 1 + 2 / (9 * entries)) / math.sqrt(2 / (9 * entries)), changes)
+
+
+def _shown(steps: list[list[Step]]) -> np.ndarray:
+    """The most that each client showed in any step, where that is a reaction; else what it showed in the largest."""
+    all_ = np.array([[one.deviations for one in clients] for clients in steps])
+    return np.where(all_.max(axis=0) > REACTS, all_.max(axis=0), all_[-1])
+
+
+def _told(subject: Subject, deploy: list[Deploy], shown: np.ndarray, far: float) -> Finding:
+    where = f"under models {far:g} natural units from theta"
+    if np.all(shown > REACTS):
+        return Finding("reaction", "ok", f"the data move with the model{_at(deploy, shown > REACTS, shown)} {where}")
+    parts = []
+    if np.any(moves := shown > REACTS):
+        parts.append(f"the data move with the model{_at(deploy, moves, shown)}")
+    if np.any(unclear := (shown > UNCLEAR) & ~moves):
+        parts.append(f"unclear{_at(deploy, unclear, shown)}; try more samples")
+    if np.any(still := shown <= UNCLEAR):
+        parts.append(f"no reaction{_at(deploy, still, shown)} {where}{_why(subject, deploy, still, far)}")
+    return Finding("reaction", "warn", "; ".join(parts))
+
+
+def _at(deploy: list[Deploy], which: np.ndarray, shown: np.ndarray) -> str:
+    chosen = np.flatnonzero(which)
+    figures = ", ".join(f"{value:.0f}" if value > REACTS else f"{value:.1f}" for value in shown[chosen])
+    where = "" if len(deploy) == 1 else f" at {_named([deploy[i] for i in chosen])}"
+    return f"{where}: {figures} standard deviations"
+
+
+def _named(deploy: list[Deploy]) -> str:
+    return f"client{'s' if len(deploy) > 1 else ''} {', '.join(str(one.number) for one in deploy)}"
+
+
+def _why(subject: Subject, deploy: list[Deploy], still: np.ndarray, far: float) -> str:
+    """With the same key, a model far up and one far down: simulated people cannot hide what they do."""
+    up, down = subject.around(1, far)
+    asked = [again for i in np.flatnonzero(still) if (again := deploy[i].again) is not None]
+    if not asked:
+        return ": take more samples; where there is none, profl.pfl is enough"
+    if all(_same(again(up, 0), again(down, 0)) for again in asked):
+        return ": the samples do not depend on theta at all, and profl.pfl is enough"
+    return f": samples do change with theta, but f of {type(subject.world.family).__name__} by no more than its noise"
+
+
+def _together(deploy: list[Deploy], steps: list[list[Step]]) -> Finding:
+    """Entries of f_hat that the same pair of models moves up at one client and down at another."""
+    for clients in steps:
+        for (one, a), (other, b) in combinations(zip(deploy, clients, strict=True), 2):
+            apart = (np.minimum(np.abs(a.changes), np.abs(b.changes)) > OPPOSITE) & (a.changes * b.changes < 0)
+            if apart.any():
+                entry = int(np.argmax(apart.sum(axis=0)))
+                signs = ("up", "down") if a.changes[np.argmax(apart[:, entry]), entry] > 0 else ("down", "up")
+                return Finding(
+                    "clients",
+                    "warn",
+                    f"the same step moves f[{entry}] {signs[0]} at client {one.number} and {signs[1]} at client "
+                    f"{other.number} ({int(apart.any(axis=0).sum())} of {apart.shape[1]} entries): one model for all "
+                    "may suit nobody; compare with personal=True",
+                )
+    return Finding("clients", "ok", f"the same step moves f the same way at {_named(deploy)}")
+
+
+def _same(one: Batch, other: Batch) -> bool:
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return all(np.array_equal(np.asarray(a), np.asarray(b)) for a, b in pairs)

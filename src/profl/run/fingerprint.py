@@ -1,0 +1,64 @@
+"""What a run is, in words that stay the same from process to process; the checkpoint of another run has other words."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import jax.numpy as jnp
+
+from profl.problem.problem import Problem
+from profl.run.plan import Plan
+from profl.storage.fingerprint import entries
+from profl.storage.hashes import digest
+from profl.storage.values import Walk
+
+
+def fingerprint(engine: str, problem: Problem, plan: Plan) -> dict[str, str]:
+    """Everything that decides what a run computes, except how many rounds it has.
+
+    Raises ``InputError`` where a part cannot be told from another one, unless ``problem.version`` stands for it.
+    """
+    settings, population = plan.settings, plan.population
+    method = settings.method
+    assert is_dataclass(method)
+    walk = Walk()
+
+    def words(name: str, value: Any) -> dict[str, str]:
+        return entries(name, value, walk, problem.version)
+
+    found = {
+        "engine": engine,
+        "precision": str(jnp.zeros(()).dtype),
+        "problem": problem.name,
+        "version": str(problem.version),
+        "clients": f"{population.weights.shape[0]} {digest(population.clients)}",
+        "weights": digest(population.weights),
+        "samples": digest(population.counts),
+        "start": digest(plan.models),
+        "seeds": str(plan.seeds),
+        "local_steps": str(settings.local_steps),
+        "participation": f"{settings.slots} {settings.scheme}",
+        "record_every": str(settings.record_every),
+        "hostile": digest(population.hostile),
+        "min_reports": str(settings.min_reports),
+        "method": method.name,
+    }
+    for name in ("loss", "family", "reaction", "project", "signal", "push"):
+        found |= words(name, getattr(problem, name))
+    for name in ("attack", "stop"):
+        found |= words(name, getattr(settings, name))
+    for field in fields(method):
+        found |= words(f"method.{field.name}", getattr(method, field.name))
+    return found | {f"package {name}": _version(name) for name in sorted(walk.packages)}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(_DISTRIBUTIONS.get(package, package))
+    except PackageNotFoundError:
+        return "unknown"
+
+
+_DISTRIBUTIONS = {"sklearn": "scikit-learn"}

@@ -1,0 +1,193 @@
+"""The client's side: a Flower ClientApp around any object with ``deploy(theta, samples) -> batch``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any
+
+import jax
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from profl import trees
+from profl.checks import InputError
+from profl.objects import named
+from profl.run.flower import wire
+from profl.run.flower.federation import Federation, from_config
+from profl.run.flower.identity import proof
+from profl.run.flower.memory import Memory
+from profl.run.flower.nodes import PREFIX
+from profl.run.live.protection import discreet
+from profl.run.live.simulated import SimulatedClient
+from profl.run.live.turn import Arrived, Read, local_round
+from profl.run.live.workers import call, deployed_by
+from profl.run.plan import Population, Settings, compiled, first_state
+from profl.run.round import Work
+from profl.run.run_history import one_row
+from profl.run.step import client_view, start
+from profl.typing import Theta
+
+Clients = Callable[[int], Any] | Sequence[Any] | None
+Folder = str | os.PathLike[str] | None
+
+
+def make_client_app(
+    federation: Federation | None = None,
+    clients: Clients = None,
+    *,
+    folder: Folder = None,
+) -> ClientApp:
+    """A ClientApp for every node of a federation; the node's ``partition-id`` says which client it is.
+
+    Args:
+      federation: the same as the server's; None reads it from the run's settings (``federation.from_config``).
+      clients: ``clients(number)`` or ``clients[number]`` has ``deploy(theta, samples) -> batch``. None takes what the
+        run's setting ``client`` names, or else simulates the problem's own reaction.
+      folder: where the client's state is kept on disk; the node's setting ``state`` where it is None.
+    """
+    app = ClientApp()
+
+    @app.query()
+    def hello(message: Message, context: Context) -> Message:
+        """Who am I, and what do I take the run to be?"""
+
+        def answer() -> RecordDict:
+            own = federation or _settings(context)
+            said: dict[str, Any] = {PREFIX + name: text for name, text in own.fingerprint.items()}
+            said["client"] = number = _number(context, own)
+            if key := context.node_config.get("key"):
+                said["signature"] = proof(str(key), message.content["hello"]["nonce"], context.node_id, number)
+            return RecordDict({"hello": ConfigRecord(said)})
+
+        return _reply(message, answer)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        def answer() -> RecordDict:
+            own = federation or _settings(context)
+            source = clients if clients is not None else _named_clients(context)
+            place = folder if folder is not None else context.node_config.get("state")
+            return work(own, source, message.content, context, place)  # type: ignore[arg-type]
+
+        return _reply(message, answer)
+
+    return app
+
+
+def work(
+    federation: Federation,
+    clients: Clients,
+    content: RecordDict,
+    context: Context,
+    folder: Folder,
+) -> RecordDict:
+    """One message: R local steps and a report, or a report alone, from the state that the server names."""
+    mailed = (federation.start, federation.mail) if federation.delivers else ()
+    order = wire.read_order(content, federation.start, mailed)
+    if order.digest != federation.digest:
+        raise InputError("the server runs another problem or other settings than this node")
+    if order.client != _number(context, federation):
+        raise InputError(f"was asked as client {order.client}, is client {_number(context, federation)}")
+    with discreet(federation.privacy, order.client):
+        return _answer(federation, clients, order, context, folder)
+
+
+def _answer(
+    federation: Federation, clients: Clients, order: wire.Order, context: Context, folder: Folder
+) -> RecordDict:
+    settings, population = federation.plan.settings, federation.plan.population
+    empty = first_state(settings, population, federation.start, order.client)
+    memory = Memory(context.state, folder, order.client, {"token": order.token, "digest": order.digest})
+    state = empty if order.since == 0 else memory.recall(order.since, empty)
+    lost = state is None
+    if lost and order.turn > 0:
+        raise InputError("has lost its state in the middle of a round")
+    state, theta = empty if lost else state, order.theta
+    if federation.delivers and order.since > 0:
+        row = trees.take(population, order.client)
+        received, state = RECEIVE(settings, row, state, *order.mailed)
+        theta = received if order.turn > 0 else theta
+    if order.turn == 0:
+        done = _deployed(federation, clients, order, theta, state)
+    else:
+        done = _reported(federation, order, theta, state)
+    memory.keep(order.number, done.states, order.base)
+    return wire.write_report(done, order, lost, None if federation.privacy is None else memory.count_report())
+
+
+def _receive(settings: Settings, row: Population, state: Any, theta: Theta, mail: Any) -> tuple[Theta, Any]:
+    theta, own = settings.method.receive(client_view(settings, row), state.own, theta, mail)
+    return theta, state._replace(own=own)
+
+
+RECEIVE = compiled(_receive)
+
+
+def _deployed(federation: Federation, clients: Clients, order: wire.Order, theta: Theta, state: Any) -> Work:
+    """R local steps."""
+    client = cache(partial(_client, federation, clients, order.client))  # made inside the limit of the first
+
+    def ask(read: Read, theta: Theta, samples: int, step: int, world: Any) -> Arrived:
+        return call(lambda: deployed_by(client(), theta, samples, step=step, world=world), read, federation.timeout)
+
+    plan = federation.plan
+    place = (plan.roots[0], order.round - 1, order.client)
+    return local_round(plan, federation.like, federation.figures, *place, theta, state, ask, federation.privacy)
+
+
+def _reported(federation: Federation, order: wire.Order, theta: Theta, state: Any) -> Work:
+    """A report that deploys nothing."""
+    settings, population = federation.plan.settings, federation.plan.population
+    row = trees.take(population, order.client)
+    return one_row(settings, row, start(settings, theta, state), 0, federation.figures)
+
+
+def _reply(message: Message, answer: Callable[[], RecordDict]) -> Message:
+    """The answer; or what went wrong, in words: Flower's own error replies do not carry them to the server's log."""
+    try:
+        record = answer()
+    except Exception as error:
+        what = str(error) if isinstance(error, InputError) else f"raised {type(error).__name__}: {error}"
+        record = RecordDict({"error": ConfigRecord({"what": what})})
+    return Message(record, reply_to=message)
+
+
+def _number(context: Context, federation: Federation) -> int:
+    number = context.node_config.get("partition-id")
+    if not isinstance(number, int) or not 0 <= number < federation.clients:
+        raise InputError(
+            f"the node's partition-id must be a number from 0 to {federation.clients - 1}, got {number!r}: "
+            'start the node with --node-config "partition-id=0"'
+        )
+    return number
+
+
+def _named_clients(context: Context) -> Clients:
+    """Looked up when a client is asked for: what fails then is the client's own affair."""
+    name = context.run_config.get("client")
+    return None if name is None else lambda number: _numbered(named(str(name)), number)
+
+
+def _numbered(clients: Callable[[int], Any] | Sequence[Any], number: int) -> Any:
+    return clients(number) if callable(clients) else clients[number]
+
+
+def _client(federation: Federation, clients: Clients, number: int) -> Any:
+    if clients is None:
+        return SimulatedClient(federation.plan, number)
+    return _numbered(clients, number)
+
+
+def _settings(context: Context) -> Federation:
+    """The federation of a run's settings. Every message starts a new process: what one compiled, the next finds."""
+    if folder := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        jax.config.update("jax_compilation_cache_dir", folder)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    return from_config(context.run_config)
+
+
+app = make_client_app()
+"""Reads everything from the run's settings: what ``clientapp`` in a pyproject can name."""

@@ -1,0 +1,186 @@
+"""What server and clients of a federation must agree on; and how both read it from a Flower run's settings."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from profl import checks, trees
+from profl.cases import get as get_case
+from profl.methods import get as get_algorithm
+from profl.methods.method import Method
+from profl.objects import named
+from profl.parts.privacy import Privacy
+from profl.problem.live import LiveProblem
+from profl.problem.problem import Problem
+from profl.problem.reaction import Unmeasured
+from profl.run.config import Schedule, scheduled
+from profl.run.fingerprint import fingerprint
+from profl.run.live.protection import check_privacy
+from profl.run.plan import Plan, batch_shape, first_state, make_plan
+from profl.run.run_history import figure_names
+from profl.typing import Batch, Theta
+
+MORE = 100  # times the samples that a client was asked for
+
+
+class Federation:
+    """A problem, a method, and the settings of ``profl.train`` that both sides need.
+
+    ``timeout`` is what one deployment may take at a client.
+    """
+
+    @scheduled(seed=("seeds", 0), min_reports=1)
+    def __init__(
+        self,
+        problem: Problem | LiveProblem,
+        method: Method,
+        clients: int,
+        *,
+        schedule: Schedule,
+        timeout: float = 60.0,
+        privacy: Privacy | None = None,
+    ) -> None:
+        checks.positive_int("clients", clients)
+        checks.positive("timeout", timeout)
+        checks.positive_int("min_reports", schedule.min_reports)
+        if isinstance(method, Method) and method.pooled:
+            raise checks.InputError(f"{method.name} pools raw data in one place: it is no federation")
+        self.problem, self.method, self.clients, self.schedule = problem, method, clients, schedule
+        self.timeout, self.privacy = timeout, privacy
+
+    def with_rounds(self, rounds: int) -> Federation:
+        """The same federation for another number of rounds."""
+        other = object.__new__(Federation)
+        names = ("problem", "method", "clients", "timeout", "privacy")
+        other.__dict__.update({name: getattr(self, name) for name in names})
+        other.schedule = replace(self.schedule, rounds=rounds)
+        return other
+
+    @cached_property
+    def world(self) -> Problem:
+        """The problem, with its exact answers where it has them."""
+        found = self.problem.problem(self.clients) if isinstance(self.problem, LiveProblem) else self.problem
+        if not isinstance(found, Problem) or found.count != self.clients:
+            raise checks.InputError(
+                f"a federation of {self.clients} clients needs a problem with as many, got {found!r:.80}"
+            )
+        return found
+
+    @cached_property
+    def plan(self) -> Plan:
+        """Laid out without the optimum, which every message would search anew in its own process.
+
+        What a client states as its regret is then the exact risk of what it deployed, where the problem knows it; the
+        server takes the optimum's off (``floors``).
+        """
+        bare = replace(self.world, reaction=Unmeasured(self.world.reaction))
+        plan = make_plan(bare, self.method, self.schedule)
+        check_privacy(plan, self.privacy)
+        if not self.world.exact:
+            return plan
+        settings = plan.settings._replace(functions=self.world.functions, measured=True)
+        return plan._replace(
+            settings=settings, population=plan.population._replace(floor=jnp.zeros_like(plan.population.floor))
+        )
+
+    @cached_property
+    def floors(self) -> np.ndarray:
+        """R times L_i(PO) for every client; NaN where it is not known."""
+        if not self.world.exact:
+            return np.full(self.clients, np.nan)
+        return self.schedule.local_steps * np.asarray(self.world.client_risks(self.world.optimum))
+
+    @property
+    def most_samples(self) -> int:
+        """What a client can be believed to have drawn in a round: more than it was asked for, but not beyond reason."""
+        settings = self.plan.settings
+        return min(MORE * settings.local_steps * max(settings.sizes), 2**31 - 1)
+
+    @cached_property
+    def fingerprint(self) -> dict[str, str]:
+        """What the run is; two sides with other fingerprints must not work together."""
+        return {**fingerprint("flower", self.world, self.plan), "privacy": repr(self.privacy)}
+
+    @cached_property
+    def digest(self) -> str:
+        return hashlib.sha256(json.dumps(self.fingerprint, sort_keys=True).encode()).hexdigest()[:16]
+
+    @cached_property
+    def like(self) -> Batch:
+        """The shapes of a batch."""
+        settings = self.plan.settings
+        return batch_shape(settings, self.plan.population, self.start, settings.samples)
+
+    @property
+    def start(self) -> Theta:
+        return trees.take(self.plan.models, 0)
+
+    @cached_property
+    def empty_state(self) -> Any:
+        """The state of a client before its first step."""
+        return first_state(self.plan.settings, self.plan.population, self.start)
+
+    @cached_property
+    def mail(self) -> Any:
+        """A client's mail as it is before there is any."""
+        return self.method.mail_like(self.plan.settings.server, self.empty_state.own)
+
+    @property
+    def delivers(self) -> bool:
+        """Whether a client has to hear what the server made of its last report."""
+        return bool(self.method.exchanges) or self.mail != ()
+
+    @cached_property
+    def figures(self) -> tuple[str, ...]:
+        return figure_names(self.plan)
+
+    @property
+    def turns(self) -> int:
+        """Messages that a client gets in a round."""
+        return 1 + self.method.exchanges
+
+
+def from_config(config: Mapping[str, Any]) -> Federation:
+    """The federation that a Flower run's settings describe.
+
+    Either ``federation = "module:name"``, an object of the app's own; or ``case`` and ``algorithm`` by name with
+    ``clients``, ``rounds``, ``local-steps``, ``samples``, ``seed``, ``participation``, ``learning-rate``, ``share``.
+    """
+    return _from_items(tuple(sorted(config.items())))
+
+
+@lru_cache(maxsize=8)
+def _from_items(items: tuple[tuple[str, Any], ...]) -> Federation:
+    config = dict(items)
+    if "federation" in config:
+        found = named(str(config["federation"]))
+        if not isinstance(found, Federation):
+            raise checks.InputError(f"{config['federation']} must be a Federation, got {type(found).__name__}")
+        rounds = config.get("rounds")
+        return found if rounds is None else found.with_rounds(int(rounds))
+    if "case" not in config:
+        raise checks.InputError("the run's settings must name a federation ('module:name') or a case")
+    options: dict[str, Any] = {}
+    if "learning-rate" in config:
+        options["learning_rate"] = float(config["learning-rate"])
+    if config.get("share"):
+        options["share"] = int(config["share"])
+    clients = int(config["clients"])
+    return Federation(
+        problem=get_case(str(config["case"]))(clients=clients),
+        method=get_algorithm(str(config.get("algorithm", "profl")))(**options),
+        clients=clients,
+        rounds=int(config["rounds"]),
+        local_steps=int(config.get("local-steps", 5)),
+        samples=int(config.get("samples", 500)),
+        seed=int(config.get("seed", 0)),
+        participation=float(config.get("participation", 1.0)),
+    )

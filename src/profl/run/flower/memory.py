@@ -1,0 +1,84 @@
+"""A client's states after its last few messages: in Flower's context, which a restart loses, and on disk.
+
+The server says after which message to go on, so one that is asked for twice gives the same report twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+from flwr.app import ConfigRecord
+
+from profl.checks import InputError
+from profl.run.flower.wire import arrays, tree
+from profl.storage.atomic import atomic
+from profl.storage.checkpoints import Checkpoints
+
+
+class Memory:
+    """The states of one client in one run."""
+
+    def __init__(
+        self, state: Any, folder: str | os.PathLike[str] | None, client: int, fingerprint: dict[str, str]
+    ) -> None:
+        self.records = state  # the context's: a dict of records
+        place = None if folder is None else Path(folder) / f"client-{client}"
+        self.disk = None if place is None else Checkpoints(place, fingerprint, lock=False)  # a message at a time
+        self.counter = None if place is None else place / "reports.json"
+        self.token = fingerprint["token"]
+
+    def recall(self, number: int, like: Any) -> Any:
+        """The state after a message; None where it is not known any more."""
+        name = self._name(number)
+        if name in self.records:
+            return tree(self.records[name], like, "the state")
+        if self.disk is not None and number in self.disk.numbers():
+            try:
+                return jax.tree.map(jax.numpy.asarray, self.disk.load(number, like).state)
+            except InputError:  # cut short, or of another run that was here before
+                return None
+        return None
+
+    def keep(self, number: int, state: Any, base: int) -> None:
+        """Remember the state after a message, and that after ``base``, from which the server may begin the round again.
+
+        The one before this message stays as well, lest it be asked for twice; all others are forgotten, later ones of a
+        run that went back among them.
+        """
+        wanted = (base, number - 1)
+        for old in [n for n in map(self._number, self.records) if n is not None and n not in wanted]:
+            del self.records[self._name(old)]
+        self.records[self._name(number)] = arrays(state)
+        if self.disk is not None:
+            self.disk.remove([n for n in self.disk.numbers() if n not in wanted])
+            self.disk.save(number, state)
+
+    def count_report(self) -> int:
+        """How many reports have left this client in this run, with one more; repeated ones count again."""
+        name = f"reports of {self.token}"
+        known = self.records[name]["count"] if name in self.records else 0
+        count = 1 + max(known, self._on_disk())
+        self.records[name] = ConfigRecord({"count": count})
+        if self.counter is not None:
+            with atomic(self.counter, private=True) as temporary:
+                temporary.write_text(json.dumps({self.token: count}))
+        return count
+
+    def _on_disk(self) -> int:
+        """What the disk remembers of that; 0 where it cannot tell."""
+        if self.counter is None:
+            return 0
+        try:
+            return int(json.loads(self.counter.read_text(encoding="utf-8")).get(self.token, 0))
+        except (OSError, ValueError, TypeError, AttributeError):
+            return 0
+
+    def _name(self, number: int) -> str:
+        return f"profl {self.token} {number}"
+
+    def _number(self, name: str) -> int | None:
+        return int(name.split()[-1]) if name.startswith(f"profl {self.token} ") else None

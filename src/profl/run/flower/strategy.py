@@ -1,0 +1,303 @@
+"""The server's side as a Flower strategy: one payload per client, every reply checked, a checkpoint after each round.
+
+Nodes have random ids; a client is known by the partition-id that its node states when asked, and proves where clients
+are bound to keys. Who is asked, how reports are combined and what goes back is ``profl.run.round``, as in the other
+engines.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, cast
+
+import jax
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from profl import checks
+from profl.checks import InputError
+from profl.results.callbacks import Callback, Watch
+from profl.results.measure import make_run
+from profl.results.record import Run
+from profl.run.flower import wire
+from profl.run.flower.federation import Federation
+from profl.run.flower.identity import VARIABLE, Identities
+from profl.run.flower.nodes import Nodes
+from profl.run.flower.returning import Returning
+from profl.run.flower.rounds import Turn, begin_round, blank_report, final, next_turn, open_federation, settle_round
+from profl.run.live.filter_alerts import Spell, follow
+from profl.run.live.guard import Guard, guarded
+from profl.run.live.history import REFUSED, Incident, UnderWay, in_order, keep, restore, tell
+from profl.run.live.protection import Account
+from profl.run.live.train import HIGH_ROUNDS, live_figures, why_diverged
+from profl.run.plan import describe
+from profl.run.round import Work
+from profl.run.run_history import closed, watched
+from profl.storage.atomic import atomic
+from profl.storage.checkpoints import Checkpoints
+
+log = logging.getLogger("flwr")  # what ``flwr log`` shows
+
+
+class Done(Exception):
+    """The run is done before its last turn: how the strategy leaves Flower's loop."""
+
+
+class ProFLStrategy(Strategy):
+    """Any profl algorithm over Flower.
+
+    Args:
+      federation: the same as the clients'.
+      checkpoint, resume: as in ``profl.train``; a new Flower run goes on where the last one was cut off.
+      patience: rounds in a row with too few usable reports, after which the run stops with ``profl.TooFewReports``.
+      timeout: seconds that a turn of messages may take; ``start`` gets it as well.
+      wait: seconds to wait for clients that are not connected, before the first round, when too few are there, and for
+        a node that went away in the middle of a turn.
+      guard: as in ``profl.train``: the run stops with ``profl.DivergedError`` when the estimated risk explodes.
+      identities: ``clients.json`` of ``profl flower certificates``; nodes then prove which client they are. The file
+        that the environment's ``PROFL_IDENTITIES`` names goes before it.
+      report: called with one sentence per incident.
+      callbacks: as in ``profl.train``.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        *,
+        checkpoint: str | os.PathLike[str] | None = None,
+        resume: bool = True,
+        patience: int = 3,
+        timeout: float = 120.0,
+        wait: float = 30.0,
+        guard: float = 10.0,
+        identities: str | os.PathLike[str] | None = None,
+        report: Callable[[str], None] | None = None,
+        callbacks: Iterable[Callback] | Callback = (),
+    ) -> None:
+        settings = federation.plan.settings._replace(patience=checks.positive_int("patience", patience))
+        self.federation, self.plan = federation, federation.plan._replace(settings=settings)
+        self.timeout = checks.positive("timeout", timeout)
+        self.limit = checks.positive("guard", guard)
+        bound = os.environ.get(VARIABLE) or identities  # who runs the server has the last word
+        self.nodes = Nodes(federation, checks.positive("wait", wait), Identities(bound) if bound else None)
+        self.report = report
+        self.watch = Watch(federation.world, federation.method, describe(self.plan), callbacks)
+        self.started = time.perf_counter()
+        self.bytes_up = self.bytes_down = 0
+        self.incidents: tuple[Incident, ...] = ()
+        self.spells: tuple[Spell, ...] = ()
+        self.guard = Guard()
+        self.ledger = open_federation(federation)
+        self.token = uuid.uuid4().hex
+        self.saved = None
+        if checkpoint is not None:
+            self.saved = Checkpoints(checkpoint, federation.fingerprint, resume)
+            fresh = UnderWay(self.ledger)
+            self.ledger, self.guard, self.incidents, self.spells = restore(
+                self.saved, federation.schedule.rounds, fresh
+            )
+            self.token = self._known_token(self.token)
+        self.account = None if federation.privacy is None else Account(federation.privacy, self.plan, self.saved)
+        self._turn: Turn | None = None
+        self._sent: list[tuple[Message, wire.Order]] = []
+        self._blank = blank_report(federation)
+
+    # -- Flower's side -------------------------------------------------------------------------------------------------
+
+    def run(self, grid: Grid) -> Run:
+        """All rounds that are left, and what they came to."""
+        left = self.federation.schedule.rounds - self.ledger.round
+        try:
+            if left > 0 and not self.ledger.settled:
+                turns = left * self.federation.turns
+                self.start(grid, wire.arrays(self.ledger.carry.theta), num_rounds=turns, timeout=self.timeout)
+        finally:
+            self.watch.close()
+            if self.saved is not None:
+                self.saved.close()
+        return self.watch.ended(self.finish())
+
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, *arguments: Any, **named: Any) -> Result:
+        """Flower's loop over turns, which a run that is done (``profl.Settled``) leaves early."""
+        patient = cast(Grid, Returning(grid, self.nodes.wait, self._again))
+        try:
+            return super().start(patient, initial_arrays, *arguments, **named)
+        except Done:
+            return Result(arrays=wire.arrays(self.ledger.carry.theta))
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """One turn of messages: Flower counts turns, a round has ``federation.turns`` of them."""
+        first = self._turn is None
+        self._turn = turn = begin_round(self.plan, self.ledger) if self._turn is None else self._turn
+        everyone = first and (self.ledger.round == 0 or not self.nodes.known)
+        places = self.nodes.find(grid, turn.to_ask, everyone) if turn.to_ask else {}
+        for client, what in self.nodes.take_news():
+            self._note(client, what)
+        self._sent = []
+        for client in turn.to_ask:
+            if client not in places:
+                self._note(client, "is not connected")
+                continue
+            order = turn.order(self.federation, self.ledger, client, self.token)
+            self._send(order, places[client], self.timeout)
+        return [message for message, _ in self._sent]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        assert self._turn is not None
+        done = self._read(list(replies))
+        turn = next_turn(self.plan, self.ledger, self._turn, done, self._blank)
+        for client in turn.refused(done):
+            self._note(client, REFUSED)
+        if turn.number <= self.federation.method.exchanges:
+            self._turn = turn
+            return None, None
+        self._turn = None
+        where = f"seed {self.plan.seeds[0]}"
+        before, self.ledger = self.ledger, settle_round(self.federation, self.plan, self.ledger, turn, where)
+        self.guard = guarded(self.guard, self.ledger, self.limit)
+        self.spells, begun = follow(self.spells, self.plan, before, self.ledger)
+        tell(self.report, tuple(spell.incident for spell in begun))
+        if self.ledger.given_up:
+            last = "; ".join(f"client {c} {what}" for r, c, what in self.incidents if r == self.ledger.round)
+            raise checks.TooFewReports(
+                f"round {self.ledger.round}: fewer than min_reports={self.plan.settings.min_reports} reports could be "
+                f"used, {self.plan.settings.patience} rounds in a row. {last}",
+                self.finish(),
+            )
+        live = UnderWay(self.ledger, self.guard, self.incidents, self.spells)
+        if self.guard.high >= HIGH_ROUNDS:
+            raise checks.DivergedError(why_diverged(live, self.limit))
+        if self.saved is not None:
+            keep(self.saved, live)
+        self._log(turn, done)
+        watched(self.plan, self.watch, before, self.ledger)
+        if self.ledger.settled or self.watch.stopped:
+            raise Done
+        risk = self.ledger.latest["loss"]
+        return wire.arrays(self.ledger.carry.theta), MetricRecord({"estimated-risk": risk, "reports": len(done)})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        return None
+
+    def summary(self) -> None:
+        """Flower logs this at the start; the settings are in the run's own summary."""
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def finish(self) -> Run:
+        """The record of what was done so far."""
+        ledger = closed(self.plan.settings, self.ledger)
+        trace: Any = ledger.trace(self.plan, final(self.federation, ledger))
+        trace = jax.tree.map(lambda leaf: np.asarray(leaf)[None], trace)
+        seconds = time.perf_counter() - self.started
+        run = make_run(self.federation.world, self.federation.method, trace, describe(self.plan), seconds)
+        wired = {"wire_bytes_up": self.bytes_up, "wire_bytes_down": self.bytes_down}
+        told = in_order(self.incidents, self.spells)
+        spent = None if self.account is None else self.account.spent()
+        settings = {**run.settings, **wired}
+        return replace(run, live=live_figures(ledger), incidents=told, settings=settings, privacy=spent)
+
+    def _send(self, order: wire.Order, node: int, seconds: float) -> Message:
+        content = wire.write_order(order)
+        self.bytes_down += wire.size(content)
+        message = Message(
+            content,
+            dst_node_id=node,
+            message_type=MessageType.TRAIN,
+            ttl=seconds,  # a node that comes back later must not work on an old round
+            group_id=str(order.number),
+        )
+        self._sent.append((message, order))
+        return message
+
+    def _again(self, message: Message, seconds: float) -> Message:
+        """The same order to a node that went away with it and is back."""
+        order = next(order for sent, order in self._sent if sent is message)
+        log.info("client %d is back and is asked again", order.client)
+        return self._send(order._replace(nonce=uuid.uuid4().hex), message.metadata.dst_node_id, seconds)
+
+    def _read(self, replies: list[Message]) -> dict[int, Work]:
+        """The reports that can be used, by client, in the order of the clients; the first reply of a client counts.
+
+        Only what a reply answers tells whose it is: the error reply of a dead node comes from the SuperLink.
+        """
+        sent = {message.metadata.message_id: (message, order) for message, order in self._sent}
+        found: dict[int, tuple[wire.Order, Message]] = {}
+        for reply in replies:
+            asked, order = sent.get(reply.metadata.reply_to_message_id, (None, None))
+            if asked is None or order is None:
+                continue
+            node = asked.metadata.dst_node_id
+            if reply.has_error() or reply.metadata.src_node_id == node:
+                found.setdefault(order.client, (order, reply))
+            else:
+                self._note(order.client, f"node {reply.metadata.src_node_id} answered in its place: refused")
+        done: dict[int, Work] = {}
+        for order in {order.client: order for _, order in self._sent}.values():
+            if order.client not in found:
+                self._note(order.client, f"did not answer within {self.timeout:g} s")
+                continue
+            work = self._check(*found[order.client])
+            if work is not None:
+                done[order.client] = work
+        if self.account is not None:
+            self.account.hear({client: wire.reports_made(found[client][1].content) for client in done})
+        return done
+
+    def _check(self, order: wire.Order, reply: Message) -> Work | None:
+        if reply.has_error():
+            self._note(order.client, f"failed: {reply.error.reason or f'error {reply.error.code}'}")
+            self.nodes.forget(order.client)  # it may come back under another id
+            return None
+        try:
+            work, lost = wire.read_report(reply.content, order, self._blank, self.federation.most_samples)
+            self.bytes_up += wire.size(reply.content)
+        except InputError as error:
+            self._note(order.client, str(error))
+            return None
+        if lost:
+            self._note(order.client, "had lost its state and began with an empty window")
+        return work._replace(regret=work.regret - np.float32(self.federation.floors[order.client]))
+
+    def _log(self, turn: Turn, done: dict[int, Work]) -> None:
+        """One line per round."""
+        absent = sorted(set(np.asarray(turn.asked.clients).tolist()) - set(done))
+        log.info(
+            "round %d of %d: %d reports, estimated risk %.4g, absent: %s",
+            self.ledger.round,
+            self.federation.schedule.rounds,
+            len(done),
+            self.ledger.latest["loss"],
+            ", ".join(map(str, absent)) or "nobody",
+        )
+
+    def _note(self, client: int, what: str) -> None:
+        incident = (self.ledger.round + 1, client, checks.words(what))
+        self.incidents = (*self.incidents, incident)
+        tell(self.report, (incident,))
+
+    def _known_token(self, fresh: str) -> str:
+        """The run's token, the same after a restart: clients find their states by it."""
+        assert self.saved is not None
+        path = self.saved.folder / "token"
+        if self.ledger.round > 0 and path.is_file():
+            return path.read_text().strip()
+        with atomic(path, private=True) as temporary:
+            temporary.write_text(fresh)
+        return fresh

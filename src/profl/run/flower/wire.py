@@ -1,0 +1,169 @@
+"""What crosses the network, as Flower records; and nothing is believed before it is checked.
+
+server to client   theta, the client's mail, and: which round and turn, which client, which message to go on from
+client to server   what the method reports, and a few numbers by name. Never samples.
+
+Any pytree travels as its leaves in order; the other side knows the structure and refuses other shapes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from profl.checks import InputError, words
+from profl.run.round import Work
+from profl.typing import Theta
+
+MOST_REPORTS = 2**31
+PLAIN = ("client", "round", "turn", "number", "since", "base", "token", "digest", "nonce")
+HEADER = 1024  # bytes that an array may take beside its numbers
+
+
+class Remote(NamedTuple):
+    """What the server keeps of a client that keeps its state itself."""
+
+    since: Any  # () int32: the last of its messages that counts, 0 for none; its state after that one counts
+    mailed: Any = ()  # (theta, mail) that it does not know of yet, where the method has mail or exchanges
+    report: Any = ()  # what it reported last, without the model
+
+
+class Order(NamedTuple):
+    """What a client is asked to do."""
+
+    theta: Theta
+    mailed: Any  # (theta, mail) as ``Remote`` has it
+    client: int
+    round: int  # counted from 1
+    turn: int  # 0: deploy and report; later ones: report again
+    number: int  # of the message, counted from 1 over the whole run
+    since: int  # the message after which to go on, 0 for none
+    base: int  # ... and that from which the round began
+    token: str  # of the run, across restarts of the server
+    digest: str  # of the fingerprint
+    nonce: str = ""  # nobody else can guess what the message is called, so nobody else can answer it
+
+
+def write_order(order: Order) -> RecordDict:
+    plain: dict[str, Any] = {name: getattr(order, name) for name in PLAIN}
+    record = RecordDict({"theta": arrays(order.theta), "order": ConfigRecord(plain)})
+    if jax.tree.leaves(order.mailed):
+        record["mailed"] = arrays(order.mailed)
+    return record
+
+
+def read_order(record: RecordDict, theta: Theta, mailed: Any) -> Order:
+    """The order in a message; ``theta`` and ``mailed`` give the shapes."""
+    plain: dict[str, Any] = {name: record["order"][name] for name in PLAIN}
+    found = tree(record["theta"], theta, "theta")
+    return Order(found, tree(record["mailed"], mailed, "the mail") if jax.tree.leaves(mailed) else (), **plain)
+
+
+def write_report(work: Work, order: Order, lost: bool, reports: int | None = None) -> RecordDict:
+    """The report; ``reports``, that left this client with this one, is told where they are accounted for."""
+    numbers: dict[str, Any] = {
+        "client": order.client,
+        "number": order.number,
+        "samples": int(work.samples),
+        "regret": float(work.regret),
+        "sound": int(work.sound),
+        "lost": int(lost),
+    }
+    if reports is not None:
+        numbers["reports"] = reports
+    numbers |= {f"info {name}": float(value) for name, value in work.info.items()}
+    numbers |= {f"figure {name}": float(value) for name, value in work.figures.items()}
+    return RecordDict({"report": MetricRecord(numbers), **_entries(work.reports)})
+
+
+def _entries(reports: dict[str, Any]) -> dict[str, ArrayRecord]:
+    return {f"entry {name}": arrays(entry) for name, entry in reports.items()}
+
+
+def read_report(record: RecordDict, sent: Order, like: Work, most: int = 2**31 - 1) -> tuple[Work, bool]:
+    """(the report, whether the client had lost its state); ``InputError`` says what is wrong with it.
+
+    ``sent`` is the order that it answers; ``like`` has the shapes and names of a report; ``most`` is the largest count
+    of samples that can be believed. Whatever stands in the record, nothing but an ``InputError`` comes of it.
+    """
+    try:
+        return _read_report(record, sent, like, most)
+    except InputError as error:
+        raise InputError(words(error)) from error
+    except Exception as error:
+        raise InputError(words(f"sent what cannot be read ({type(error).__name__}: {error})")) from error
+
+
+def _read_report(record: RecordDict, sent: Order, like: Work, most: int) -> tuple[Work, bool]:
+    if "error" in record:
+        raise InputError(words(record["error"].get("what", "failed")))
+    if not isinstance(record.get("report"), MetricRecord):
+        raise InputError(f"sent no report, but {sorted(record)}")
+    stated: dict[str, Any] = dict(record["report"])
+    for name in ("client", "number"):
+        if stated.get(name) != getattr(sent, name):
+            raise InputError(f"answered for {name} {stated.get(name)}, was asked for {name} {getattr(sent, name)}")
+    if odd := [name for name, value in stated.items() if not isinstance(value, (int, float))]:
+        raise InputError(f"sent {odd} that are no numbers")
+    samples = stated.get("samples", -1)
+    if not isinstance(samples, int) or not 0 <= samples <= most:
+        raise InputError(f"states a sample count of {samples!r}, not one from 0 to {most}")
+
+    def number(name: str) -> Any:
+        return jnp.asarray(float(stated.get(name, np.nan)))
+
+    def numbers(kind: str, names: Any) -> dict[str, Any]:
+        return {name: number(f"{kind} {name}") for name in names}
+
+    reports = {name: tree(record.get(f"entry {name}"), entry, name) for name, entry in like.reports.items()}
+    work = like._replace(
+        reports=reports,
+        info=numbers("info", like.info),
+        figures=numbers("figure", like.figures),
+        regret=number("regret"),
+        samples=jnp.int32(samples),
+        answered=jnp.asarray(True),
+        sound=jnp.asarray(bool(stated.get("sound", 0))),
+    )
+    return work, bool(stated.get("lost", 0))
+
+
+def reports_made(record: RecordDict) -> int:
+    """How many reports the client says have left it; 0 where it says nothing that can be believed."""
+    told = record["report"].get("reports", 0)
+    return told if isinstance(told, int) and 0 <= told < MOST_REPORTS else 0
+
+
+def arrays(values: Any) -> ArrayRecord:
+    """The leaves of a pytree, in order."""
+    return ArrayRecord({str(i): Array(np.asarray(leaf)) for i, leaf in enumerate(jax.tree.leaves(values))})
+
+
+def tree(record: Any, like: Any, name: str) -> Any:
+    """A pytree like ``like`` from its leaves; refuses other numbers of leaves, shapes and types of numbers."""
+    leaves, structure = jax.tree.flatten(like)
+    if not isinstance(record, ArrayRecord) or sorted(record) != sorted(str(i) for i in range(len(leaves))):
+        got = sorted(record) if isinstance(record, ArrayRecord) else type(record).__name__
+        raise InputError(f"{name} must have {len(leaves)} arrays, got {got}")
+    found = []
+    for i, leaf in enumerate(leaves):
+        if (size := len(record[str(i)].data)) > np.asarray(leaf).nbytes + HEADER:
+            raise InputError(f"array {i} of {name} must have {np.asarray(leaf).nbytes} bytes, got {size}")
+        try:
+            array = record[str(i)].numpy()
+        except Exception as error:
+            raise InputError(f"array {i} of {name} cannot be read: {error}") from error
+        if array.shape != np.shape(leaf) or array.dtype != np.asarray(leaf).dtype:
+            expected = f"{np.asarray(leaf).dtype} of shape {np.shape(leaf)}"
+            raise InputError(f"array {i} of {name} must be {expected}, got {array.dtype} of shape {array.shape}")
+        found.append(jnp.asarray(array))
+    return jax.tree.unflatten(structure, found)
+
+
+def size(record: RecordDict) -> int:
+    """Bytes of the arrays and numbers in a message."""
+    return sum(part.count_bytes() for part in record.values())

@@ -1,0 +1,169 @@
+"""With ``privacy=`` nothing leaves a client that was not clipped and noised, or that depends on its data.
+
+    theta, jacobian     clipped and noised; the model then projected onto its space, which tells nothing more
+    samples             what was asked for, not what came
+    the rest            fixed: no loss, no share kept, no figures, no error of the Jacobian
+
+Whether a round worked depends on the data as well. Where it did not (the client raised, its batch cannot be used, its
+state went bad, it took too long), the client reports that it has not moved, noised like any report; its state stays
+what it was, and its own log, ``logging.getLogger("profl.parts")``, says why. What is not protected: when a report
+comes, and that none comes from a node that is cut off or dies.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from profl import checks
+from profl.parts.privacy import Privacy, Spent
+from profl.run.live.workers import Overdue
+from profl.run.plan import Plan, Settings, compiled
+from profl.run.round import Work
+from profl.run.run_history import blank
+from profl.storage.atomic import atomic
+from profl.storage.checkpoints import Checkpoints
+from profl.typing import Theta
+
+log = logging.getLogger("profl.parts")
+
+PROTECTED = {"theta", "jacobian", "jacobian_error"}
+UNKNOWN = -1.0  # an error that a client does not state: no error is negative
+FAILED = "failed; why is in its own log"
+"""All that a server hears of a failure at a client with privacy."""
+
+
+def check_privacy(plan: Plan, privacy: Privacy | None) -> None:
+    """Refuse a method that tells what ``privacy`` has no way to protect, or more often than it accounts for."""
+    method = plan.settings.method
+    if privacy is None:
+        return
+    if not isinstance(privacy, Privacy):
+        raise checks.InputError(f"privacy must be a profl.Privacy such as profl.Privacy(noise=2.0), got {privacy!r}")
+    if method.sizes is not None:
+        raise checks.InputError(
+            f"with privacy the number of samples must not depend on the data, and {method.name} adapts it: leave "
+            "samples=AdaptiveSamples(...) out of the method and give the run a number of samples"
+        )
+    other = sorted(set(blank(plan).reports) - PROTECTED)
+    if method.exchanges or other:
+        more = f"reports {', '.join(other)}" if other else "exchanges more than that"
+        raise checks.InputError(
+            f"privacy protects a model and a Jacobian once a round; {method.name} {more}: use pfl, pofl or profl with "
+            "a learning_rate that is a number and no correction"
+        )
+
+
+def private_round(
+    privacy: Privacy, plan: Plan, sent: Theta, state: Any, client: int, round_: int, work: Callable[[], Work]
+) -> Work:
+    """What may leave the client of a round that ``work`` does from ``state``, whatever becomes of it."""
+    try:
+        done = work()
+    except (KeyboardInterrupt, Overdue):
+        raise
+    except BaseException as error:  # a client may raise anything, SystemExit included
+        return unmoved(privacy, plan, sent, state, client, round_, f"{type(error).__name__}: {checks.words(error)}")
+    if not bool(done.sound):
+        return unmoved(privacy, plan, sent, state, client, round_, "NaN or Inf in its loss or its state")
+    return protected(privacy, plan, sent, done, client, round_)
+
+
+def unmoved(privacy: Privacy, plan: Plan, sent: Theta, state: Any, client: int, round_: int, why: str) -> Work:
+    """The report of a client whose round came to nothing; ``why`` is for its own log."""
+    log.warning("round %d, client %d: %s; it reports that it has not moved", round_ + 1, client, why)
+    return protected(privacy, plan, sent, blank(plan)._replace(states=state), client, round_)
+
+
+def protected(privacy: Privacy, plan: Plan, sent: Theta, work: Work, client: int, round_: int) -> Work:
+    """What may leave the client: the noised model and Jacobian, and no other number that depends on its data."""
+    settings, number = plan.settings, round_ * 2**20 + client
+    noised = privacy.model(sent, work.reports["theta"], number)
+    reports = {"theta": PROJECT(settings, noised)}
+    if "jacobian" in work.reports:
+        unknown = jnp.full_like(work.reports["jacobian_error"], UNKNOWN)
+        reports |= {"jacobian": privacy.jacobian(work.reports["jacobian"], number), "jacobian_error": unknown}
+    nothing = jnp.full((), jnp.nan, float)
+    return Work(
+        states=work.states,  # stays at the client
+        reports=reports,
+        regret=nothing,
+        info=dict.fromkeys(work.info, nothing),
+        figures=dict.fromkeys(work.figures, nothing),
+        samples=jnp.int32(settings.local_steps * int(plan.population.counts[client])),
+        answered=jnp.asarray(True),
+        sound=jnp.asarray(True),
+    )
+
+
+@contextmanager
+def discreet(privacy: Privacy | None, client: int) -> Iterator[None]:
+    """With privacy an error in here reaches others as ``FAILED`` and nothing else."""
+    try:
+        yield
+    except Exception as error:
+        if privacy is None:
+            raise
+        log.warning("client %d: %s: %s", client, type(error).__name__, checks.words(error))
+        raise checks.InputError(FAILED) from None
+
+
+class Account:
+    """How many reports have left each client.
+
+    Beside checkpoints it is a file of its own, written before a round begins: a round that is repeated after a crash
+    counts twice, as it must.
+    """
+
+    def __init__(self, privacy: Privacy, plan: Plan, saved: Checkpoints | None = None) -> None:
+        self.privacy, self.share = privacy, "jacobian" in blank(plan).reports
+        self.path = None if saved is None else saved.folder / "privacy.json"
+        self.counts = np.zeros(plan.settings.clients, np.int64)
+        if self.path is not None and saved is not None and (self.path.exists() or saved.numbers()):
+            with saved.closed_on_failure():
+                self.counts = self._read()
+
+    def charge(self, clients: Iterable[int]) -> None:
+        """One more report of each of these clients."""
+        self.hear(dict.fromkeys(clients, 0))
+
+    def hear(self, told: dict[int, int]) -> None:
+        """One more report of each of these clients, or as many as it says there were: it knows what was repeated."""
+        for client, count in told.items():
+            self.counts[client] = max(self.counts[client] + 1, count)
+        if self.path is not None:
+            with atomic(self.path, private=True) as temporary:
+                temporary.write_text(json.dumps({"privacy": repr(self.privacy), "reports": self.counts.tolist()}))
+
+    def spent(self) -> Spent:
+        return self.privacy.spent(self.counts.copy(), self.share)
+
+    def _read(self) -> np.ndarray:
+        assert self.path is not None
+        try:
+            found = json.loads(self.path.read_text(encoding="utf-8"))
+            counts, whose = np.array(found["reports"], np.int64), str(found["privacy"])
+        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+            raise checks.InputError(
+                f"cannot tell from {self.path} how many reports have left the clients ({checks.words(error)}): "
+                "begin a new run in another folder, and count what this one spent as well"
+            ) from error
+        if counts.shape != self.counts.shape or np.any(counts < 0) or whose != repr(self.privacy):
+            raise checks.InputError(
+                f"{self.path} is the account of {checks.words(whose)} with {counts.size} clients, "
+                f"this run has {self.privacy!r} with {self.counts.size}: choose another folder"
+            )
+        return counts
+
+
+def _project(settings: Settings, theta: Theta) -> Theta:
+    return settings.functions.project(theta)
+
+
+PROJECT = compiled(_project)

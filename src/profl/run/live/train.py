@@ -1,0 +1,218 @@
+"""``train``: clients are objects that deploy a model and hand back what came in (paper, Algorithm 1).
+
+Each client of a round works in a thread of its own: deploy, wait for the data, one local step, R times. One that
+raises, is silent, sends what cannot be used, or takes longer than ``timeout`` for a deployment is left out of that
+round and reported; its state stays what it was. The rest is what every engine does, with the same keys: clients that
+wrap a simulated reaction give ``simulate``'s trajectory.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from profl import checks, trees
+from profl.methods.method import Method
+from profl.parts.privacy import Privacy
+from profl.problem.live import LiveProblem
+from profl.problem.problem import Problem
+from profl.progress import progress_bar
+from profl.results.callbacks import Callback, Watch
+from profl.results.measure import make_run
+from profl.results.record import Live, Run
+from profl.run.config import Schedule, scheduled
+from profl.run.fingerprint import fingerprint
+from profl.run.live.filter_alerts import follow
+from profl.run.live.guard import guarded
+from profl.run.live.history import UnderWay, in_order, keep, refusals, restore, tell
+from profl.run.live.protection import Account, check_privacy
+from profl.run.live.team import Team
+from profl.run.plan import Plan, describe, make_plan
+from profl.run.run_history import Ledger, blank, closed, open_ledger, run_round, watched
+from profl.run.tally import BAND
+from profl.storage.checkpoints import Checkpoints
+from profl.typing import Batch, Theta
+
+HIGH_ROUNDS = 3  # in a row with a risk far above the first: one may be an accident of its data
+
+
+class Client(Protocol):
+    """What ``train`` needs of a client. ``deploy`` may be a coroutine, and may take ``step`` as a third argument."""
+
+    def deploy(self, theta: Theta, samples: int) -> Batch:
+        """Deploy ``theta``, wait, and return about ``samples`` samples of what came in."""
+
+
+@scheduled(seed=("seeds", 0), min_reports=1)
+def train(
+    clients: Sequence[Client],
+    method: Method,
+    problem: Problem | LiveProblem,
+    *,
+    schedule: Schedule,
+    timeout: float = 60.0,
+    patience: int = 3,
+    guard: float = 10.0,
+    privacy: Privacy | None = None,
+    report: Callable[[str], None] | None = None,
+    progress: bool = True,
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: bool = True,
+    callbacks: Iterable[Callback] | Callback = (),
+) -> Run:
+    """Train on clients that deploy for real.
+
+    A client has ``deploy(theta, samples) -> batch``: it puts theta (a pytree of numpy arrays) to use, waits, and
+    returns what came in as a numpy array, a pandas frame or a pytree of arrays. The batch may have fewer rows than
+    asked for, or up to 64 times as many. ``deploy`` may be a coroutine; where it takes an argument ``step``, that is
+    the number of the deployment, which is the same again when a round is repeated after a crash. A batch that an
+    earlier deployment brought in is returned as ``profl.Delayed(batch, deployed)``.
+
+    Args:
+      clients: client i has weight ``problem.weights[i]``.
+      problem: a ``LiveProblem``; or a ``Problem``, whose exact answers are then measured as well.
+      rounds, local_steps, samples, seed, participation, scheme, record_every, initial, attack, hostile, min_reports,
+        stop: see ``profl.Schedule``; an attack is simulated on what the clients named ``hostile`` report.
+      timeout: seconds that one deployment may take, reading what it brought in included.
+      patience: after so many rounds in a row with fewer than ``min_reports`` usable reports, which change nothing, the
+        run stops with ``profl.TooFewReports``, which holds what was done.
+      guard: the run stops with ``profl.DivergedError`` when the estimated risk, the median of the clients', has risen,
+        three rounds in a row, by more than ``guard`` times its scale in the first round.
+      privacy: clip and noise every report at its client (``profl.Privacy``); nothing else about its data leaves it,
+        and ``run.privacy`` states what was spent.
+      report: called with one sentence per incident, such as ``print``; they are also in ``run.incidents``.
+      progress: show a progress bar on a terminal.
+      checkpoint: a folder; after every round all that the next one needs is written there, the clients' states, as
+        they are, among it: only its owner can read it.
+      resume: go on from the newest checkpoint in that folder.
+      callbacks: called with every record (``profl.Record``); what returns something true ends the run. Ready ones are
+        in ``profl.tracking``.
+
+    Ctrl-C ends the run at once with ``profl.Interrupted``, whose ``run`` holds the rounds that were finished.
+
+    >>> import profl
+    >>> case, method = profl.cases.housing(clients=2), profl.pofl()
+    >>> clients = profl.simulated_clients(case, method, samples=50)
+    >>> run = profl.train(clients, method, case, rounds=3, samples=50, progress=False)
+    >>> run.live.risk.shape
+    (1, 4)
+    """
+    clients = _check_clients(clients)
+    world = problem.problem(len(clients)) if isinstance(problem, LiveProblem) else problem
+    checks.positive_int("min_reports", schedule.min_reports)
+    plan = make_plan(world, method, schedule, patience=checks.positive_int("patience", patience))
+    if method.pooled:
+        raise checks.InputError(
+            f"{method.name} pools raw data in one place; train with a federated method such as profl.pofl()"
+        )
+    if world.count != len(clients):
+        raise checks.InputError(f"problem {world.name!r} has {world.count} clients, got {len(clients)}")
+    checks.positive("timeout", timeout)
+    checks.positive("guard", guard)
+    check_privacy(plan, privacy)
+    started, rounds = time.perf_counter(), schedule.rounds
+    live = UnderWay(open_ledger(plan, trees.take(plan.models, 0)))
+    watch = Watch(world, method, describe(plan), callbacks)
+    saved, account = None, None
+    if checkpoint is not None:
+        words = fingerprint("train", world, plan) | {"privacy": repr(privacy)}
+        saved = Checkpoints(checkpoint, words, resume)
+        live = restore(saved, rounds, live)
+    if privacy is not None:
+        account = Account(privacy, plan, saved)
+    team = Team(clients, plan, timeout, account)
+    finish, nobody = partial(_finish, world, plan, started, account), cache(partial(blank, plan))
+    try:
+        with progress_bar(f"{method.name} on {world.name}", rounds, progress) as advance:
+            advance(live.ledger.round)
+            while live.ledger.round < rounds and not live.ledger.settled and not watch.stopped:
+                ledger = run_round(plan, plan.roots[0], live.ledger, team.work, f"seed {plan.seeds[0]}", nobody)
+                spells, begun = follow(live.spells, plan, live.ledger, ledger)
+                new = (*team.take_incidents(ledger.round), *refusals(live.ledger, ledger))
+                tell(report, (*new, *(spell.incident for spell in begun)))
+                before, live = (
+                    live,
+                    UnderWay(ledger, guarded(live.guard, ledger, guard), (*live.incidents, *new), spells),
+                )
+                advance(1)
+                if ledger.given_up:
+                    raise checks.TooFewReports(_why_stopped(plan, live), finish(live))
+                if live.guard.high >= HIGH_ROUNDS:
+                    raise checks.DivergedError(why_diverged(live, guard))
+                if saved is not None:
+                    keep(saved, live)
+                watched(plan, watch, before.ledger, ledger)
+    except KeyboardInterrupt:
+        if not live.ledger.tallies:
+            raise
+        watch.interrupt()
+    finally:
+        team.close()
+        watch.close()
+        if saved is not None:
+            saved.close()
+    return watch.ended(finish(live))
+
+
+def live_figures(ledger: Ledger) -> Live:
+    """What stands in for the exact figures, one seed; the start has none."""
+
+    def series(name: str) -> np.ndarray:
+        later = [float(tally.latest.get(name, np.nan)) for tally in ledger.tallies]
+        return np.array([np.nan, *later])[None]
+
+    absent = np.array([0, *(int(tally.absent) for tally in ledger.tallies)])[None]
+    return Live(series("loss"), series("jacobian_error"), absent, *map(series, BAND))
+
+
+def _check_clients(clients: Sequence[Client]) -> Sequence[Client]:
+    """Refuse what has no ``deploy``; a property is not looked at, it may hang: that is left to a round."""
+    found = list(clients)
+    if not found:
+        raise checks.InputError("clients must hold at least one client, got none")
+    for number, client in enumerate(found):
+        known = inspect.getattr_static(client, "deploy", None)
+        made = _makes_attributes(type(client)) if known is None else hasattr(type(known), "__get__")
+        if not made and not callable(known):
+            raise checks.InputError(
+                f"clients[{number}] must have a method deploy(theta, samples) -> batch, got a {type(client).__name__}"
+            )
+    return found
+
+
+def _makes_attributes(kind: type) -> bool:
+    """Whether objects of a class may have attributes that cannot be seen from outside."""
+    return hasattr(kind, "__getattr__") or kind.__getattribute__ is not object.__getattribute__
+
+
+def _finish(problem: Problem, plan: Plan, started: float, account: Account | None, live: UnderWay) -> Run:
+    """With privacy, what clients had at the end stays with them."""
+    ledger = closed(plan.settings, live.ledger)
+    trace: Any = ledger.trace(plan, ledger.at_the_end(plan) if account is None else None)
+    trace = jax.tree.map(lambda leaf: np.asarray(leaf)[None], trace)
+    run = make_run(problem, plan.settings.method, trace, describe(plan), time.perf_counter() - started)
+    spent = None if account is None else account.spent()
+    return replace(run, live=live_figures(ledger), incidents=in_order(live.incidents, live.spells), privacy=spent)
+
+
+def _why_stopped(plan: Plan, live: UnderWay) -> str:
+    last = [f"client {client} {what}" for round_, client, what in live.incidents if round_ == live.ledger.round]
+    return (
+        f"round {live.ledger.round}: fewer than min_reports={plan.settings.min_reports} reports could be used, "
+        f"{plan.settings.patience} rounds in a row; what was done until then is in the error's .run. {'; '.join(last)}"
+    )
+
+
+def why_diverged(live: UnderWay, guard: float) -> str:
+    return (
+        f"round {live.ledger.round}: the estimated risk has been {guard:g} times its first scale above its first value "
+        f"({live.guard.first:.4g}) for three rounds; try a smaller learning_rate, more samples, or a larger guard"
+    )

@@ -1,0 +1,254 @@
+"""What every engine does before its first round: check the request, and lay out what a run needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from profl import checks, random, trees
+from profl.methods.method import Method, Outlook
+from profl.methods.stopping import Settled
+from profl.problem import stale
+from profl.problem.problem import Functions, Problem, View
+from profl.results.measure import Layout
+from profl.run.config import Schedule
+from profl.server import attacks
+from profl.server.attacks import Attack
+from profl.server.participation import slots
+from profl.typing import Array, Batch, Client, Key, Theta
+
+
+class Settings(NamedTuple):
+    """The fixed part of a run. Hashable: equal settings share compiled code."""
+
+    functions: Functions
+    method: Method
+    rounds: int
+    local_steps: int  # R
+    samples: int  # the largest n_i
+    record_every: int
+    scheme: str
+    clients: int  # how many there are
+    slots: int  # how many of them a round asks
+    attack: Attack | None
+    min_reports: int  # a round with fewer usable reports changes nothing
+    patience: int  # after so many of them in a row the run stops
+    measured: bool  # whether the exact risk is known
+    stop: Settled | None  # when a run is done before its last round
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The batch sizes that may occur."""
+        return self.method.sizes or (self.samples,)
+
+    def size(self, wanted: int) -> int:
+        """The batch size for which code is compiled that holds what a client wants to draw."""
+        return next(n for n in self.sizes if n >= wanted) if self.method.sizes else self.samples
+
+    @property
+    def server(self) -> View:
+        """The problem as the server sees it."""
+        return self.functions.view()._replace(clients=self.clients)
+
+
+def compiled(
+    function: Callable[..., Any], static: tuple[int, ...] = (), donated: tuple[int, ...] = ()
+) -> Callable[..., Any]:
+    """``function(settings, ...)`` compiled, where it does not ask how long the run is: runs of any length share it.
+
+    ``static`` are its further arguments that are part of the code, ``donated`` those whose memory it may take.
+    """
+    code = jax.jit(function, static_argnums=(0, *static), donate_argnums=donated)
+
+    def call(settings: Settings, *arguments: Any) -> Any:
+        return code(settings._replace(rounds=0, record_every=1), *arguments)
+
+    return call
+
+
+class Population(NamedTuple):
+    """The clients as arrays, one row each."""
+
+    clients: Client
+    weights: Array  # alpha_i
+    counts: Array  # n_i
+    floor: Array  # L_i(PO), or NaN where it is not known
+    hostile: Array  # bool
+
+
+class Plan(NamedTuple):
+    settings: Settings
+    population: Population
+    seeds: tuple[int, ...]
+    roots: Key  # one key per seed
+    models: Theta  # one initial model per seed
+    members: int  # clients behind each row: more than one when pooled
+
+
+def make_plan(problem: Problem, method: Method, schedule: Schedule, prng: str = "auto", patience: int = 1) -> Plan:
+    """Check everything, then lay it out; raises ``profl.InputError`` before any work is done."""
+    if not isinstance(problem, Problem):
+        raise checks.InputError(f"problem must be a profl.Problem such as profl.cases.pricing(), got {problem!r}")
+    if not isinstance(method, Method):
+        raise checks.InputError(f"method must be one such as profl.pofl(), got {method!r}")
+    stale.refresh(*problem.functions, method, schedule.attack, schedule.stop)
+    counts = checks.client_counts(schedule.samples, problem.count)
+    world = problem.pooled() if method.pooled else problem
+    method.check(world)
+    if schedule.rounds * schedule.local_steps < method.least_deployments:
+        raise checks.InputError(
+            f"{method.name} learns nothing from fewer than {method.least_deployments} deployments, "
+            f"got {schedule.rounds} rounds of {schedule.local_steps}"
+        )
+    asked = slots(schedule.participation, world.count)
+    if schedule.min_reports > asked:
+        raise checks.InputError(
+            f"min_reports must be at most {asked}, the clients that a round asks, got {schedule.min_reports}"
+        )
+    weightless = schedule.min_reports == 0 and bool(np.any(world.weights == 0))
+    settings = Settings(
+        functions=world.functions,
+        method=method,
+        rounds=schedule.rounds,
+        local_steps=schedule.local_steps,
+        samples=int(counts.max()),
+        record_every=schedule.record_every,
+        scheme=schedule.scheme,
+        clients=world.count,
+        slots=asked,
+        attack=None if schedule.attack is None else attacks.get(schedule.attack),
+        # where clients have weight 0, a round may see only those, as in simulations of a share of the clients: it
+        # changes nothing, and the run goes on
+        min_reports=1 if weightless else schedule.min_reports,
+        patience=schedule.rounds + 1 if weightless else patience,
+        measured=problem.exact,
+        stop=schedule.stop,
+    )
+    seeds: Any = schedule.seeds
+    checks.one_of("prng", prng, random.PRNGS)
+    roots, starts = random.first_keys(seeds, prng)
+    floor = world.client_risks(problem.optimum) if problem.exact else np.full(world.count, np.nan)
+    nobody = np.zeros(world.count, bool)
+    hostile = nobody if schedule.attack is None else attacks.hostile_clients(schedule.hostile, world.count)
+    population = Population(
+        clients=trees.cast(world.clients),
+        weights=trees.cast(world.weights),
+        counts=jax.device_put(counts[None] if method.pooled else counts),
+        floor=trees.cast(floor),
+        hostile=jax.device_put(hostile),
+    )
+    models = _models(problem, starts, schedule.initial)
+    _check_people(settings, population, models)
+    if settings.stop is not None and _first_outlook(settings, models) is None:
+        raise checks.InputError(
+            "stop needs a method that states what it expects of its model, "
+            f"got {method.name}: this method states no uncertainty; prm does"
+        )
+    return Plan(settings, population, seeds, roots, models, problem.count if method.pooled else 1)
+
+
+class Kept(NamedTuple):
+    """What goes from step to step at a client."""
+
+    own: Any  # the method's state
+    world: Any  # that of its people, where they are simulated: ``Reaction.start``
+
+
+def first_states(settings: Settings, population: Population, theta: Theta) -> Kept:
+    """The state of every client before its first step, stacked."""
+    batch = batch_shape(settings, population, theta, settings.samples)
+    own = settings.method.init(settings.server, theta, batch)
+    world = jax.vmap(lambda client: settings.functions.reaction.start(theta, client))(population.clients)
+    return Kept(trees.copies(own, trees.rows(population.clients)), world)
+
+
+def first_state(settings: Settings, population: Population, theta: Theta, client: int = 0) -> Kept:
+    """The state of one client before its first step."""
+    return trees.take(first_states(settings, trees.take(population, slice(client, client + 1)), theta), 0)
+
+
+def batch_shape(settings: Settings, population: Population, theta: Theta, n: int) -> Batch:
+    """The shapes of n samples of one client, of all its members where it is pooled."""
+
+    def draw(theta: Theta, clients: Client) -> Batch:
+        return settings.functions.reaction.sample(random.seed_key(0), theta, trees.take(clients, 0), n)
+
+    return jax.eval_shape(draw, theta, population.clients)
+
+
+def describe(plan: Plan) -> Layout:
+    """What a record needs to know of the plan."""
+    settings, population, method = plan.settings, plan.population, plan.settings.method
+    theta = trees.row_shape(plan.models)
+    batch = batch_shape(settings, population, theta, 1)
+
+    def crossing(theta: Theta) -> tuple[Any, Any]:
+        state = first_state(settings, population, theta).own
+        view = settings.functions.view(trees.take(population.clients, 0))
+        return method.report(view, state, theta), method.mail_like(view, state)
+
+    report, mail = jax.eval_shape(crossing, theta)
+    return Layout(
+        seeds=plan.seeds,
+        rounds=settings.rounds,
+        local_steps=settings.local_steps,
+        record_every=settings.record_every,
+        members=plan.members,
+        clients=population.weights.shape[0] * plan.members,
+        turns=1 + method.exchanges,
+        sample_bytes=_bytes(batch) // trees.rows(batch),
+        report_bytes=_bytes(report),
+        mail_bytes=_bytes(theta) + _bytes(mail),
+    )
+
+
+def outlook(settings: Settings, server: Any) -> Outlook | None:
+    """What the method expects of its model, from its state at the server; None where it states nothing."""
+    found = settings.method.outlook(settings.server, server)
+    return None if found is None else Outlook(*(jnp.asarray(figure, float).reshape(()) for figure in found))
+
+
+def _first_outlook(settings: Settings, models: Theta) -> Outlook | None:
+    """The shapes of an outlook."""
+    return jax.eval_shape(
+        lambda theta: outlook(settings, settings.method.open(settings.server, theta)), trees.row_shape(models)
+    )
+
+
+def _check_people(settings: Settings, population: Population, models: Theta) -> None:
+    """Refuse a state that is not finite before the first deployment; one that becomes so is a report to refuse."""
+    start = settings.functions.reaction.start
+    if not jax.tree.leaves(jax.eval_shape(start, *trees.take((models, population.clients), 0))):
+        return
+    bad = ~np.asarray(_finite_people(start, models, population.clients))
+    if bad.any():
+        seed, client = np.argwhere(bad)[0]
+        raise checks.InputError(
+            f"what the reaction's start returns must be finite, got NaN or Inf at client {client} "
+            f"({bad.any(0).sum()} of {bad.shape[1]} clients), seed number {seed}"
+        )
+
+
+@partial(jax.jit, static_argnums=0)
+def _finite_people(start: Callable[..., Any], models: Theta, clients: Client) -> Array:
+    return jax.vmap(lambda theta: jax.vmap(lambda c: trees.all_finite(start(theta, c)))(clients))(models)
+
+
+def _bytes(tree: Any) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def _models(problem: Problem, keys: Key, initial: Theta | None) -> Theta:
+    if initial is None:
+        models = jax.vmap(problem.initial)(keys)
+    else:
+        like = jax.eval_shape(problem.initial, random.seed_key(0))
+        checks.same_structure("initial", initial, like)
+        models = trees.copies(initial, keys.shape[0])
+    checks.finite_tree("the initial model", models)
+    return jax.vmap(problem.project)(trees.cast(models))

@@ -1,0 +1,136 @@
+"""One step of one client (paper, Algorithm 1, lines 5-16): deploy, wait for the data, make use of them.
+
+All engines step with these functions and the same keys. They differ in who brings the data and in how the steps are
+strung together: compiled in a loop (``local_steps``), one after the other, or at a site far away.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from profl import random, trees
+from profl.methods.method import Arrival
+from profl.problem.problem import View
+from profl.run.plan import Kept, Population, Settings
+from profl.server.attacks import Attack, Poisoned
+from profl.stages import stage
+from profl.typing import Array, Batch, Client, Key, Theta
+
+WORLD = 0x776F726C  # "worl"; folded into a step's key it gives that of the people's own moves
+
+
+class Progress(NamedTuple):
+    """A client in the middle of a round."""
+
+    theta: Theta
+    state: Kept
+    regret: Array  # risk of what it deployed above L_i(PO), summed over its steps
+    info: dict[str, Array]  # the numbers that its steps state, summed
+
+
+def client_view(settings: Settings, row: Population) -> View:
+    """The problem as one client sees it; a hostile one may take its estimates for something else."""
+    family, attack = settings.functions.family, settings.attack
+    if attack is not None and type(attack).f_hat is not Attack.f_hat:
+        family = Poisoned(family, attack, row.hostile)
+    return settings.functions.view(row.clients, family)
+
+
+def samples_wanted(settings: Settings, row: Population, state: Any) -> Array:
+    """How many samples a client draws in each step of the next round; one number per member where it is pooled."""
+    return row.counts if settings.method.sizes is None else settings.method.samples_wanted(state.own)
+
+
+def start(settings: Settings, theta: Theta, state: Any) -> Progress:
+    regret = jnp.zeros(()) if settings.measured else jnp.full((), jnp.nan)
+    return Progress(theta, state, regret, {name: jnp.zeros(()) for name in settings.method.info})
+
+
+def step_key(settings: Settings, root: Key, client: Array | int, round_: Array | int, r: Array | int) -> Key:
+    """The key of a client's step number ``r`` of a round."""
+    return random.data_key(root, client, round_ * settings.local_steps + r)
+
+
+def deploy(settings: Settings, row: Population, key: Key, now: Progress) -> tuple[Theta, Progress]:
+    """What goes out in place of theta, inside the model space; people begin to react, and its risk goes on the account
+    of what was deployed."""
+    reaction = settings.functions.reaction
+    deployed, own = settings.method.deploy(client_view(settings, row), now.state.own, key, now.theta)
+    deployed = settings.functions.project(deployed)
+    with stage("reaction") as seen:
+        world = seen(reaction.move(now.state.world, jax.random.fold_in(key, WORLD), deployed, row.clients))
+    regret = now.regret
+    if settings.measured:
+        with stage("risk") as seen:
+            regret = seen(regret + reaction.risk_in(world, deployed, deployed, row.clients) - row.floor)
+    return deployed, now._replace(state=Kept(own, world), regret=regret)
+
+
+def use(settings: Settings, row: Population, key: Key, now: Progress, arrival: Arrival) -> Progress:
+    """The client after it has made use of what a deployment brought in."""
+    view = client_view(settings, row)
+    theta, own, info = settings.method.step(view, now.state.own, now.theta, arrival, key)
+    info = {name: now.info[name] + info[name] for name in now.info}
+    return now._replace(theta=theta, state=now.state._replace(own=own), info=info)
+
+
+def simulated_step(
+    settings: Settings,
+    root: Key,
+    client: Array,
+    row: Population,
+    round_: Array,
+    r: Array,
+    weights: Array,
+    now: Progress,
+) -> Progress:
+    """One whole step of a client whose data a reaction draws, ``weights`` those of ``batch_weights``."""
+    key = step_key(settings, root, client, round_, r)
+    deployed, now = deploy(settings, row, key, now)
+    with stage("sample") as seen:  # line 5: the environment changes, n_i samples come in
+        n = weights.shape[0] // row.counts.size
+        batch = seen(_drawn(settings, key, now.state.world, deployed, row, n, round_))
+    last = r == settings.local_steps - 1
+    return use(settings, row, key, now, Arrival(batch, weights, deployed, last))
+
+
+def batch_weights(settings: Settings, n: int, row: Population, state: Any) -> Array:
+    """The weights of a client's samples, in batches of n, in every step of a round."""
+    return settings.functions.reaction.weights(row.clients, n, samples_wanted(settings, row, state))
+
+
+def _drawn(settings: Settings, key: Key, world: Any, deployed: Theta, row: Population, n: int, round_: Array) -> Batch:
+    def make() -> Batch:
+        return sample_batch(settings, key, world, deployed, row.clients, n)
+
+    return trees.written(make, round_ >= 0) if settings.method.rereads else make()
+
+
+def local_steps(
+    settings: Settings, n: int, root: Key, round_: Array, theta: Theta, client: Array, row: Population, state: Any
+) -> Progress:
+    """R steps of one client, compiled as a loop."""
+
+    weights = batch_weights(settings, n, row, state)
+
+    def body(now: Progress, r: Array) -> tuple[Progress, None]:
+        return simulated_step(settings, root, client, row, round_, r, weights, now), None
+
+    return jax.lax.scan(body, start(settings, theta, state), jnp.arange(settings.local_steps))[0]
+
+
+def sample_batch(settings: Settings, key: Key, world: Any, theta: Theta, client: Client, n: int) -> Batch:
+    """n samples of what comes in when theta is deployed at a client whose people are in the state ``world``.
+
+    Where n varies, they are drawn in blocks with a key each, so that a smaller batch is the beginning of a larger one
+    and the samples do not depend on how many more an engine draws for its own convenience.
+    """
+    reaction, sizes = settings.functions.reaction, settings.method.sizes
+    if sizes is None:
+        return reaction.sample_in(world, key, theta, client, n)
+    block = sizes[0]
+    keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(n // block))
+    return trees.joined(jax.vmap(lambda k: reaction.sample_in(world, k, theta, client, block))(keys))
