@@ -12,7 +12,7 @@ import pytest
 
 import profl
 from profl import random
-from profl.server import learning_rate
+from profl.parts import learning_rate
 from tests.problems import unmeasured
 from tests.test_units import CASE, SETTINGS, UNITS, Elsewhere, moved
 

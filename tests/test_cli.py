@@ -139,7 +139,7 @@ def test_the_robust_parts_are_reached(asked, monkeypatch, capsys):
     ).settings()
     assert method.settings() == same
     ended(monkeypatch, capsys, "run", "housing", "-a", "profl", "--share", "shrink")
-    assert asked[1][1].share == profl.Shrinkage()
+    assert asked[1][1].part(profl.parts.SharedJacobians).share == profl.Shrinkage()
 
 
 def test_defaults_are_the_methods_own(asked, monkeypatch, capsys):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import profl
-from profl.methods.descent import Descent
+from profl import parts
 from profl.run.dropped import Dropped, add_round, mean_share, nothing_dropped
 from profl.run.live.filter_alerts import Spell, follow
 from tests.test_loop import SHOP, Shop
@@ -23,7 +23,7 @@ def near(gradients, weights):
     return jnp.where(jnp.all(jnp.abs(gradients - jnp.median(gradients, axis=0)) < 5, axis=1), weights, 0.0)
 
 
-METHOD = Descent("filtered", filter=near)
+METHOD = profl.chain(parts.TrustedSamples(near), parts.PlainGradient(), parts.Optimiser(0.01), name="filtered")
 SHARES = [0.0, 0.1, 0.2, 0.4]
 JUNK = profl.contaminate(profl.cases.pricing(clients=4, goods=2), SHARES, "blob", distance=30)
 SETTINGS = {"rounds": 6, "local_steps": 2, "samples": 100, "participation": 0.75, "progress": False}
@@ -102,7 +102,9 @@ def test_rounds_that_do_not_count():
 
 
 def test_pooled_clients_have_the_share_of_the_pool():
-    pooled = Descent("pooled", filter=near, pooled=True)
+    pooled = profl.chain(
+        parts.TrustedSamples(near), parts.PlainGradient(), parts.Optimiser(0.01), name="pooled", pooled=True
+    )
     run = profl.simulate(JUNK, pooled, rounds=2, samples=100, seeds=[0], progress=False)
     np.testing.assert_allclose(run.dropped, np.full((1, 4), np.mean(SHARES)), atol=0.05)
 

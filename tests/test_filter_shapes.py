@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import profl
+from profl import parts
 from profl.experiments import crowds, filter_bars, shapes
 from profl.experiments.filter_bars import clean_rows, junk_rows, measured, surrounding_rows
-from profl.methods.descent import Descent
 from profl.parts.filters import RobustFilter, histogram
 from profl.parts.filters.memory import along_a_line, recalled
 from profl.parts.filters.normality_test import figures, gaussian
@@ -66,7 +66,8 @@ def dropped(known):
     case = crowds.crowd("two kinds")
     rule = crowds._filter(case, "two kinds") if known else RobustFilter()
     settings = {"rounds": 2, "samples": 500, "seeds": [0], "progress": False}
-    return profl.simulate(unmeasured(case), Descent("filtered", filter=rule), **settings).dropped
+    filtered = profl.chain(parts.TrustedSamples(rule), parts.PlainGradient(), parts.Optimiser(0.01), name="filtered")
+    return profl.simulate(unmeasured(case), filtered, **settings).dropped
 
 
 @pytest.mark.slow

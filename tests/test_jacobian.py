@@ -15,7 +15,8 @@ from profl.parts.exploration import Exploration
 from profl.parts.jacobian.estimators import ESTIMATORS, Differences, LeastSquares, get, relative_floor, solve_ridge
 from profl.parts.jacobian.kalman import Kalman
 from profl.parts.jacobian.tracking import Tracking
-from profl.parts.units import Ruler, unmeasured
+from profl.parts.part import Step
+from profl.parts.units import Ruler, UnitsNow, unmeasured
 
 ESTIMATED = [name for name in ESTIMATORS if name != "exact"]
 TRUE = np.array([[1.0, -2.0, 0.5], [0.3, 0.7, 2.0]], np.float32)  # p = 2, s = 3, far from symmetric
@@ -168,13 +169,21 @@ TWO = jnp.full(5, 2.0)
 MEASURES = unmeasured(TWO, TWO, TWO)._replace(known=jnp.asarray(True), scales=TWO, signal=Ruler(0 * TWO, TWO))
 
 
+def informed(explore, view, theta, error):
+    """The state once a step has shown units, J = I and its squared error."""
+    units = UnitsNow(MEASURES, jnp.asarray(False), jnp.ones(5))
+    step = Step(theta, theta, None, None, False, {}, units=units, jacobian=jnp.eye(5))
+    step = step._replace(jacobian_error=jnp.full((5, 5), error))
+    return explore.update(view, explore.init(view, theta, jnp.zeros((2, 5))), step, None)[1]
+
+
 def test_perturbations_cancel_in_pairs_and_fade():
     view = profl.cases.pricing().functions.view()
     explore, theta = Exploration(scale=0.1, fade=0.5, settle=4.0), jnp.full(5, 2.0)
-    state, moves = explore.init(theta), []
+    state, moves = informed(explore, view, theta, 1e-4), []
     for i in range(60):
         key = jax.random.fold_in(jax.random.key(0), i)
-        deployed, state = explore.explore(view, key, state, theta, jnp.eye(5), jnp.full((5, 5), 1e-4), MEASURES)
+        deployed, state = explore.deploy(view, state, key, theta)
         moves.append(np.asarray(deployed - theta))
     pairs = np.array(moves).reshape(30, 2, 5)
     np.testing.assert_allclose(pairs.sum(axis=1), 0, atol=1e-6)
@@ -188,11 +197,10 @@ def test_at_an_edge_only_the_ignorant_move_inwards():
     view, theta = profl.cases.pricing().functions.view(), jnp.array([5.0, 2.0, 2.0, 2.0, 2.0])
     for error, moved in ((1e-4, False), (1e4, True)):
         deltas = []
-        state = Exploration().init(theta)
+        state = informed(Exploration(), view, theta, error)
         for i in range(8):
             key = jax.random.fold_in(jax.random.key(1), i)
-            known = jnp.eye(5), jnp.full((5, 5), error), MEASURES
-            deployed, state = Exploration().explore(view, key, state, theta, *known)
+            deployed, state = Exploration().deploy(view, state, key, theta)
             deltas.append(float(deployed[0] - 5.0))
         assert (min(deltas) < -0.1) == moved
         assert max(deltas) <= 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -13,13 +13,15 @@ import numpy as np
 import pytest
 
 import profl
-from profl import random, trees
+from profl import parts, random, trees
 from profl.methods import ALGORITHMS
-from profl.methods.descent import shape_of_f
 from profl.parts.jacobian.estimators import ESTIMATORS, LeastSquares
+from profl.parts.part import shape_of_f
 from profl.run.config import Schedule
 from profl.run.plan import first_states, make_plan
 from profl.run.step import local_steps
+from profl.server import entries
+from profl.server.sharing import Sharing
 from tests.killed import CASE
 from tests.problems import QUICK, noting
 
@@ -54,7 +56,7 @@ class Postal(profl.Method):
         return theta, state._replace(loss=value), {"loss": value}
 
     def report(self, problem, state, theta):
-        return {"theta": theta, "loss": state.loss + state.turns}
+        return {"theta": entries.model(theta), "loss": entries.statistic(state.loss + state.turns)}
 
     def open(self, problem, theta):
         return {"combined": jnp.int32(0)}
@@ -200,20 +202,17 @@ STATED = [(name, {}) for name in ALGORITHMS if name not in ("profl", "prm")] + [
 LONG = [pytest.param(name, {}, marks=pytest.mark.slow) for name in ("profl", "prm")]  # test_prm has what it states
 
 
-@pytest.mark.parametrize(("name", "parts"), [*STATED, *LONG])
-def test_a_run_states_what_its_method_was_made_with_and_can_be_written_down(name, parts, tmp_path):
-    method = ALGORITHMS[name](**parts)
+@pytest.mark.parametrize(("name", "options"), [*STATED, *LONG])
+def test_a_run_states_what_its_method_was_made_with_and_can_be_written_down(name, options, tmp_path):
+    method = ALGORITHMS[name](**options)
     run = profl.simulate(CASE, method, seeds=[0], **SMALL)
-    stated = {field.name for field in fields(method)} - {"name", "pooled"}
+    stated = set(method.settings())
     assert stated <= set(run.settings)
     of_memory = {"memory", "doublings", "doublings_error"}
     of_world = of_memory | {
         "drift",
         "trend",
         "trend_errors",
-        "spread",
-        "spread_change",
-        "spread_error",
         "jacobian_size",
     }
     figures = {"prm": {"exploration", "held"} | of_memory} | dict.fromkeys(("pofl", "pg", "profl"), of_world)
@@ -267,7 +266,7 @@ def test_a_method_of_ones_own_can_be_called_by_name(monkeypatch):
 
 
 @dataclass(frozen=True)
-class Flat:
+class Flat(parts.JacobianEstimator):
     """An estimator that knows better: nothing reacts."""
 
     def init(self, signal, f):
@@ -291,29 +290,28 @@ def test_an_estimator_of_ones_own_is_taken_where_a_name_is(monkeypatch):
     assert given.settings["jacobian"] == "Flat"
     monkeypatch.setitem(ESTIMATORS, "flat", Flat)
     assert profl.pofl(jacobian="flat") == profl.pofl(jacobian=Flat())
-    assert profl.pofl(jacobian="least_squares", window=7).jacobian == LeastSquares(7)
-    with pytest.raises(profl.InputError, match=r"has no update, estimate, error"):
+    assert profl.pofl(jacobian="least_squares", window=7).part(parts.EstimatedJacobian).jacobian == LeastSquares(7)
+    with pytest.raises(profl.InputError, match=r"or a profl.parts.JacobianEstimator"):
         profl.pofl(jacobian=type("Half", (), {"init": lambda self: None})())
 
 
 def test_window_is_stated_only_where_it_does_something():
-    assert not any("window" in str(value) for value in profl.pofl(window=7).settings().values())
+    with pytest.warns(DeprecationWarning, match="window does nothing with jacobian='tracking'"):
+        method = profl.pofl(window=7)
+    assert not any("window" in str(value) for value in method.settings().values())
     assert "window=7" in profl.pofl(jacobian="paper", window=7).settings()["jacobian"]
 
 
 def test_exploration_sharing_and_sizes_of_ones_own():
     @dataclass(frozen=True)
-    class Step:
+    class Step(parts.Part):
         """Always one hundredth up."""
 
-        def init(self, theta):
-            return ()
-
-        def explore(self, problem, key, state, theta, jacobian, error):
-            return problem.project(theta + 0.01), state
+        def deploy(self, view, state, key, theta):
+            return view.project(theta + 0.01), state
 
     @dataclass(frozen=True)
-    class Everybody:
+    class Everybody(Sharing):
         """One Jacobian for all: the weighted mean."""
 
         def check(self, clients):
@@ -324,16 +322,19 @@ def test_exploration_sharing_and_sizes_of_ones_own():
             return jnp.broadcast_to(mean, jacobians.shape), jnp.zeros(len(weights), jnp.int32)
 
     @dataclass(frozen=True)
-    class Twice:
+    class Twice(parts.Part):
         """Twenty samples in the first round, forty in the others."""
 
         sizes = (20, 40)
 
-        def clip(self, n):
+        def init(self, view, theta, batch):
             return jnp.int32(20)
 
-        def next(self, problem, known):
-            return jnp.int32(40)
+        def update(self, view, state, step, key):
+            return step, jnp.where(step.last, 40, state)
+
+        def samples_wanted(self, state):
+            return state
 
     method = profl.profl(filter="none", jacobian=QUICK, explore=Step(), share=Everybody(), samples=Twice())
     run = profl.simulate(CASE, method, seeds=[0], **SMALL)
@@ -488,7 +489,7 @@ def live(method, **settings):
         (lambda: profl.two_stage(exchanges=0), "exchanges must be a whole number of at least 1, got 0"),
         (lambda: profl.simulate(CASE, profl.two_stage(aggregate="meen"), **SMALL), "did you mean 'mean'"),
         (lambda: profl.simulate(CASE, "pofl", **SMALL), "method must be one such as profl.pofl"),
-        (lambda: profl.profl(samples=7), "samples must be profl.AdaptiveSamples"),
+        (lambda: profl.profl(samples=7), "samples must be profl.parts.AdaptiveSamples"),
         (lambda: live(profl.two_stage(), privacy=profl.Privacy(1.0)), "two_stage reports fit, ready"),
         (
             lambda: live(profl.pfl(), schedule=Schedule(rounds=1, min_reports=1)),

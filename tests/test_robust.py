@@ -16,7 +16,9 @@ from profl import cli, trees
 from profl.cli.bench import BENCHMARKS
 from profl.experiments import robust
 from profl.parts.filters import RobustFilter, keep_all
-from profl.parts.sample_size import Evidence, paper_size, variance_size
+from profl.parts.gradient import PerformativeGradient
+from profl.parts.part import Step
+from profl.parts.sample_size import paper_size
 from profl.parts.trusted_samples import begin, filter_weights, gradients, samples
 from profl.server.attacks import apply, get, hostile_clients
 from profl.server.clusters import Clusters
@@ -127,8 +129,9 @@ def test_adaptive_size_is_variance_over_tolerance():
     problem, theta = profl.cases.pricing(), jnp.full(5, 2.0)
     batch, weights = drawn(problem, theta, 20000), jnp.full(20000, 1 / 20000)
     size = profl.AdaptiveSamples(0.05, 10, 1000)
-    known = Evidence(theta, batch, weights, jnp.mean(batch, 0), -1.5 * jnp.eye(5), theta, "pathwise", 0.01)
-    n = variance_size(size, problem.functions.view(), known)
+    view, step = problem.functions.view(), Step(theta, theta, batch, weights, True, {}, f=jnp.mean(batch, 0))
+    step, _ = PerformativeGradient().update(view, (), step._replace(jacobian=-1.5 * jnp.eye(5)), None)
+    n = size.update(view, jnp.int32(0), step, None)[1]
     assert int(n) == pytest.approx(100, abs=4)  # standard error of v: sqrt(2 * 5 / 20000) = 0.022, so 0.5 samples
 
 

@@ -108,7 +108,7 @@ def slowly(seeds: int, shorter: int) -> Part:
         for method in (TRACKING, PLAINLY):
             made = run(problem, method, seeds, LONG // shorter)
             left = above(made)
-            rows.append(_row(world, method.jacobian.__class__.__name__, left, made.deployed_regret))
+            rows.append(_row(world, method.settings()["jacobian"], left, made.deployed_regret))
             if share is not None and method == TRACKING:
                 claims.append(at_least(f"{world}: share of the gap closed, mean over seeds", 1 - left.mean(), share))
     return Part(rows, claims)
@@ -124,7 +124,7 @@ def by_itself(seeds: int, shorter: int) -> Part:
         for method in (TRACKING, PLAINLY):
             made = run(drifting(case, **drift), method, seeds, deployments // shorter)
             left = above(made, share)
-            rows.append(_row(world, method.jacobian.__class__.__name__, left, made.deployed_regret))
+            rows.append(_row(world, method.settings()["jacobian"], left, made.deployed_regret))
             if method == TRACKING:
                 claims.append(at_most(f"{world}: above the moving optimum, of the gap", left.mean(), FOLLOWED))
     for rate, trend in BOTH:

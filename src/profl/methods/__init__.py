@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from profl import checks
+from profl.methods.chain import Chain, chain
 from profl.methods.dfo import DerivativeFree as dfo
 from profl.methods.dfo_lambda import ForgettingDFO as dfo_lambda
 from profl.methods.lazy import lazy
@@ -17,6 +18,8 @@ from profl.methods.pofl import pg, pofl
 from profl.methods.prm.method import prm
 from profl.methods.profl import profl
 from profl.methods.two_stage import TwoStage as two_stage
+
+__all__ = ["ALGORITHMS", "Chain", "Method", "chain", "get"]
 
 ALGORITHMS: dict[str, Callable[..., Method]] = {
     "pfl": pfl,

@@ -21,8 +21,8 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from profl import checks, random, trees
-from profl.methods.descent import Optimiser, check_optimiser, descend, transformation
 from profl.methods.method import Arrival, Method
+from profl.parts.optimiser import Descent, OptimiserLike, check_optimiser, transformation
 from profl.problem.problem import View
 from profl.server import rules
 from profl.stages import stage
@@ -43,7 +43,7 @@ class DerivativeFree(Method):
     learning_rate: float = 0.01
     delta: float = 0.5
     points: int = 2
-    optimiser: Optimiser = optax.sgd
+    optimiser: OptimiserLike = optax.sgd
     aggregate: Any = "mean"
 
     name = "dfo"
@@ -80,7 +80,7 @@ class DerivativeFree(Method):
         gradient = unravel(change * state.direction * (state.direction.shape[0] / self.delta))
         moves = transformation(self.optimiser, self.learning_rate)
         with stage("update") as seen:
-            moved = seen(descend(problem, moves, state.optimiser, theta, gradient, batch, weights))
+            moved = seen(Descent(problem, moves, batch, weights).step(theta, state.optimiser, gradient))
         complete = state.due | (self.points == 1)
         theta, optimiser = trees.where(complete, moved, (theta, state.optimiser))
         return theta, Probe(optimiser, state.direction, loss, ~complete), {"loss": loss}

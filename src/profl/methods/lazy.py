@@ -17,8 +17,10 @@ import jax.numpy as jnp
 import optax
 
 from profl import checks, trees
-from profl.methods.descent import Descent, Optimiser, State
-from profl.methods.method import Arrival, Report
+from profl.methods.chain import Chain, chain
+from profl.parts.gradient import terms
+from profl.parts.optimiser import Optimiser, OptimiserLike
+from profl.parts.part import Step
 from profl.problem.problem import View
 from profl.typing import Array, Batch, Key, Theta
 
@@ -33,17 +35,17 @@ SCHEDULES: dict[str, Callable[[Array], Array]] = {
 
 
 class Held(NamedTuple):
-    """What a client keeps: the descent's own state, the deployed model, its number, and the steps until the next."""
+    """The optimiser's state, the deployed model, its number, and the steps until the next."""
 
-    own: State
+    optimiser: Any
     model: Theta
     k: Array
     left: Array
 
 
 @dataclass(frozen=True)
-class Lazy(Descent):
-    """Made by ``profl.lazy``; ``schedule`` is n(k), a name of ``SCHEDULES`` or a function of k."""
+class LazySteps(Optimiser):
+    """Gradient steps on what one deployed model brings in; ``schedule`` is n(k), a name or a function of k."""
 
     schedule: Any = "k"
 
@@ -52,36 +54,36 @@ class Lazy(Descent):
         if not callable(self.schedule):
             checks.one_of("schedule", self.schedule, SCHEDULES)
 
+    def needs(self, problem: Any) -> tuple[str, ...]:
+        return ("samples",)
+
     def steps(self, k: Array) -> Array:
         count = self.schedule if callable(self.schedule) else SCHEDULES[self.schedule]
         return jnp.asarray(count(k), jnp.int32)
 
-    def init(self, problem: View, theta: Theta, batch: Batch) -> Held:  # type: ignore[override]
+    def init(self, view: View, theta: Theta, batch: Batch) -> Held:
         one = jnp.int32(1)
-        return Held(super().init(problem, theta, batch), theta, one, self.steps(one))
+        return Held(super().init(view, theta, batch), theta, one, self.steps(one))
 
-    def deploy(self, problem: View, state: Held, key: Key, theta: Theta) -> tuple[Theta, Held]:
+    def deploy(self, view: View, state: Held, key: Key, theta: Theta) -> tuple[Theta, Held]:
         """The model that is deployed; the newest one where its turn has come."""
         due = state.left < 1
         k = state.k + due
-        fresh = state.own._replace(optimiser=self.transformation.init(theta))
-        own, model = trees.where(due, (fresh, theta), (state.own, state.model))
-        return model, Held(own, model, k, jnp.where(due, self.steps(k), state.left))
+        fresh = self.transformation.init(theta), theta
+        optimiser, model = trees.where(due, fresh, (state.optimiser, state.model))
+        return model, Held(optimiser, model, k, jnp.where(due, self.steps(k), state.left))
 
-    def step(  # type: ignore[override]
-        self, problem: View, state: Held, theta: Theta, arrival: Arrival, key: Key
-    ) -> tuple[Theta, Held, dict[str, Array]]:
-        here = arrival._replace(deployed=theta)  # the gradient at theta, on what the deployed model brought in
-        theta, own, told = super().step(problem, state.own, theta, here, key)
-        return theta, state._replace(own=own, left=state.left - 1), told
-
-    def report(self, problem: View, state: Held, theta: Theta) -> Report:  # type: ignore[override]
-        return super().report(problem, state.own, theta)
+    def update(self, view: View, state: Held, step: Step, key: Key) -> tuple[Step, Held]:
+        """One step along the gradient at theta, on what the deployed model brought in."""
+        loss, gradient, _ = terms(view, "none", step.theta, step.batch, step.weights, jnp.zeros((0,)))
+        here = step._replace(loss=loss, gradient=gradient)
+        new, optimiser = super().update(view, state.optimiser, here, key)
+        return new, state._replace(optimiser=optimiser, left=state.left - 1)
 
 
 def lazy(
-    learning_rate: float = 0.01, schedule: str | Callable[[Array], Array] = "k", *, optimiser: Optimiser = optax.sgd
-) -> Lazy:
+    learning_rate: float = 0.01, schedule: str | Callable[[Array], Array] = "k", *, optimiser: OptimiserLike = optax.sgd
+) -> Chain:
     """Retraining that holds the k-th deployed model for n(k) = ``schedule`` steps.
 
     >>> lazy(0.1, "k^2").settings()["schedule"]
@@ -91,4 +93,4 @@ def lazy(
         ...
     profl.checks.InputError: unknown schedule 'k2'; did you mean 'k^2'? There are: 1, sqrt k, k, k^2, k^3
     """
-    return Lazy("lazy", learning_rate, optimiser, schedule=schedule)
+    return chain(LazySteps(learning_rate, optimiser, schedule=schedule), name="lazy")

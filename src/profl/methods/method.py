@@ -25,13 +25,12 @@ from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
 from profl import checks
+from profl.parts.part import plain
 from profl.problem.problem import Problem, View
-from profl.server import rules
+from profl.server import entries, rules
 from profl.server.aggregate import combine_models, open_memory, weigh
+from profl.server.entries import Report
 from profl.typing import Array, Batch, Key, Theta
-
-Report = dict[str, Any]
-"""What a client sends, entries of arrays by name; "theta" is its model."""
 
 
 class Arrival(NamedTuple):
@@ -152,8 +151,8 @@ class Method:
         raise NotImplementedError(f"{type(self).__name__} states sizes: it must define samples_wanted(state)")
 
     def report(self, problem: View, state: Any, theta: Theta) -> Report:
-        """What is sent to the server."""
-        return {"theta": theta}
+        """What is sent to the server: entries of ``profl.server.entries`` by name; "theta" is the model."""
+        return {"theta": entries.model(theta)}
 
     def judged(self, theta: Theta) -> Any:
         """The part of a reported model that must lie in the model space."""
@@ -171,7 +170,7 @@ class Method:
         """
         return {}
 
-    def final(self, problem: View, state: Any, report: Report) -> Any:
+    def final(self, problem: View, state: Any, report: dict[str, Any]) -> Any:
         """What ``run.final`` keeps of a client at the end, besides the model; None for nothing.
 
         Over Flower clients keep their states: there ``state`` holds only what the last mail brought.
@@ -185,7 +184,14 @@ class Method:
         return open_memory(rules.get(self.aggregate), problem, theta)
 
     def combine(
-        self, problem: View, server: Any, theta: Theta, reports: Report, weights: Array, accepted: Array, key: Key
+        self,
+        problem: View,
+        server: Any,
+        theta: Theta,
+        reports: dict[str, Any],
+        weights: Array,
+        accepted: Array,
+        key: Key,
     ) -> tuple[Theta, Any, Any]:
         """The next model, the server's state, and the mail: a pytree with one row per report, () for none.
 
@@ -206,18 +212,3 @@ class Method:
 
 
 UNSTATED = ("name", "pooled")
-
-
-def plain(value: Any) -> Any:
-    """A part as a setting shows it: plain values as they are, an object by its name and what it differs in.
-
-    >>> plain(None), plain(0.1), plain(rules.TrimmedMean()), plain(rules.TrimmedMean(0.3))
-    (None, 0.1, 'TrimmedMean', 'TrimmedMean(share=0.3)')
-    """
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if is_dataclass(value) and not isinstance(value, type):
-        own = {field.name: (getattr(value, field.name), field.default) for field in fields(value)}
-        differing = [f"{name}={plain(part)}" for name, (part, default) in own.items() if part != default]
-        return type(value).__name__ + (f"({', '.join(differing)})" if differing else "")
-    return getattr(value, "__qualname__", type(value).__qualname__)

@@ -11,18 +11,24 @@ from typing import Any
 
 import optax
 
-from profl.methods.descent import Descent, Optimiser
-from profl.methods.retraining import Retraining
-from profl.parts.personal import kept
+from profl.methods.chain import Chain, chain
+from profl.parts.averaging import Averaging
+from profl.parts.drift_correction import DriftCorrection
+from profl.parts.gradient import PlainGradient
+from profl.parts.learning_rate import FoundLearningRate
+from profl.parts.optimiser import Optimiser, OptimiserLike
+from profl.parts.personal import ModelSplit, PersonalModel
+from profl.parts.retraining import Retraining
 
 
 def pfl(
     learning_rate: float | str = 0.01,
     *,
-    optimiser: Optimiser = optax.sgd,
+    aggregate: Any = "mean",
+    optimiser: OptimiserLike = optax.sgd,
     correction: str | None = None,
     personal: Any = None,
-) -> Descent:
+) -> Chain:
     """Plain federated retraining: ends at the stable point; near it where clients differ and drift is not corrected.
 
     ``personal`` names parts of theta that stay at the client, or is True for all (``profl.parts.personal``).
@@ -30,22 +36,31 @@ def pfl(
     >>> pfl(learning_rate=0.1).settings()["learning_rate"]
     0.1
     """
-    return kept(Descent("pfl", learning_rate, optimiser, correction=correction), personal)
+    return chain(
+        PlainGradient(),
+        FoundLearningRate() if learning_rate == "auto" else None,
+        None if correction is None else DriftCorrection(correction),
+        Optimiser(learning_rate, optimiser),
+        None if personal is None else PersonalModel(ModelSplit(personal)),
+        Averaging(aggregate),
+        name="pfl",
+    )
 
 
-def rgd(learning_rate: float | str = 0.01, *, optimiser: Optimiser = optax.sgd) -> Descent:
+def rgd(learning_rate: float | str = 0.01, *, optimiser: OptimiserLike = optax.sgd) -> Chain:
     """Repeated gradient descent on everybody's data in one place."""
-    return Descent("rgd", learning_rate, optimiser, pooled=True)
+    found = FoundLearningRate() if learning_rate == "auto" else None
+    return chain(PlainGradient(), found, Optimiser(learning_rate, optimiser), name="rgd", pooled=True)
 
 
 def rrm(
     learning_rate: float = 0.05,
     *,
     inner_steps: int = 100,
-    optimiser: Optimiser = optax.sgd,
+    optimiser: OptimiserLike = optax.sgd,
     window: int = 1,
     until: float | None = None,
-) -> Descent:
+) -> Chain:
     """Repeated risk minimisation: ``inner_steps`` gradient steps on the data of each deployment.
 
     Args:
@@ -59,5 +74,7 @@ def rrm(
     profl.checks.InputError: window must be a whole number of at least 1, got 0
     """
     if window == 1 and until is None:
-        return Descent("rrm", learning_rate, optimiser, inner_steps, pooled=True)
-    return Retraining("rrm", learning_rate, optimiser, inner_steps, pooled=True, window=window, until=until)
+        minimiser = Optimiser(learning_rate, optimiser, inner_steps)
+    else:
+        minimiser = Retraining(learning_rate, optimiser, inner_steps, window, until)
+    return chain(PlainGradient(), minimiser, name="rrm", pooled=True)

@@ -1,4 +1,4 @@
-"""Methods that find the optimum by the performative gradient (``profl.methods.performative``).
+"""Methods that find the optimum by the performative gradient L1 + L2.
 
 * ``pofl``: every client estimates its own df_i/dtheta (paper, Algorithm 1 without its robust parts).
 * ``pg``: performative gradient descent by one centralised learner (Izzo et al. 2021), who sees one df/dtheta for all
@@ -12,66 +12,95 @@ from typing import Any
 import optax
 
 from profl import checks
-from profl.methods.descent import Optimiser
-from profl.methods.performative import PerformativeDescent
+from profl.methods.chain import Chain, chain
+from profl.parts.drift_correction import DriftCorrection
 from profl.parts.exploration import Exploration
-from profl.parts.jacobian import estimators as jacobians
-from profl.parts.personal import kept
-from profl.server import clusters
+from profl.parts.gradient import PerformativeGradient
+from profl.parts.jacobian import estimators
+from profl.parts.jacobian.estimated import EstimatedJacobian, ExactJacobian
+from profl.parts.learning_rate import FoundLearningRate
+from profl.parts.optimiser import Optimiser, OptimiserLike
+from profl.parts.parameters import EstimatedParameters
+from profl.parts.part import Part
+from profl.parts.personal import ModelSplit, PersonalModel
+from profl.parts.units import NaturalUnits
 
 
 def pofl(
     learning_rate: float | str = 0.01,
-    window: int = 20,
+    window: int | None = None,
     *,
     jacobian: Any = "tracking",
     explore: Any = "auto",
     second_term: str = "auto",
-    optimiser: Optimiser = optax.sgd,
+    optimiser: OptimiserLike = optax.sgd,
     correction: str | None = None,
     personal: Any = None,
-) -> PerformativeDescent:
+) -> Chain:
     """Performative optimal federated learning.
 
     Args:
-      learning_rate, second_term, optimiser, correction: see ``PerformativeDescent``.
+      learning_rate: eta, or "auto" for one that is found during the run.
       jacobian: "tracking", "kalman" (the same for a world without memory and drift), "least_squares", "paper", "exact",
-        or an estimator of one's own.
-      window: H, how many earlier deployments "least_squares" and "paper" use; the others find their own.
-      explore: an ``Exploration`` or None; "auto" takes the default one where the estimator asks for it.
+        or a ``profl.parts.JacobianEstimator``.
+      window: H, how many earlier deployments "least_squares" and "paper" use, 20 by default; the others find their own.
+      explore: a ``profl.parts.Exploration`` or None; "auto" takes the default one where the estimator asks for it.
+      second_term: how L2 is computed; see ``profl.parts.PerformativeGradient``.
+      optimiser: an optax factory such as ``optax.sgd``, or a ready transformation with its own learning rate.
+      correction: "scaffold" for control variates against local drift; None for none.
       personal: names of parts of theta that stay at the client, or True for all (``profl.parts.personal``).
 
-    >>> pofl(window=0)
+    >>> pofl(jacobian="paper", window=0)
     Traceback (most recent call last):
         ...
     profl.checks.InputError: window must be a whole number of at least 1, got 0
     """
-    parts = {"second_term": second_term, "optimiser": optimiser, "correction": correction}
-    return kept(performative("pofl", learning_rate, window, jacobian, explore, **parts), personal)
+    return chain(
+        EstimatedParameters(),
+        NaturalUnits(),
+        *jacobian_parts(jacobian, window, explore),
+        PerformativeGradient(second_term),
+        FoundLearningRate() if learning_rate == "auto" else None,
+        None if correction is None else DriftCorrection(correction),
+        Optimiser(learning_rate, optimiser),
+        None if personal is None else PersonalModel(ModelSplit(personal)),
+        name="pofl",
+    )
 
 
 def pg(
     learning_rate: float | str = 0.01,
-    window: int = 20,
+    window: int | None = None,
     *,
     jacobian: Any = "tracking",
     explore: Any = "auto",
     second_term: str = "auto",
-    optimiser: Optimiser = optax.sgd,
-) -> PerformativeDescent:
+    optimiser: OptimiserLike = optax.sgd,
+) -> Chain:
     """The performative gradient on everybody's data in one place."""
-    parts = {"second_term": second_term, "optimiser": optimiser, "pooled": True}
-    return performative("pg", learning_rate, window, jacobian, explore, **parts)
+    return chain(
+        EstimatedParameters(),
+        NaturalUnits(),
+        *jacobian_parts(jacobian, window, explore),
+        PerformativeGradient(second_term),
+        FoundLearningRate() if learning_rate == "auto" else None,
+        Optimiser(learning_rate, optimiser),
+        name="pg",
+        pooled=True,
+    )
 
 
-def performative(
-    name: str, learning_rate: float | str, window: int, jacobian: Any, explore: Any, share: Any = None, **parts: Any
-) -> PerformativeDescent:
-    """The method with its parts, of which names are short for objects."""
-    estimator = jacobians.get(jacobian, checks.positive_int("window", window))
+def jacobian_parts(jacobian: Any, window: int | None, explore: Any) -> list[Part | None]:
+    """The Jacobian's part, and the exploration that goes with it; names are short for objects."""
+    if window is not None:
+        checks.positive_int("window", window)
     if isinstance(explore, str):
         checks.one_of("explore", explore, ["auto"])
-        explore = Exploration() if getattr(estimator, "explores", False) else None
-    return PerformativeDescent(
-        name, learning_rate, jacobian=estimator, explore=explore, share=clusters.get(share), **parts
-    )
+    elif explore is not None and not isinstance(explore, Part):
+        raise checks.InputError(f"explore must be a profl.parts.Exploration(...) or None, got {explore!r}")
+    if jacobian == "exact":
+        return [ExactJacobian(), None if isinstance(explore, str) else explore]
+    estimator = estimators.get(jacobian, window)
+    if isinstance(explore, str):
+        explore = Exploration() if estimator.explores else None
+    return [EstimatedJacobian(estimator), explore]

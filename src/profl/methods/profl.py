@@ -1,8 +1,4 @@
-"""``profl``: the whole performative gradient, when not all data and clients can be trusted (Algorithm 1).
-
-PoFL's parts plus a filter against junk samples, and, where asked for, a robust aggregation rule against hostile
-clients, Jacobians shared among clients that react alike, and a sample size that follows the noise.
-"""
+"""``profl``: the whole performative gradient, when not all data and clients can be trusted (paper, Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -11,37 +7,47 @@ from typing import Any
 
 import optax
 
-from profl.methods.descent import Optimiser
-from profl.methods.performative import PerformativeDescent
-from profl.methods.pofl import performative
-from profl.parts.personal import kept
+from profl import checks
+from profl.methods.chain import Chain, chain
+from profl.methods.pofl import jacobian_parts
+from profl.parts.averaging import Averaging
+from profl.parts.drift_correction import DriftCorrection
+from profl.parts.gradient import PerformativeGradient
+from profl.parts.learning_rate import FoundLearningRate
+from profl.parts.optimiser import Optimiser, OptimiserLike
+from profl.parts.parameters import EstimatedParameters
+from profl.parts.part import Part
+from profl.parts.personal import ModelSplit, PersonalModel
 from profl.parts.sample_size import AdaptiveSamples
+from profl.parts.sharing import SharedJacobians
+from profl.parts.trusted_samples import TrustedSamples
+from profl.parts.units import NaturalUnits
+from profl.server import clusters
 
 
 def profl(
     learning_rate: float | str = 0.01,
-    window: int = 20,
+    window: int | None = None,
     *,
     filter: Any = "robust",
     aggregate: Any = "mean",
     share: Any = None,
     samples: Any = None,
-    secure_aggregation: bool = False,
     jacobian: Any = "tracking",
     explore: Any = "auto",
     second_term: str = "auto",
-    optimiser: Optimiser = optax.sgd,
+    optimiser: OptimiserLike = optax.sgd,
     correction: str | None = None,
     personal: Any = None,
-) -> PerformativeDescent:
+) -> Chain:
     """Performative robust optimal federated learning.
 
     Args:
       filter: which samples to trust: "robust", "paper", "none", or a function ``(gradients, weights) -> weights``.
-      aggregate: how the server combines models; see ``Method``.
+      aggregate: how the server combines models; see ``profl.parts.Averaging``.
       share: how clients learn from each other's Jacobians: None; "shrink", each drawn towards all as far as its errors
-        say; a number of clusters that react alike, "auto", or ``Clusters``.
-      samples: an ``AdaptiveSamples``, or None for a fixed number; ``window`` is the H of its published bound.
+        say; a number of clusters that react alike, "auto", or ``profl.server.Clusters``.
+      samples: a ``profl.parts.AdaptiveSamples``, or None for a fixed number.
 
     The others are those of ``profl.pofl``.
 
@@ -50,21 +56,30 @@ def profl(
         ...
     profl.checks.InputError: unknown filter 'rubust'; did you mean 'robust'? There are: none, paper, robust
     """
-    if isinstance(samples, AdaptiveSamples):
-        samples = replace(samples, window=window)
-    method = performative(
-        "profl",
-        learning_rate,
-        window,
-        jacobian,
-        explore,
-        share,
-        filter=filter,
-        aggregate=aggregate,
-        samples=samples,
-        secure_aggregation=secure_aggregation,
-        second_term=second_term,
-        optimiser=optimiser,
-        correction=correction,
+    sharing, (estimate, exploration) = clusters.get(share), jacobian_parts(jacobian, window, explore)
+    return chain(
+        None if filter == "none" else TrustedSamples(filter),  # lines 7 and 11
+        EstimatedParameters(),  # lines 8 and 12
+        NaturalUnits(),  # not in the paper
+        estimate,  # line 13
+        exploration,  # not in the paper
+        None if sharing is None else SharedJacobians(sharing),  # lines 18-20
+        PerformativeGradient(second_term),  # line 14
+        FoundLearningRate() if learning_rate == "auto" else None,  # not in the paper
+        adaptive_samples(samples, window, learning_rate),  # line 15
+        None if correction is None else DriftCorrection(correction),  # not in the paper
+        Optimiser(learning_rate, optimiser),  # lines 9 and 14
+        None if personal is None else PersonalModel(ModelSplit(personal)),  # not in the paper
+        Averaging(aggregate),  # line 17
+        name="profl",
     )
-    return kept(method, personal)
+
+
+def adaptive_samples(samples: Any, window: int | None, learning_rate: float | str) -> Part | None:
+    """The part that says how many samples to draw; the published bound is told H and eta."""
+    if samples is not None and not (isinstance(samples, Part) and samples.sizes is not None):
+        raise checks.InputError(f"samples must be profl.parts.AdaptiveSamples(...) or None, got {samples!r}")
+    if isinstance(samples, AdaptiveSamples) and samples.rule == "paper":
+        rate = samples.learning_rate if isinstance(learning_rate, str) else float(learning_rate)
+        return replace(samples, window=samples.window if window is None else window, learning_rate=rate)
+    return samples

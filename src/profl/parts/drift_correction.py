@@ -10,12 +10,18 @@ rule and everybody there, the corrections sum to zero: they change where clients
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from profl.typing import Array, Theta
+from profl import checks, trees
+from profl.parts.part import Exchange, Part, Step
+from profl.problem.problem import View
+from profl.server import entries
+from profl.server.entries import Report
+from profl.typing import Array, Batch, Key, Theta
 
 CORRECTIONS = ("scaffold",)
 
@@ -29,23 +35,50 @@ class Control(NamedTuple):
     steps: Array  # () how many they are
 
 
-def begin(theta: Theta) -> Control:
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), theta)
-    return Control(zeros, zeros, zeros, jnp.zeros(()))
+@dataclass(frozen=True)
+class DriftCorrection(Part):
+    """Control variates; ``correction`` is "scaffold"."""
+
+    correction: str = "scaffold"
+
+    def __post_init__(self) -> None:
+        checks.one_of("correction", self.correction, CORRECTIONS)
+
+    def reads(self, problem: Any) -> tuple[str, ...]:
+        return ("gradient",)
+
+    def init(self, view: View, theta: Theta, batch: Batch) -> Control:
+        zeros = zeros_like(theta)
+        return Control(zeros, zeros, zeros, jnp.zeros(()))
+
+    def update(self, view: View, state: Control, step: Step, key: Key) -> tuple[Step, Control]:
+        total = jax.tree.map(jnp.add, state.total, step.gradient)
+        follow = jax.tree.map(lambda g, own, common: g - own + common, step.gradient, state.own, state.common)
+        return step._replace(gradient=follow), state._replace(total=total, steps=state.steps + 1)
+
+    def report(self, view: View, state: Control, theta: Theta) -> Report:
+        return {"control": entries.gradient(mean_gradient(state))}
+
+    def receive(self, view: View, state: Control, mail: Theta) -> Control:
+        zeros = zeros_like(mail)
+        return Control(mean_gradient(state), mail, zeros, jnp.zeros(()))
+
+    def mail_like(self, view: View, state: Control) -> Theta:
+        return state.common
+
+    def open(self, view: View, theta: Theta) -> Theta:
+        """The gradient that all reports have in common."""
+        return zeros_like(theta)
+
+    def combine(self, view: View, server: Theta, exchange: Exchange) -> tuple[Theta, Theta]:
+        common = exchange.combine(exchange.reports["control"], server)
+        return common, trees.copies(common, len(exchange.weights))
 
 
-def corrected(control: Control, gradient: Theta) -> tuple[Theta, Control]:
-    """The gradient to follow, and the control with the client's own in it."""
-    total = jax.tree.map(jnp.add, control.total, gradient)
-    follow = jax.tree.map(lambda g, own, common: g - own + common, gradient, control.own, control.common)
-    return follow, control._replace(total=total, steps=control.steps + 1)
+def zeros_like(theta: Theta) -> Theta:
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), theta)
 
 
-def mean(control: Control) -> Theta:
+def mean_gradient(control: Control) -> Theta:
     """The mean of the round's gradients: what a client reports."""
     return jax.tree.map(lambda leaf: leaf / jnp.maximum(control.steps, 1).astype(leaf.dtype), control.total)
-
-
-def received(control: Control, common: Theta) -> Control:
-    """The control of the next round, once the server has sent what all report have in common."""
-    return begin(common)._replace(own=mean(control), common=common)

@@ -20,37 +20,41 @@ what the signal was moved, and looks for the direction of theta anew.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from profl import checks, random
-from profl.parts.units import Measures, large, spread_over
+from profl.parts.jacobian.estimated import EstimatedJacobian
+from profl.parts.part import Part, Step, plain, shape_of_f
+from profl.parts.units import large, spread_over, unmeasured
 from profl.problem.problem import View
-from profl.typing import Array, Key, Theta
+from profl.stages import stage
+from profl.typing import Array, Batch, Key, Theta
 
 DIRECTIONS = ("isotropic", "uncovered")
 
 
 class Explored(NamedTuple):
-    """What the next step needs: the last perturbation, and whether its opposite is due."""
+    """What the next perturbation needs."""
 
-    delta: Array | Theta  # of theta; of the signal, (s,), where the model is large
-    due: Array  # () bool
+    delta: Array | Theta  # the last perturbation, of theta; of the signal, (s,), where the model is large
+    opposite_due: Array  # () bool: whether its opposite comes next
     left: Array  # () int32: deployments for which it is still held
     made: Array  # () deployments so far, each a part of one where perturbations are held
-
-    def shrunk(self, ratio: Array, theta: Theta) -> Explored:
-        """The last perturbation as it would be with scales that are so many times as large."""
-        if large(theta):
-            return self  # it is looked for anew
-        return self._replace(delta=jax.tree.map(jnp.multiply, self.delta, spread_over(ratio, theta)))
+    known: Array  # () bool: whether units are known, from the first batch on
+    scales: Array  # natural units of the parameters, (d,), or (arrays,) of a large model's
+    unit: Array  # natural units of the signal, (s,)
+    ignorance: Array  # () the error's share in the squared size of J
+    column_error: Array  # (s,): the mean squared error of the columns of J, in natural units
+    hold: Array  # () int32: for how many deployments the next one is to be held
 
 
 @dataclass(frozen=True)
-class Exploration:
+class Exploration(Part):
     """How what is deployed differs from the model.
 
     Args:
@@ -82,65 +86,90 @@ class Exploration:
             raise checks.InputError(f"fade must be 0 or more, got {self.fade!r}")
         checks.real("inward", self.inward)
 
-    measured = True  # works in natural units: ``explore`` is given the client's measures
-    holds = True  # holds what is added for as long as the estimator says
+    serves = ("jacobian",)
 
-    def init(self, theta: Theta, signal: Array | None = None) -> Explored:
-        """Before the first deployment; ``signal`` gives shape and type, of a large model."""
+    def settings(self) -> dict[str, Any]:
+        return {"explore": plain(self)}
+
+    def reads(self, problem: Any) -> tuple[str, ...]:
+        return ("jacobian", "units")
+
+    def check_chain(self, parts: Sequence[Part], pooled: bool) -> None:
+        if not any(isinstance(part, EstimatedJacobian) for part in parts):
+            raise checks.InputError("explore is for a Jacobian that is estimated: this method estimates none")
+
+    def init(self, view: View, theta: Theta, batch: Batch) -> Explored:
+        signal, f = jax.eval_shape(view.signal, theta), shape_of_f(view, batch)
         kept = signal if large(theta) else theta
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), kept)
-        return Explored(zeros, jnp.zeros((), bool), jnp.int32(0), jnp.zeros(()))
+        measures, nothing = unmeasured(theta, signal, f), jnp.zeros((), f.dtype)
+        return Explored(
+            delta=zeros,
+            opposite_due=jnp.zeros((), bool),
+            left=jnp.int32(0),
+            made=jnp.zeros(()),
+            known=measures.known,
+            scales=measures.scales,
+            unit=measures.signal.unit,
+            ignorance=nothing,
+            column_error=jnp.zeros(signal.shape, f.dtype),
+            hold=jnp.int32(1),
+        )
 
-    def explore(
-        self,
-        problem: View,
-        key: Key,
-        state: Explored,
-        theta: Theta,
-        jacobian: Array,
-        error: Array,
-        measures: Measures,
-        hold: Array | int = 1,
-    ) -> tuple[Theta, Explored]:
-        """What to deploy in place of ``theta``; ``jacobian`` and its squared ``error`` are (p, size of signal).
+    def deploy(self, view: View, state: Explored, key: Key, theta: Theta) -> tuple[Theta, Explored]:
+        with stage("explore") as watch:
+            return watch(self._deploy(view, state, key, theta))
 
-        What is added is held for ``hold`` deployments.
-        """
-        jacobian, error = measures.inside(jacobian, error)
-        move = self._move(key, state.made, error, measures)
+    def _deploy(self, view: View, state: Explored, key: Key, theta: Theta) -> tuple[Theta, Explored]:
+        move = self._move(key, state)
         held = state.left > 0
 
         def choose(new: Array, old: Array) -> Array:
-            return jnp.where(held, old, jnp.where(state.due, -old, new))
+            return jnp.where(held, old, jnp.where(state.opposite_due, -old, new))
 
-        ignorance = jnp.sum(error) / (jnp.sum(jacobian**2 + error) + jnp.finfo(error.dtype).tiny)
         if large(theta):
             kept = choose(move, state.delta)
-            delta = self._of_theta(problem, theta, kept, ignorance, measures)
+            delta = self._of_theta(view, theta, kept, state)
         else:
-            kept = delta = jax.tree.map(choose, self._of_theta(problem, theta, move, ignorance, measures), state.delta)
-        deployed = problem.project(jax.tree.map(jnp.add, theta, delta))
-        due = jnp.where(held, state.due, measures.known & ~state.due)
-        left = jnp.where(held, state.left, jnp.where(measures.known, hold, 1)) - 1
-        return deployed, Explored(kept, due, left, state.made + 1 / hold)
+            kept = delta = jax.tree.map(choose, self._of_theta(view, theta, move, state), state.delta)
+        deployed = view.project(jax.tree.map(jnp.add, theta, delta))
+        due = jnp.where(held, state.opposite_due, state.known & ~state.opposite_due)
+        left = jnp.where(held, state.left, jnp.where(state.known, state.hold, 1)) - 1
+        return deployed, state._replace(delta=kept, opposite_due=due, left=left, made=state.made + 1 / state.hold)
 
-    def _move(self, key: Key, count: Array, error: Array, measures: Measures) -> Array:
+    def update(self, view: View, state: Explored, step: Step, key: Key) -> tuple[Step, Explored]:
+        """The step as it is; the state with what the next perturbation needs of it."""
+        measures, _, ratio = step.units
+        jacobian, error = measures.inside(step.jacobian, step.jacobian_error)
+        delta = state.delta  # that of a large model is looked for anew, in the new units
+        if not large(step.deployed):
+            delta = jax.tree.map(jnp.multiply, state.delta, spread_over(ratio, step.deployed))
+        return step, state._replace(
+            delta=delta,
+            known=measures.known,
+            scales=measures.scales,
+            unit=measures.signal.unit,
+            ignorance=jnp.sum(error) / (jnp.sum(jacobian**2 + error) + jnp.finfo(error.dtype).tiny),
+            column_error=jnp.mean(error, 0),
+            hold=jnp.asarray(step.hold, jnp.int32),
+        )
+
+    def _move(self, key: Key, state: Explored) -> Array:
         """By what the signal is to be moved, over the square of its unit, (s,)."""
-        unit = measures.signal.unit
-        size = self.scale * (self.settle / (self.settle + count)) ** self.fade
-        signs = random.signs(random.explore_key(key), unit.shape[0]).astype(unit.dtype)
+        size = self.scale * (self.settle / (self.settle + state.made)) ** self.fade
+        signs = random.signs(random.explore_key(key), state.unit.shape[0]).astype(state.unit.dtype)
         if self.directions == "uncovered":
-            share = jnp.mean(error, 0)
-            signs = signs * jnp.sqrt(share / (jnp.mean(share) + jnp.finfo(error.dtype).tiny))
-        return size * signs / unit
+            share = state.column_error
+            signs = signs * jnp.sqrt(share / (jnp.mean(share) + jnp.finfo(share.dtype).tiny))
+        return size * signs / state.unit
 
-    def _of_theta(self, problem: View, theta: Theta, move: Array, ignorance: Array, measures: Measures) -> Theta:
+    def _of_theta(self, view: View, theta: Theta, move: Array, state: Explored) -> Theta:
         """The direction of theta that moves the signal so."""
-        (direction,) = jax.vjp(problem.signal, theta)[1](move)
-        scales = spread_over(measures.scales, theta)
+        (direction,) = jax.vjp(view.signal, theta)[1](move)
+        scales = spread_over(state.scales, theta)
         delta = jax.tree.map(lambda unit, part: (unit**2 * part).astype(part.dtype), scales, direction)
         return jax.tree.map(
-            lambda a, b: jnp.where(ignorance > self.inward, a, b), delta, with_room(problem, theta, delta)
+            lambda a, b: jnp.where(state.ignorance > self.inward, a, b), delta, with_room(view, theta, delta)
         )
 
 

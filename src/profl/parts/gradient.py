@@ -12,16 +12,99 @@ that multiplies u by 1 - 1/n, for group shares by nothing.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from profl import trees
+from profl import checks, trees
+from profl.parts.part import Part, Step
+from profl.parts.sample_size import AdaptiveSamples
+from profl.parts.sharing import SharedJacobians
 from profl.parts.units import large
-from profl.problem.problem import View
+from profl.problem.problem import Problem, View
 from profl.problem.push import Push
-from profl.typing import Array, Batch, Theta
+from profl.stages import stage
+from profl.typing import Array, Batch, Key, Theta
+
+SECOND_TERMS = ("auto", "push", "pathwise", "score")
+
+
+@dataclass(frozen=True)
+class PlainGradient(Part):
+    """L1 alone: what retraining follows, to the stable point."""
+
+    serves = ("gradient",)
+
+    def needs(self, problem: Any) -> tuple[str, ...]:
+        return ("samples",)
+
+    def update(self, view: View, state: Any, step: Step, key: Key) -> tuple[Step, Any]:
+        with stage("gradient") as watch:
+            found = watch(terms(view, "none", step.deployed, step.batch, step.weights, jnp.zeros((0,))))
+        return step._replace(loss=found.loss, gradient=found.first), state
+
+
+@dataclass(frozen=True)
+class PerformativeGradient(Part):
+    """L1 + L2 (paper, Algorithm 1, line 14).
+
+    Args:
+      second_term: how L2 is computed: "push" (where the problem has one; no Jacobian is estimated), "pathwise" (where
+        the family can shift samples), "score", or "auto", the first of these that the problem allows.
+    """
+
+    second_term: str = "auto"
+
+    def __post_init__(self) -> None:
+        checks.one_of("second_term", self.second_term, SECOND_TERMS)
+
+    def choose(self, problem: Problem | View | None) -> str:
+        """How L2 is computed for this problem; "auto" stays where there is none."""
+        if self.second_term != "auto" or problem is None:
+            return self.second_term
+        if problem.push is not None:
+            return "push"
+        return "score" if problem.family.shift is None else "pathwise"
+
+    def reads(self, problem: Problem | View | None) -> tuple[str, ...]:
+        return () if self.choose(problem) == "push" else ("f", "jacobian")
+
+    def needs(self, problem: Problem | View | None) -> tuple[str, ...]:
+        return ("samples", *{"push": ("push",), "pathwise": ("shift",)}.get(self.choose(problem), ()))
+
+    def check(self, problem: Problem, parts: Sequence[Part], clients: int) -> None:
+        if self.choose(problem) != "push":
+            return
+        if any(isinstance(part, SharedJacobians) for part in parts):
+            raise checks.InputError(
+                "share is for Jacobians, and a problem with a push needs none: drop it, or set second_term='pathwise'"
+            )
+        if any(isinstance(part, AdaptiveSamples) and part.rule == "paper" for part in parts):
+            raise checks.InputError("AdaptiveSamples(rule='paper') needs a Jacobian, and with a push there is none")
+
+    def update(self, view: View, state: Any, step: Step, key: Key) -> tuple[Step, Any]:
+        second, theta, batch, weights = self.choose(view), step.deployed, step.batch, step.weights
+        f = jnp.zeros((0,)) if step.f is None else step.f
+        local = view if step.signal is None else view._replace(signal=step.signal)
+        with stage("gradient") as watch:
+            found = watch(terms(view, second, theta, batch, weights, f))
+            gradient = found.first
+            if second != "push":
+                assert step.jacobian is not None
+                back = pull_back(local, theta, step.jacobian, found.f_gradient)
+                gradient = watch(jax.tree.map(jnp.add, found.first, back))
+
+        def of_samples() -> Array:
+            first, f_gradients = sample_terms(view, second, theta, batch, weights, f)
+            if second == "push":
+                return first
+            jacobian = step.jacobian
+            return first + jax.vmap(lambda u: trees.ravel(pull_back(local, theta, jacobian, u)))(f_gradients)
+
+        return step._replace(loss=found.loss, gradient=gradient, sample_gradients=of_samples), state
 
 
 class Terms(NamedTuple):
@@ -31,7 +114,7 @@ class Terms(NamedTuple):
 
 
 def terms(problem: View, second: str, theta: Theta, batch: Batch, weights: Array, f: Array) -> Terms:
-    """Mean loss, L1 and u. ``second`` is "pathwise", "score" or "none" (PFL: u = 0).
+    """Mean loss, L1 and u. ``second`` is "pathwise", "score" or "none" (retraining: u = 0).
 
     With "push" u is zero, too, and what stands for L1 is both terms.
     """

@@ -19,43 +19,32 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from profl import checks, trees
-from profl.parts.gradient import pull_back, sample_terms
+from profl.parts.part import Part, Step, plain
 from profl.problem.problem import View
-from profl.typing import Array, Batch, Theta
+from profl.stages import stage
+from profl.typing import Array, Batch, Key, Theta
 
 RULES = ("variance", "paper")
 PHI = 0.05  # the paper's own choice: the bound may fail once in twenty batches
 BUCKETS = 6  # batch sizes for which code is compiled: a batch is at most twice as large as asked for, in few programs
 
 
-class Evidence(NamedTuple):
-    """What a step knows when it decides how many samples to draw next."""
-
-    theta: Theta  # what was deployed
-    batch: Batch
-    weights: Array
-    f: Array
-    jacobian: Array
-    gradient: Theta
-    second: str  # how L2 was computed: "pathwise", "score" or "push"
-    learning_rate: float
-
-
 @dataclass(frozen=True)
-class AdaptiveSamples:
+class AdaptiveSamples(Part):
     """The sample size that follows the noise; give it to ``profl.profl(samples=...)``.
 
     Args:
       tolerance: the mean squared error that the performative gradient may have at each client.
       min_samples, max_samples: the size always lies between them.
       rule: "variance", or "paper" for the published bound.
-      curvature, window: M, a bound on the second derivative of f, and H; used by the published bound alone.
+      curvature, window, learning_rate: M, a bound on the second derivative of f, H and eta; used by the published bound
+        alone. A learning rate that is found during the run takes the place of the last.
 
     >>> AdaptiveSamples(0.05, min_samples=60, max_samples=1000).sizes
     (60, 120, 240, 480, 960, 1020)
@@ -67,6 +56,7 @@ class AdaptiveSamples:
     rule: str = "variance"
     curvature: float = 0.0
     window: int = 20
+    learning_rate: float = 0.01
 
     def __post_init__(self) -> None:
         checks.positive("tolerance", self.tolerance)
@@ -78,8 +68,14 @@ class AdaptiveSamples:
             raise checks.InputError(f"curvature must be 0 or more, got {self.curvature}")
         checks.positive_int("window", self.window)
 
+    def settings(self) -> dict[str, Any]:
+        return {"samples": plain(self)}
+
+    def reads(self, problem: Any) -> tuple[str, ...]:
+        return ("gradient",) if self.rule == "variance" else ("gradient", "jacobian", "f")
+
     @property
-    def sizes(self) -> tuple[int, ...]:
+    def sizes(self) -> tuple[int, ...]:  # type: ignore[override]
         """The batch sizes for which code is compiled: multiples of ``min_samples``, about six."""
         most = math.ceil(self.max_samples / self.min_samples)
         factor = max(2.0, most ** (1 / (BUCKETS - 1)))
@@ -94,28 +90,32 @@ class AdaptiveSamples:
         n = jnp.where(jnp.isnan(n), jnp.inf, n)
         return jnp.ceil(jnp.clip(n, self.min_samples, self.max_samples)).astype(jnp.int32)
 
-    def next(self, problem: View, known: Evidence) -> Array:
-        """How many samples to draw next."""
+    def init(self, view: View, theta: Theta, batch: Batch) -> Array:
+        """How many samples to draw next, () int32."""
+        return self.clip(jnp.asarray(trees.rows(batch), float))
+
+    def samples_wanted(self, state: Array) -> Array:
+        return state
+
+    def update(self, view: View, state: Array, step: Step, key: Key) -> tuple[Step, Array]:
+        with stage("sample size") as watch:  # once a round
+            return step, watch(jax.lax.cond(step.last, lambda: self._next(view, step), lambda: state))
+
+    def _next(self, view: View, step: Step) -> Array:
         if self.rule == "variance":
-            return variance_size(self, problem, known)
-        weights, theta = known.weights, known.theta
-        losses = jnp.where(weights > 0, jax.vmap(problem.loss, (None, 0))(theta, known.batch), 0.0)
-        one = jnp.mean(problem.family.variance(known.batch, weights, known.f)) / jnp.sum(weights**2)
-        return paper_size(self, known.learning_rate, losses, known.gradient, known.jacobian, one)
-
-
-def variance_size(size: AdaptiveSamples, problem: View, known: Evidence) -> Array:
-    """n = v / tolerance."""
-    theta, weights = known.theta, known.weights
-    first, f_gradients = sample_terms(problem, known.second, theta, known.batch, weights, known.f)
-    second = jax.vmap(lambda u: trees.ravel(pull_back(problem, theta, known.jacobian, u)))(f_gradients)
-    own = first + second
-    variance = jnp.sum(weights[:, None] * (own - weights @ own) ** 2)
-    return size.clip(variance / size.tolerance)
+            assert step.sample_gradients is not None
+            own = step.sample_gradients()
+            return self.clip(jnp.sum(step.weights[:, None] * (own - step.weights @ own) ** 2) / self.tolerance)
+        losses = jnp.where(step.weights > 0, jax.vmap(view.loss, (None, 0))(step.deployed, step.batch), 0.0)
+        assert step.f_variance is not None
+        assert step.jacobian is not None
+        one = jnp.mean(step.f_variance) / jnp.sum(step.weights**2)
+        rate = self.learning_rate if step.learning_rate is None else step.learning_rate
+        return paper_size(self, rate, losses, step.gradient, step.jacobian, one)
 
 
 def paper_size(
-    size: AdaptiveSamples, learning_rate: float, losses: Array, gradient: Theta, jacobian: Array, s2: Array
+    size: AdaptiveSamples, learning_rate: Array | float, losses: Array, gradient: Theta, jacobian: Array, s2: Array
 ) -> Array:
     """The published bound, ``max_samples`` where its denominator is not positive."""
     window = size.window

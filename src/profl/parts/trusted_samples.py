@@ -10,6 +10,7 @@ it learned of one batch holds for the next, because the model is not in it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -17,10 +18,15 @@ import jax
 import jax.numpy as jnp
 
 from profl import trees
+from profl.parts import filters
 from profl.parts.filters import Filter
+from profl.parts.filters.filter import SampleFilter, as_filter
 from profl.parts.filters.gap_test import Known
+from profl.parts.part import Part, Step, plain
 from profl.problem.families import Family
-from profl.typing import Array, Batch, Loss, Theta
+from profl.problem.problem import View
+from profl.stages import stage
+from profl.typing import Array, Batch, Key, Loss, Theta
 
 MUCH = 0.25  # of a batch: where more is dropped, somebody should look whether it is junk
 
@@ -34,14 +40,44 @@ class HasLoss(Protocol):
     def family(self) -> Family: ...
 
 
+@dataclass(frozen=True)
+class TrustedSamples(Part):
+    """Lowers the weights of samples that look like junk.
+
+    Args:
+      filter: "robust", "paper", a ``profl.parts.filters.SampleFilter``, or a function
+        ``(gradients, weights) -> weights``.
+    """
+
+    filter: Any = "robust"
+
+    info = ("kept",)
+    rereads = True
+
+    def __post_init__(self) -> None:
+        filters.check(filters.get(self.filter))
+
+    def settings(self) -> dict[str, Any]:
+        return {"filter": plain(self.filter)}
+
+    def init(self, view: View, theta: Theta, batch: Batch) -> Any:
+        return begin(view, filters.get(self.filter), theta, batch)
+
+    def update(self, view: View, state: Any, step: Step, key: Key) -> tuple[Step, Any]:
+        with stage("filter") as watch:
+            weights, kept, memory = watch(
+                filter_weights(view, filters.get(self.filter), step.deployed, step.batch, step.weights, state)
+            )
+        return step._replace(weights=weights, info={**step.info, "kept": kept}), memory
+
+
 def begin(problem: HasLoss, filter_: Filter, theta: Theta, batch: Batch) -> Any:
     """What the filter remembers of a client before the first batch; () for one that has no memory."""
-    if not hasattr(filter_, "start"):
-        return ()
+    chosen = as_filter(filter_)
     rows = jax.tree.leaves(batch)[0].shape[0]
     like = jax.ShapeDtypeStruct((rows,), jnp.float32)
-    seen = jax.eval_shape(partial(_view(filter_), problem), theta, batch, like)
-    memory, groups = filter_.start(seen.shape[1]), problem.family.group_count
+    seen = jax.eval_shape(partial(_view(chosen), problem), theta, batch, like)
+    memory, groups = chosen.start(seen.shape[1]), problem.family.group_count
     return trees.copies(memory, groups) if groups > 1 else memory
 
 
@@ -53,16 +89,14 @@ def filter_weights(
     Every group of samples (or class) is filtered by itself and keeps its share of the weight: two clean groups are not
     clean and junk, and the filter must not change what the family reads off the shares.
     """
-    see = _view(filter_)
-    vetted = getattr(filter_, "vetted", lambda _: None)(batch)
+    chosen = as_filter(filter_)
+    see, vetted = _view(chosen), chosen.reference_batch(batch)
     rows = 0 if vetted is None else jax.tree.leaves(vetted)[0].shape[0]
 
     def one_group(weights: Array, memory: Any, of_vetted: Array) -> tuple[Array, Any]:
         seen = see(problem, theta, batch, weights)
-        if not hasattr(filter_, "step"):
-            return filter_(seen, weights), memory
         known = None if vetted is None else Known(see(problem, theta, vetted, of_vetted).T, of_vetted)
-        return filter_.step(seen, weights, memory, known)
+        return chosen.step(seen, weights, memory, known)
 
     groups = problem.family.group_count
     if groups == 1:
@@ -79,9 +113,9 @@ def filter_weights(
     return jnp.sum(after * share / jnp.where(left > 0, left, 1.0), axis=0), jnp.sum(left), memory
 
 
-def _view(filter_: Filter) -> Callable[..., Array]:
+def _view(filter_: SampleFilter) -> Callable[..., Array]:
     """What the filter gets to see of a batch."""
-    return samples if getattr(filter_, "of_samples", False) else gradients
+    return samples if filter_.of_samples else gradients
 
 
 def gradients(problem: HasLoss, theta: Theta, batch: Batch, weights: Array) -> Array:

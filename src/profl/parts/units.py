@@ -19,15 +19,17 @@ people have moved it, and a long tail none until it is drawn.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from profl import trees
+from profl.parts.part import Part, Step, shape_of_f
 from profl.problem.problem import View
-from profl.typing import Array, Batch, Theta
+from profl.typing import Array, Batch, Key, Theta
 
 FAR = 2.0**60  # a model so far out shows where the model space ends; its square is still finite in single precision
 COMMON = 0.01  # of the mean slope: clients that differ then agree on scales, and so do parameters that are off by more
@@ -217,3 +219,44 @@ def look_again(problem: View, old: Measures, new: Measures, theta: Theta) -> Mea
     scales = jnp.where(smaller, new.scales / common, old.scales)
     unit = jnp.where(jnp.any(smaller), signal_scales(problem, theta, scales), old.signal.unit)
     return trees.where(old.known, old._replace(scales=scales, signal=old.signal._replace(unit=unit)), new)
+
+
+class UnitsNow(NamedTuple):
+    """The units of this step, as ``step.units``."""
+
+    measures: Measures
+    changed: Array  # () bool: whether a scale became smaller, so that what was learned in the old units is void
+    ratio: Array  # the new scales over the old ones
+
+
+@dataclass(frozen=True)
+class NaturalUnits(Part):
+    """Measures the parameters, the signal and f from the first batch on; not in the paper.
+
+    With this part whole batches belong in memory, samples innermost. PoFL on pricing (10 clients, 100 rounds of R = 5,
+    n = 500) takes 1.1 times as long as where nothing is measured; without that 3.5 times.
+    """
+
+    serves = ("units",)
+    rereads = True
+
+    def reads(self, problem: Any) -> tuple[str, ...]:
+        return ("f",)
+
+    def init(self, view: View, theta: Theta, batch: Batch) -> Measures:
+        return unmeasured(theta, jax.eval_shape(view.signal, theta), shape_of_f(view, batch))
+
+    def update(self, view: View, state: Measures, step: Step, key: Key) -> tuple[Step, Measures]:
+        """Takes or checks the measures; where a scale turns out to be far too large, ``changed`` says so."""
+        one = step.f_variance / jnp.sum(step.weights**2)
+        few, batches = some(step.batch, step.weights), state.batches + 1
+
+        def look(theta: Theta) -> Measures:
+            return look_again(view, state, take_measures(view, theta, *few(), step.f, one), theta)
+
+        once = large(step.deployed)  # to look again costs as many gradients as a step has, and is amortised late
+        due = ~state.known if once else batches & (batches - 1) == 0
+        new = trees.once(due, look, state, step.deployed)._replace(batches=batches)
+        changed = state.known & jnp.any(new.scales < state.scales)
+        ratio = jnp.where(state.known, new.scales / state.scales, 1.0)
+        return step._replace(units=UnitsNow(new, changed, ratio)), new

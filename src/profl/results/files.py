@@ -14,8 +14,8 @@ import jax
 import numpy as np
 
 from profl import checks
-from profl.methods.performative import Jacobians
 from profl.parts.privacy import Spent
+from profl.parts.sharing import Jacobians
 from profl.results.record import SERIES, Live, Run
 from profl.storage import archive
 from profl.storage.atomic import atomic

@@ -13,8 +13,8 @@ import jax
 import numpy as np
 
 from profl import checks
-from profl.methods.performative import Jacobians
 from profl.parts.privacy import Spent
+from profl.parts.sharing import Jacobians
 from profl.typing import Theta
 
 if TYPE_CHECKING:
@@ -108,8 +108,7 @@ class Run:
     @property
     def jacobians(self) -> Jacobians | None:
         """Where Jacobians are shared, what each client had at the end; else None."""
-        final = self.final if self.personal is None else self.final["method"]
-        return final if isinstance(final, Jacobians) else None
+        return self.final.get("jacobians") if isinstance(self.final, dict) else None
 
     @property
     def personal(self) -> Any:

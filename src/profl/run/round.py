@@ -18,12 +18,13 @@ import jax
 import jax.numpy as jnp
 
 from profl import random, trees
-from profl.methods.method import Report
 from profl.run.dropped import Dropped, add_round, nothing_dropped
 from profl.run.plan import Population, Settings, compiled, first_states, outlook
 from profl.run.step import client_view
 from profl.run.tally import Counted, Tally, count
+from profl.server import entries
 from profl.server.attacks import apply
+from profl.server.entries import Report
 from profl.server.gate import accept, inside
 from profl.server.participation import choose, first_occurrence
 from profl.typing import Array, Key, Theta
@@ -119,7 +120,7 @@ def combine(
 
     What goes out next lies in the model space, whatever a method or a rule made of the reports.
     """
-    method, project = settings.method, settings.functions.project
+    method, project, sent = settings.method, settings.functions.project, entries.values(sent)
     if settings.attack is not None:
         sent = apply(settings.attack, sent, carry.theta, carry.first, asked.rows.hostile)
     passes, usual = accept(sent, carry.theta, lambda theta: inside(project, theta, method.judged), carry.usual)
@@ -247,7 +248,8 @@ def final(settings: Settings, population: Population, carry: Carry) -> Any:
 def _final(settings: Settings, population: Population, carry: Carry) -> Any:
     def one(row: Population, state: Any) -> Any:
         view = client_view(settings, row)
-        return settings.method.final(view, state.own, settings.method.report(view, state.own, carry.theta))
+        report = entries.values(settings.method.report(view, state.own, carry.theta))
+        return settings.method.final(view, state.own, report)
 
     return jax.vmap(one)(population, carry.states)
 

@@ -38,6 +38,7 @@ from profl.quantiles import exact_quantile
 from profl.server.kmeans import PEELS, RESTARTS, Groups, distances, kmeans, peel, random_like, silhouette
 from profl.server.rules import CentredClipping
 from profl.server.scores import Rows, prepare
+from profl.server.sharing import Sharing
 from profl.server.shrinkage import Shrinkage, drawn, known
 from profl.typing import Array, Key
 
@@ -54,7 +55,7 @@ CLIPPED = CentredClipping()
 
 
 @dataclass(frozen=True)
-class Clusters:
+class Clusters(Sharing):
     """Groups of clients that react alike, and the robust aggregate of each.
 
     ``count`` is the number of groups C, or "auto": found among 1..``largest`` from the Jacobians themselves.
@@ -171,16 +172,12 @@ def choose(key: Key, x: Array, weights: Array, slots: int) -> Groups:
     return trees.where(split, found, whole)
 
 
-def get(spec: Any) -> Any:
-    """How Jacobians are shared: None, a number of clusters, "auto", ``Clusters``, "shrink", or an object of one's own.
-
-    An object of one's own has ``check(clients)``, which refuses, and
-    ``share(key, jacobians, weights, accepted, errors) -> (what each client gets, labels)``; ``errors`` are those of all
-    entries where it states ``entrywise = True``, and one mean for each client elsewhere.
+def get(spec: Any) -> Sharing | None:
+    """How Jacobians are shared: None, a number of clusters, "auto", "shrink", or a ``Sharing`` as it is.
 
     >>> get(2).count, get(None), get("shrink")
     (2, None, Shrinkage())
     """
     if isinstance(spec, str) and spec == "shrink":
         return Shrinkage()
-    return spec if spec is None or callable(getattr(spec, "share", None)) else Clusters(spec)
+    return spec if spec is None or isinstance(spec, Sharing) else Clusters(spec)

@@ -37,6 +37,7 @@ import jax.numpy as jnp
 
 from profl.quantiles import exact_quantile
 from profl.server.rules import CentredClipping
+from profl.server.sharing import Sharing
 from profl.typing import Array, Key
 
 HALF = 0.455  # the median of a squared standard normal
@@ -50,7 +51,7 @@ ALLOWED = 0.01  # of the variance of Y: the square of what sharing may move it b
 
 
 @dataclass(frozen=True)
-class Shrinkage:
+class Shrinkage(Sharing):
     """See the module: a way for ``share=``. Clients need not form groups.
 
     >>> reports = -jnp.array([1.0, 1.2, 0.8, 1.1, 0.9, 5.0]).reshape(6, 1, 1)
@@ -60,9 +61,6 @@ class Shrinkage:
     """
 
     entrywise = True  # wants the error of every entry
-
-    def check(self, clients: int) -> None:
-        """Any number will do."""
 
     def share(self, key: Key, jacobians: Array, weights: Array, accepted: Array, errors: Array) -> tuple[Array, Array]:
         """(what each client gets (k, p, s), 0 for each whose report was used and -1 for the others)."""

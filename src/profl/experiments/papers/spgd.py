@@ -22,9 +22,9 @@ import jax
 import jax.numpy as jnp
 
 from profl import random
-from profl.methods.descent import shape_of_f
 from profl.methods.method import Arrival, Method
 from profl.parts.gradient import terms
+from profl.parts.part import shape_of_f
 from profl.problem.problem import View
 from profl.typing import Array, Batch, Key
 

@@ -31,8 +31,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from profl import checks, random, trees
-from profl.methods.descent import shape_of_f
-from profl.methods.method import Arrival, Method, Outlook, Report
+from profl.methods.method import Arrival, Method, Outlook
 from profl.methods.prm import partial_minimisation
 from profl.methods.prm.consensus import Common, Found, consensus
 from profl.methods.prm.newton import TOUCH, free, least_inside, upright
@@ -54,10 +53,11 @@ from profl.methods.prm.surrogate_risk import Bend, Fitted, bend, fitted_risk, ke
 from profl.parts import filters, trusted_samples
 from profl.parts.jacobian import reaction_memory
 from profl.parts.jacobian.reaction_memory import Peak, follow, meant, peak
-from profl.parts.personal import kept as keeping
+from profl.parts.part import shape_of_f
 from profl.parts.units import Ruler, signal_scales, theta_scales
 from profl.problem.problem import Problem, View
-from profl.server import rules
+from profl.server import entries, rules
+from profl.server.entries import Report
 from profl.stages import stage
 from profl.typing import Array, Batch, Key, Theta
 
@@ -279,11 +279,11 @@ class PRM(Method):
         mean, prior = state.fitted.response.mean[:, 1:], state.prior
         found = Found((mean - prior.mean) / unit, state.variance / unit**2, prior.mean / unit, prior.variance / unit**2)
         return {
-            "theta": theta,
-            "fit": jnp.concatenate([slope[:, None], state.scale[:, None], *state.bend], 1),
-            "value": value,
-            "miss": jnp.concatenate([state.miss, jnp.stack([state.size, state.fear])]),
-            "jacobian": jnp.stack(found),
+            "theta": entries.model(theta),
+            "fit": entries.statistic(jnp.concatenate([slope[:, None], state.scale[:, None], *state.bend], 1)),
+            "value": entries.statistic(value),
+            "miss": entries.statistic(jnp.concatenate([state.miss, jnp.stack([state.size, state.fear])])),
+            "jacobian": entries.jacobian(jnp.stack(found)),
         }
 
     def receive(self, problem: View, state: State, theta: Theta, mail: Mail) -> tuple[Theta, State]:
@@ -549,4 +549,5 @@ def prm(
         ...
     profl.checks.InputError: region must be a finite number above 0, got 0.0
     """
-    return keeping(PRM(filter, aggregate, share, curiosity, region, keep), personal)
+    assert personal is None
+    return PRM(filter, aggregate, share, curiosity, region, keep)

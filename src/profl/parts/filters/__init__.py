@@ -10,11 +10,11 @@ group by itself, is ``profl.parts.trusted_samples``'s matter.
 >>> check(get("half"))
 >>> del FILTERS["half"]
 
-A filter may have a memory: ``start(d)`` is what it remembers at first, and ``step(gradients, weights, memory, vetted)``
-returns what to remember beside the weights. It is part of the client's state.
+A filter with a memory or with trusted samples is a ``SampleFilter``; what it remembers is part of the client's state.
 
-Here: ``paper`` (Algorithm 2 as written), ``robust`` (the default), ``shape``, ``lines``, ``table``, ``memory``,
-``suspicion`` and ``vetted`` (its parts), ``points`` (what both are made of).
+Here: ``filter`` (the contract), ``paper`` (Algorithm 2 as written), ``robust`` (the default), ``projections``,
+``gap_test``, ``histogram``, ``memory``, ``normality_test``, ``screen`` and ``reference_sample`` (its parts), ``points``
+(what both are made of).
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from profl import checks
+from profl.parts.filters.filter import SampleFilter
 from profl.parts.filters.points import mean_of, top_direction
 from profl.typing import Array
 
@@ -16,7 +17,7 @@ HALF = 0.5  # of the samples: what is left at least when it stops, "at most half
 
 
 @dataclass(frozen=True)
-class PaperFilter:
+class PaperFilter(SampleFilter):
     """Algorithm 2 as written: project on the top singular direction, cut at the first sparse segment of the scores.
 
         tau_j = ((g_j - mean) . v)^2;  B segments of [0, max tau];  phi = lower end of the first with < J1 |S| members

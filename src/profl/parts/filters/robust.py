@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import checks, trees
+from profl.parts.filters.filter import SampleFilter
 from profl.parts.filters.gap_test import EVEN, NEAR, RISE, RISE_ALONE, Known, groups
 from profl.parts.filters.memory import NOT_YET, Cut, Memory, along_a_line, learned, nothing, recalled, usual
 from profl.parts.filters.normality_test import figures, gaussian, where_needed
@@ -38,7 +39,7 @@ BEYOND = 50.0
 
 
 @dataclass(frozen=True)
-class RobustFilter:
+class RobustFilter(SampleFilter):
     """Drop what lies apart. Needs no knowledge of the fraction or the kind of junk.
 
     In every round, along the axes, the lines along which a group would show and the distance from the middle: find the
@@ -81,7 +82,7 @@ class RobustFilter:
     def __call__(self, gradients: Array, weights: Array) -> Array:
         return self.step(gradients, weights, self.start(gradients.shape[1]))[0]
 
-    def vetted(self, batch: Batch) -> Batch | None:
+    def reference_batch(self, batch: Batch) -> Batch | None:
         """The reference as a batch like this one."""
         return None if self.reference is None else self.reference.like(batch)
 

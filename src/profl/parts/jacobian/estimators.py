@@ -1,23 +1,13 @@
 """Estimators of df/dsignal from what was deployed and what came in.
 
-Each is a frozen dataclass with four pure functions over a state of fixed shape:
-
-    init(signal, f) -> state          zeros of the right shapes
-    update(state, signal, f_hat, variance, at) -> state
-                                      one more deployment: its signal, what came in, the variance of f_hat's sampling
-                                      noise, and the signal of the model that the deployment was made around
-    estimate(state) -> J of shape (p, size of signal)
-    error(state) -> estimated squared error of every entry of J, same shape
-    explores (optional)               whether it wants what is deployed to be perturbed; False where it is not stated
-    measured (optional)               whether signal, f_hat and variance come in natural units, in which J then is, too
-                                      (``profl.parts.units``); False where it is not stated
-
+``JacobianEstimator`` is their contract.
 Here are the paper's and a ridge over a window; ``kalman`` has the default, which needs no window. The
 window holds the last H deployments before the current one, and the current one: H + 1 points, newest last.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -26,11 +16,10 @@ import jax.numpy as jnp
 from jax.scipy.linalg import cho_factor, cho_solve
 
 from profl.checks import InputError, one_of
+from profl.parts.jacobian.estimator import JacobianEstimator
 from profl.parts.jacobian.kalman import Kalman
 from profl.parts.jacobian.tracking import Tracking
 from profl.typing import Array
-
-CONTRACT = ("init", "update", "estimate", "error")
 
 LEAST_RIDGE = 1e-5
 """Of the trace: the least ridge that single precision (1e-7) solves the normal equations with, however the window has
@@ -70,7 +59,7 @@ def push(window: Window, signal: Array, f: Array) -> Window:
 
 
 @dataclass(frozen=True)
-class Differences:
+class Differences(JacobianEstimator):
     """The paper's estimator (Eq. 7): Delta f (Delta theta)^+, differences taken from the newest point.
 
     Zero until the window is full (Algorithm 1, line 6). The pseudo-inverse comes from the normal equations with a
@@ -78,7 +67,7 @@ class Differences:
     step.
     """
 
-    window: int
+    window: int = 20
 
     def init(self, signal: Array, f: Array) -> Window:
         return empty_window(self.window + 1, signal, f)
@@ -114,7 +103,7 @@ class Regression(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LeastSquares:
+class LeastSquares(JacobianEstimator):
     """Least squares with intercept over the window, held to the last estimate by a ridge as strong as the noise says.
 
         minimise  |F - S J^T|^2 / v + |J - J_last|^2 / (10 tau^2)      (rows of F and S centred on the window's mean)
@@ -131,7 +120,7 @@ class LeastSquares:
     ends 0.09 above it).
     """
 
-    window: int
+    window: int = 20
 
     def init(self, signal: Array, f: Array) -> Regression:
         jacobian = jnp.zeros((f.shape[0], signal.shape[0]), f.dtype)
@@ -197,36 +186,38 @@ def solve_ridge(gram: Array, right: Array, ridge: Array) -> Array:
     return cho_solve(cho_factor(gram + ridge * jnp.eye(gram.shape[0], dtype=gram.dtype)), right)
 
 
-@dataclass(frozen=True)
-class Exact:
-    """No estimate: the problem itself states df/dtheta. For finding out what the estimating costs."""
-
-    explores = False
-
-
 ESTIMATORS: dict[str, Callable[..., Any]] = {
     "kalman": Kalman,
     "tracking": Tracking,
     "least_squares": LeastSquares,
     "paper": Differences,
-    "exact": Exact,
 }
-"""name -> what makes it; one that has a field ``window`` is given the method's. Add your own, or pass an object."""
+"""name -> what makes it. Add your own, or pass an object."""
+
+WINDOWED = (LeastSquares, Differences)
+"""Those that are given the method's ``window``."""
 
 
-def get(spec: Any, window: int) -> Any:
+def get(spec: Any, window: int | None = None) -> JacobianEstimator:
     """An estimator by name, with ``window`` where it has one; an object of one's own as it is.
 
-    >>> get("least_squares", 4), get("exact", 4)
-    (LeastSquares(window=4), Exact())
+    >>> get("least_squares", 4), get("paper")
+    (LeastSquares(window=4), Differences(window=20))
     """
     if not isinstance(spec, str):
-        missing = [name for name in CONTRACT if not callable(getattr(spec, name, None))]
-        if missing and not isinstance(spec, Exact):
+        if not isinstance(spec, JacobianEstimator):
             raise InputError(
-                f"jacobian must be a name ({', '.join(ESTIMATORS)}) or an object with {', '.join(CONTRACT)}; "
-                f"{spec!r} has no {', '.join(missing)}"
+                f"jacobian must be a name ({', '.join([*ESTIMATORS, 'exact'])}) or a profl.parts.JacobianEstimator, "
+                f"got {spec!r}"
             )
         return spec
-    make = ESTIMATORS[one_of("jacobian", spec, ESTIMATORS)]
-    return make(window) if "window" in getattr(make, "__dataclass_fields__", {}) else make()
+    make = ESTIMATORS[one_of("jacobian", spec, [*ESTIMATORS, "exact"])]
+    if make in WINDOWED:
+        return make() if window is None else make(window)
+    if window is not None:
+        warnings.warn(
+            f"window does nothing with jacobian={spec!r}, which needs none: leave it out",
+            DeprecationWarning,
+            stacklevel=4,
+        )
+    return make()

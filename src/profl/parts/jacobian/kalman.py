@@ -30,6 +30,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from profl import trees
+from profl.parts.jacobian.estimator import JacobianEstimator
 from profl.typing import Array
 
 NOISE_RATE = 0.05
@@ -65,7 +66,7 @@ class Line(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Kalman:
+class Kalman(JacobianEstimator):
     """See the module."""
 
     # kappa, relative, per unit of the signal: how fast J may change. Tail excess of PoFL on pricing with linear /

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl.parts.jacobian import reaction_memory
+from profl.parts.jacobian.estimator import JacobianEstimator
 from profl.parts.jacobian.kalman import Kalman, Line
 from profl.parts.jacobian.reaction_memory import DOUBLINGS, DOUBT
 from profl.typing import Array
@@ -63,7 +64,7 @@ class Read(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tracking:
+class Tracking(JacobianEstimator):
     """See the module."""
 
     walks: tuple[float, ...] = WALKS

@@ -1,0 +1,108 @@
+"""One projected optimiser step along the gradient (paper, Algorithm 1, lines 9 and 14)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from profl import checks
+from profl.parts.learning_rate import FoundLearningRate
+from profl.parts.part import Part, Step
+from profl.problem.problem import View
+from profl.stages import stage
+from profl.typing import Array, Batch, Key, Theta
+
+OptimiserLike: TypeAlias = Callable[..., Any] | optax.GradientTransformation
+"""An optax factory such as ``optax.sgd``, or a ready transformation, which then carries its own learning rate."""
+
+
+@dataclass(frozen=True)
+class Optimiser(Part):
+    """theta <- Proj(theta - optimiser(gradient)).
+
+    Args:
+      learning_rate: eta, handed to ``optimiser``; or "auto", for one that ``FoundLearningRate`` finds, by which then
+        the steps of ``optimiser`` with a learning rate of one are multiplied.
+      optimiser: an optax factory such as ``optax.sgd``, or a ready transformation with its own learning rate.
+      inner_steps: gradient steps on one batch.
+    """
+
+    learning_rate: float | str = 0.01
+    optimiser: OptimiserLike = optax.sgd
+    inner_steps: int = 1
+
+    def __post_init__(self) -> None:
+        if isinstance(self.learning_rate, str):
+            checks.one_of("learning_rate", self.learning_rate, ["auto"])
+        else:
+            checks.positive("learning_rate", self.learning_rate)
+        checks.positive_int("inner_steps", self.inner_steps)
+        check_optimiser(self.optimiser)
+
+    def check_chain(self, parts: Sequence[Part], pooled: bool) -> None:
+        if self.learning_rate == "auto" and not any(isinstance(part, FoundLearningRate) for part in parts):
+            raise checks.InputError("learning_rate='auto' needs a part FoundLearningRate() before the optimiser")
+
+    def reads(self, problem: Any) -> tuple[str, ...]:
+        return ("gradient",)
+
+    @property
+    def transformation(self) -> optax.GradientTransformation:
+        rate = 1.0 if isinstance(self.learning_rate, str) else float(self.learning_rate)
+        return transformation(self.optimiser, rate)
+
+    def init(self, view: View, theta: Theta, batch: Batch) -> Any:
+        return self.transformation.init(theta)
+
+    def update(self, view: View, state: Any, step: Step, key: Key) -> tuple[Step, Any]:
+        descent = Descent(view, self.transformation, step.batch, step.weights, step.update_scale)
+        with stage("update") as watch:
+            theta, state = watch(descent.steps(step.theta, state, step.gradient, self.inner_steps))
+        return step._replace(theta=theta), state
+
+
+@lru_cache(maxsize=256)
+def transformation(optimiser: Any, learning_rate: float) -> optax.GradientTransformation:
+    """Made once per setting: optax transformations compare by identity, and a new one would mean compiling again."""
+    return optimiser if isinstance(optimiser, optax.GradientTransformation) else optimiser(learning_rate)
+
+
+def check_optimiser(optimiser: Any) -> None:
+    """Refuse what is neither an optax factory nor a transformation."""
+    if not callable(optimiser) and not isinstance(optimiser, optax.GradientTransformation):
+        raise checks.InputError(
+            f"optimiser must be an optax factory (optax.sgd, ...) or transformation, got {optimiser!r}"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Descent:
+    """Projected optimiser steps on one batch; updates are multiplied by ``scale`` where there is one."""
+
+    view: View
+    optimiser: optax.GradientTransformation
+    batch: Batch
+    weights: Array
+    scale: Theta | None = None
+
+    def step(self, theta: Theta, state: Any, gradient: Theta) -> tuple[Theta, Any]:
+        """The model after one step along ``gradient``, and the optimiser's state."""
+        updates, new = self.optimiser.update(gradient, state, theta)
+        updates = updates if self.scale is None else jax.tree.map(jnp.multiply, updates, self.scale)
+        return self.view.project(optax.apply_updates(theta, updates)), new
+
+    def steps(self, theta: Theta, state: Any, gradient: Theta, count: int = 1) -> tuple[Theta, Any]:
+        """``count`` steps, the first along ``gradient``, each later one along the L1 that is found there."""
+
+        def again(_: int, carry: tuple[Theta, Any]) -> tuple[Theta, Any]:
+            losses = jax.vmap(self.view.loss, (None, 0))
+            return self.step(*carry, jax.grad(lambda t: self.weights @ losses(t, self.batch))(carry[0]))
+
+        first = self.step(theta, state, gradient)
+        return first if count == 1 else jax.lax.fori_loop(1, count, again, first)
