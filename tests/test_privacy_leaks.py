@@ -207,7 +207,7 @@ def test_a_field_that_leaks_is_noticed(field, monkeypatch):
 
 
 def test_words_of_an_exception_stay_in_the_log_of_the_client(caplog):
-    with caplog.at_level(logging.WARNING, "profl.parts"):
+    with caplog.at_level(logging.WARNING, "profl.client"):
         told = by_train(SHARED, NEIGHBOURS["an exception"])
     assert "ValueError: customer [" in caplog.text
     assert not any("customer" in str(what) or "ValueError" in str(what) for _, what in walk(told))

@@ -6,7 +6,7 @@
 
 Whether a round worked depends on the data as well. Where it did not (the client raised, its batch cannot be used, its
 state went bad, it took too long), the client reports that it has not moved, noised like any report; its state stays
-what it was, and its own log, ``logging.getLogger("profl.parts")``, says why. What is not protected: when a report
+what it was, and its own log, ``logging.getLogger("profl.client")``, says why. What is not protected: when a report
 comes, and that none comes from a node that is cut off or dies.
 """
 
@@ -31,7 +31,7 @@ from profl.storage.atomic import atomic
 from profl.storage.checkpoints import Checkpoints
 from profl.typing import Theta
 
-log = logging.getLogger("profl.parts")
+log = logging.getLogger("profl.client")
 
 PROTECTED = {"theta", "jacobian", "jacobian_error"}
 UNKNOWN = -1.0  # an error that a client does not state: no error is negative
