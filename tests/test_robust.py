@@ -310,18 +310,23 @@ def test_filter_table_in_short(monkeypatch):
     assert any(row["paper failed"] == 1 for row in found.rows)
 
 
-def test_bench_prints_writes_and_fails_where_a_claim_does_not_hold(tmp_path, monkeypatch):
+def test_a_benchmark_prints_writes_and_fails_where_a_claim_does_not_hold(tmp_path, monkeypatch):
     def made(holds):
         claim = {"claim": "two and two", "expected": "at most 5", "measured": 4.0, "threshold": 5.0, "holds": holds}
         return {"item": "made", "seeds": 2, "seconds": 1.0, "rows": [{"part": "sums", "of": 2}], "claims": [claim]}
 
+    monkeypatch.setattr(command.track, "HERE", tmp_path)
+    monkeypatch.setattr(command.track, "HISTORY", tmp_path / "history.jsonl")
     for holds, code in ((True, 0), (False, 1)):
-        monkeypatch.setitem(command.BENCHMARKS, "made", (lambda holds=holds, **_: made(holds), 1))
+        monkeypatch.setitem(command.BENCHMARKS, "speed", (lambda holds=holds, **_: made(holds), 1))
         path = tmp_path / f"{code}.json"
-        result = CliRunner().invoke(command.app, ["made", "--json", str(path)])
+        result = CliRunner().invoke(command.app, ["speed", "--history", "--json", str(path)])
         assert result.exit_code == code
         assert ("yes" in result.output) == holds
         assert json.loads(path.read_text())["items"][0]["claims"][0]["holds"] == holds
+    lines = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    assert [line["claims"] for line in lines] == [{"two and two": 4.0}] * 2
+    assert (tmp_path / "history.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.slow
