@@ -32,7 +32,8 @@ version=$(python -c 'import profl; print(profl.__version__)')
 small=(--rounds 3 --local-steps 1 --samples 20 --clients 2 --seeds 0)
 profl run housing "${small[@]}" --json run.json
 python -c 'import json, math; assert math.isfinite(json.load(open("run.json"))["runs"][0]["tail_excess"]["mean"])'
-profl reproduce --list | grep -q table1 || { echo "profl reproduce finds no papers" >&2 && exit 1; }
+profl reproduce --list >papers
+grep -q table1 papers || { cat papers && echo "profl reproduce finds no papers" >&2 && exit 1; }
 
 status=0
 profl run housing "${small[@]}" --quiet --plot run.png 2>error || status=$?
