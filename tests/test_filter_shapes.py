@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import profl
+from benchmarks import crowds, filter_bars, shapes
+from benchmarks.filter_bars import clean_rows, junk_rows, measured, surrounding_rows
 from profl import parts
-from profl.experiments import crowds, filter_bars, shapes
-from profl.experiments.filter_bars import clean_rows, junk_rows, measured, surrounding_rows
 from profl.parts.filters import RobustFilter, histogram
 from profl.parts.filters.memory import along_a_line, recalled
 from profl.parts.filters.normality_test import figures, gaussian
