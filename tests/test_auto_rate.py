@@ -13,6 +13,7 @@ import pytest
 import profl
 from profl import random
 from profl.parts import learning_rate
+from profl.parts.optimiser import Optimiser
 from tests.problems import unmeasured
 from tests.test_units import CASE, SETTINGS, UNITS, Elsewhere, moved
 
@@ -108,6 +109,6 @@ def test_retraining_ends_at_the_stable_point_of_a_reaction_that_turns():
 
 def test_it_scales_another_optimiser():
     method = profl.pfl("auto", optimiser=optax.sgd)
-    assert method.transformation is profl.pofl("auto").transformation
+    assert method.part(Optimiser).transformation is profl.pofl("auto").part(Optimiser).transformation
     with pytest.raises(profl.InputError, match="did you mean 'auto'"):
         profl.pofl("aut")

@@ -12,7 +12,8 @@ import pytest
 
 import profl
 from profl import random
-from profl.parts import drift_correction
+from profl.parts.drift_correction import DriftCorrection, mean_gradient
+from profl.parts.part import Step
 
 
 @dataclass(frozen=True)
@@ -82,30 +83,37 @@ def test_corrected_runs_end_where_they_aim(name, problem):
 
 def test_two_clients_by_hand():
     """Gradients 3 and 5 at one, -1 and -1 at the other: means 4 and -1, of which 1.5 is common."""
-    means = []
+    means, part = [], DriftCorrection()
+
+    def followed(state, gradient):
+        step = Step(None, None, None, None, False, {}, gradient=jnp.array([gradient]))
+        step, state = part.update(None, state, step, None)
+        return float(step.gradient[0]), state
+
     for own in ([3.0, 5.0], [-1.0, -1.0]):
-        state = drift_correction.begin(jnp.zeros(1))
+        state = part.init(None, jnp.zeros(1), None)
         for gradient in own:
-            follow, state = drift_correction.corrected(state, jnp.array([gradient]))
-            assert follow[0] == gradient  # nothing is known yet
+            follow, state = followed(state, gradient)
+            assert follow == gradient  # nothing is known yet
         means.append(state)
-    assert [float(drift_correction.mean(state)[0]) for state in means] == [4.0, -1.0]
-    follow, state = drift_correction.corrected(drift_correction.received(means[0], jnp.array([1.5])), jnp.array([4.5]))
-    assert follow[0] == 4.5 - 4.0 + 1.5
-    assert drift_correction.mean(state)[0] == 4.5  # the last round is not in it
+    assert [float(mean_gradient(state)[0]) for state in means] == [4.0, -1.0]
+    follow, state = followed(part.receive(None, means[0], jnp.array([1.5])), 4.5)
+    assert follow == 4.5 - 4.0 + 1.5
+    assert mean_gradient(state)[0] == 4.5  # the last round is not in it
 
 
 def test_a_hostile_client_does_not_move_what_is_common():
     """One of four sends ten times its own; the median does not mind, the mean does."""
     ends = {}
     for rule in ("mean", "median"):
-        method = replace(profl.pfl(0.1, correction="scaffold"), aggregate=rule)
+        method = profl.pfl(0.1, correction="scaffold", aggregate=rule)
+        place = method.parts.index(DriftCorrection())
         reports = {"theta": jnp.zeros((4, 1)), "control": jnp.array([[1.0], [1.2], [0.8], [100.0]])}
         server = method.open(None, jnp.zeros(1))
         args = (jnp.full(4, 0.25), jnp.ones(4, bool), jax.random.key(0))
         _, server, mail = method.combine(None, server, jnp.zeros(1), reports, *args)
-        assert mail["common"].shape == (4, 1)
-        ends[rule] = float(server.common[0])
+        assert mail[place].shape == (4, 1)
+        ends[rule] = float(server[place][0])
     assert ends["mean"] == pytest.approx(25.75)
     assert ends["median"] == pytest.approx(1.1)
 

@@ -87,7 +87,6 @@ def test_needs_are_words_of_the_list(name):
     ("method", "needs"),
     [
         (profl.dfo(), ("losses",)),
-        (profl.lazy(), ("samples",)),
         (profl.prm(), ("samples", "family")),
         (profl.pofl(second_term="pathwise"), ("samples", "family", "shift")),
         (profl.profl(second_term="push"), ("samples", "push")),
@@ -132,7 +131,7 @@ def test_a_push_spares_the_exact_map(case):
     assert method.needed(blind) == ("samples", "push")
     method.check(blind)
     with pytest.raises(profl.InputError, match="states f"):
-        replace(method, second_term="pathwise").check(blind)
+        profl.pofl(jacobian="exact", second_term="pathwise").check(blind)
 
 
 def test_a_method_of_ones_own_needs_samples_and_no_unknown_word(case):

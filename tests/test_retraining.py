@@ -12,6 +12,7 @@ import pytest
 import profl
 from profl.checks import InputError
 from profl_papers.dfo_lambda import ForgettingDFO as dfo_lambda
+from profl_papers.lazy import lazy
 
 BUT_FOR_ROUNDING = 1e-5
 
@@ -62,7 +63,7 @@ def test_lazy_holds_the_kth_model_for_n_of_k_steps(schedule):
         j += 1
         expected.append(theta)
     rates = optax.sgd(lambda j: 0.5 / (1 + j))
-    found = path(profl.lazy(schedule=schedule, optimiser=rates), 12)
+    found = path(lazy(schedule=schedule, optimiser=rates), 12)
     assert found == pytest.approx(np.array(expected), rel=BUT_FOR_ROUNDING)
 
 
@@ -110,7 +111,7 @@ def test_losses_alone_where_people_follow():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: profl.lazy(schedule="k^4"), "did you mean"),
+        (lambda: lazy(schedule="k^4"), "did you mean"),
         (lambda: profl.rrm(window=0), "window must be"),
         (lambda: profl.rrm(until=-1.0), "until must be"),
         (lambda: dfo_lambda(forgetting=1.0), "below 1"),
@@ -125,7 +126,7 @@ def test_bad_input(make, message):
 @pytest.mark.parametrize(
     "method",
     [
-        profl.lazy(0.1, "k"),
+        lazy(0.1, "k"),
         *(pytest.param(m, marks=pytest.mark.slow) for m in (profl.rrm(0.1, inner_steps=5, window=2), dfo_lambda(0.01))),
     ],
     ids=lambda m: m.name,

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from profl.methods.lazy import SCHEDULES
 from profl.typing import Array
 from profl_papers.claims import Claim, at_least, at_most, close
 from profl_papers.credit import STRATEGIC, minimise, rows
 from profl_papers.item import Found
+from profl_papers.lazy import SCHEDULES
 from profl_papers.lines import line
 from profl_papers.measures import panel
 from profl_papers.mendler2020 import POINTS, stream

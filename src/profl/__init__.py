@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from profl import cases, data
 from profl.checks import DivergedError, InputError, TooFewReports
 from profl.interrupts import Interrupted
-from profl.methods import ALGORITHMS, chain, dfo, lazy, pfl, pg, pofl, prm, profl, rgd, rrm, two_stage
+from profl.methods import ALGORITHMS, chain, dfo, pfl, pg, pofl, prm, profl, rgd, rrm, two_stage
 from profl.methods.method import Arrival, Method, Outlook
 from profl.methods.stopping import Settled
 from profl.parts.exploration import Exploration
@@ -103,7 +103,6 @@ __all__ = [
     "data",
     "dfo",
     "drifting",
-    "lazy",
     "load",
     "personal",
     "pfl",

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from profl import checks
 from profl.methods.chain import Chain, chain
 from profl.methods.dfo import DerivativeFree as dfo
-from profl.methods.lazy import lazy
 from profl.methods.method import Method
 from profl.methods.pfl import pfl, rgd, rrm
 from profl.methods.pofl import pg, pofl
@@ -28,7 +27,6 @@ ALGORITHMS: dict[str, Callable[..., Method]] = {
     "pg": pg,
     "rgd": rgd,
     "rrm": rrm,
-    "lazy": lazy,
     "dfo": dfo,
     "two_stage": two_stage,
 }

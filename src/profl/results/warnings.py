@@ -11,7 +11,7 @@ from profl.results.cells import number
 if TYPE_CHECKING:
     from profl.results.record import Run
 
-RETRAINING = ("pfl", "rgd", "rrm", "lazy")  # go to the stable point, where the risk may be any
+RETRAINING = ("pfl", "rgd", "rrm")  # go to the stable point, where the risk may be any
 ABOVE = 1.02  # of the gap between PO and PS: an end within noise of the stable point is at it
 RISES = 0.05  # of the gap, or of the risk's size: less may be noise
 
