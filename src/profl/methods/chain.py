@@ -141,7 +141,7 @@ class Chain(Method):
         for i, part in self.active(problem).items():
             step, states[i] = part.update(problem, state[i], step, key)
         if step.loss is None:
-            raise checks.InputError(f"{self.name} has no part that computes a gradient: add PlainGradient() or another")
+            raise checks.InputError(f"{self.name} has no part that computes a loss: add PlainGradient() or another")
         return step.theta, tuple(states), {"loss": step.loss, **step.info}
 
     def samples_wanted(self, state: Any) -> Array:

@@ -61,6 +61,8 @@ class Optimiser(Part):
         return self.transformation.init(theta)
 
     def update(self, view: View, state: Any, step: Step, key: Key) -> tuple[Step, Any]:
+        if step.gradient is None:
+            raise checks.InputError("no part before the optimiser computes a gradient: add PlainGradient() or another")
         descent = Descent(view, self.transformation, step.batch, step.weights, step.update_scale)
         with stage("update") as watch:
             theta, state = watch(descent.steps(step.theta, state, step.gradient, self.inner_steps))
