@@ -14,7 +14,7 @@ from profl.methods.lazy import lazy
 from profl.methods.method import Method
 from profl.methods.pfl import pfl, rgd, rrm
 from profl.methods.pofl import pg, pofl
-from profl.methods.prm.method import prm
+from profl.methods.prm import prm
 from profl.methods.profl import profl
 from profl.methods.two_stage import TwoStage as two_stage
 

@@ -24,6 +24,7 @@ from profl.run.plan import Population, Settings, compiled, first_states, outlook
 from profl.run.step import client_view
 from profl.run.tally import Counted, Tally, count
 from profl.server.attacks import apply
+from profl.server.entries import Entry
 from profl.server.gate import accept, inside
 from profl.server.participation import choose, first_occurrence
 from profl.typing import Array, Key, Theta
@@ -120,6 +121,8 @@ def combine(
     What goes out next lies in the model space, whatever a method or a rule made of the reports.
     """
     method, project = settings.method, settings.functions.project
+    names = {_gate_name(name, entry): name for name, entry in sent.items()}
+    sent = {_gate_name(name, entry): _plain(entry) for name, entry in sent.items()}
     if settings.attack is not None:
         sent = apply(settings.attack, sent, carry.theta, carry.first, asked.rows.hostile)
     passes, usual = accept(sent, carry.theta, lambda theta: inside(project, theta, method.judged), carry.usual)
@@ -128,8 +131,19 @@ def combine(
     if method.exchanges:
         key = jax.random.fold_in(key, turn)
     server = settings.server._replace(who=asked.clients)
-    theta, state, mail = method.combine(server, carry.server, carry.theta, sent, asked.weights, accepted, key)
+    values = {names[name]: value for name, value in sent.items()}
+    theta, state, mail = method.combine(server, carry.server, carry.theta, values, asked.weights, accepted, key)
     return Combined(project(theta), state, mail, accepted, usual)
+
+
+def _plain(entry: Any) -> Any:
+    """The value of an entry, whether it states its kind or not."""
+    return entry.value if isinstance(entry, Entry) else entry
+
+
+def _gate_name(name: str, entry: Any) -> str:
+    """The name under which the gate and attacks look at an entry."""
+    return f"jacobian of {name}" if isinstance(entry, Entry) and entry.kind == "jacobian" else name
 
 
 def deliver(
