@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
+
 from profl.typing import Array
 
 
@@ -58,3 +60,9 @@ class Mail(NamedTuple):
     single_client: Array  # bool: whether only one client reported, so that ``common`` says nothing new
     has_common: Array  # bool: whether ``common`` is to be used in this turn
     momentum: Array  # Nesterov's, for the step of the common mean
+
+
+def empty_mail(coefficients: Array) -> Mail:
+    """Mail of zeros, for coefficients of this shape (p, m - 1): it states the shapes."""
+    zero, no = jnp.zeros(()), jnp.asarray(False)
+    return Mail(zero, zero, zero, zero, CommonReaction(*[jnp.zeros_like(coefficients)] * 3), no, no, zero)

@@ -18,9 +18,8 @@ Newton steps. So there is no learning rate, and no drift of local steps: what is
     personal         parts of theta that stay at a client
     messages         what goes to and fro
 
-C and H say what the model still lacks: the expected excess is tr(H^-1 C) / 2. Perturbations are sized so that they cost
-``curiosity`` times that, all lengths are in natural units (``profl.parts.units``), and nothing depends on where zero
-is or on what a parameter is measured in.
+The expected excess is tr(H^-1 C) / 2. Perturbations are sized so that they cost ``curiosity`` times that. All lengths
+are in natural units (``profl.parts.units``): nothing depends on where zero is or on the units of a parameter.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from profl.methods.method import Arrival, Method, Outlook
 from profl.methods.prm import client, personal
 from profl.methods.prm import server as at_server
 from profl.methods.prm.consensus import consensus
-from profl.methods.prm.messages import CommonReaction, Mail
+from profl.methods.prm.messages import Mail, empty_mail
 from profl.methods.prm.server import ServerState
 from profl.methods.prm.settings import EVIDENCE_NEEDED, MOST_PARAMETERS, Settings
 from profl.methods.prm.state import ClientState, initial_state
@@ -116,9 +115,7 @@ class PRM(Settings, Method):
         return theta, personal.update_personal(self.personal, problem, state, theta)
 
     def mail_like(self, problem: View, state: ClientState) -> Mail:
-        zero, no = jnp.zeros(()), jnp.asarray(False)
-        common = CommonReaction(*[jnp.zeros_like(state.common_mean)] * 3)
-        return Mail(zero, zero, zero, zero, common, no, no, zero)
+        return empty_mail(state.common_mean)
 
     def figures(self, problem: View, state: ClientState, theta: Theta) -> dict[str, Array]:
         """The size of perturbations in units, the share of parameters that are held, and the evidence of a memory.
@@ -155,21 +152,13 @@ class PRM(Settings, Method):
     ) -> tuple[Theta, ServerState, Mail]:
         aggregate = at_server.row_aggregator(rules.get(self.aggregate), weights, accepted)
         flat, unravel = ravel_pytree(theta)
-        share = jnp.where(accepted, weights, 0.0)
-        concentration = jnp.sum(share**2) / jnp.maximum(jnp.sum(share), jnp.finfo(share.dtype).tiny) ** 2
-        turn, anybody = server.turn, jnp.any(accepted)
+        share, turn, anybody = jnp.where(accepted, weights, 0.0), server.turn, jnp.any(accepted)
+        concentration = at_server.concentration_of(share)
         new, model = at_server.take_turn(self, problem, server, theta, reports, aggregate, concentration)
         server, flat = trees.where(anybody, (new, model), (server._replace(turn=new.turn), flat))
-        mail = Mail(
-            perturbation=server.perturbation,
-            held=server.held,
-            region=server.region,
-            third_order_variance=server.third_order_variance,
-            common=consensus(reports["reaction"], aggregate, concentration),
-            single_client=jnp.sum(share > 0) < 2,
-            has_common=anybody & (turn < self.turns_before_newton),
-            momentum=turn / (turn + 3.0),
-        )
+        common = consensus(reports["reaction"], aggregate, concentration)
+        has_common = anybody & (turn < self.turns_before_newton)
+        mail = at_server.make_mail(server, common, jnp.sum(share > 0) < 2, has_common, turn)
         model = unravel(flat)
         if self.personal is not None:
             model = self.personal.join(model, self.personal.personal(theta))

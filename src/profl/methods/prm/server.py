@@ -22,7 +22,7 @@ from jax.flatten_util import ravel_pytree
 from profl import trees
 from profl.methods.method import Outlook
 from profl.methods.prm import settings as constants
-from profl.methods.prm.messages import PredictionCheck, RiskFit
+from profl.methods.prm.messages import CommonReaction, Mail, PredictionCheck, RiskFit
 from profl.methods.prm.newton import inactive_bounds, make_positive_definite, minimise_quadratic
 from profl.methods.prm.settings import Settings
 from profl.problem.problem import View
@@ -91,6 +91,27 @@ def row_aggregator(rule: Rule, weights: Array, accepted: Array) -> Callable[[Any
         return unravel(rule(rows, weights, accepted, jnp.zeros(rows.shape[1])))
 
     return aggregate
+
+
+def concentration_of(weights: Array) -> Array:
+    """The sum of squared weights, () once they sum to one; zero where there are none."""
+    return jnp.sum(weights**2) / jnp.maximum(jnp.sum(weights), jnp.finfo(weights.dtype).tiny) ** 2
+
+
+def make_mail(
+    server: ServerState, common: CommonReaction, single_client: Array, has_common: Array, turn: Array
+) -> Mail:
+    """What every client gets after a turn."""
+    return Mail(
+        perturbation=server.perturbation,
+        held=server.held,
+        region=server.region,
+        third_order_variance=server.third_order_variance,
+        common=common,
+        single_client=single_client,
+        has_common=has_common,
+        momentum=turn / (turn + 3.0),
+    )
 
 
 def aggregate_fits(risk: Array, fit: RiskFit, aggregate: Callable[[Any], Any]) -> tuple[Array, RiskFit]:
