@@ -359,5 +359,5 @@ def test_an_estimator_between_the_points_of_its_grid(seed):
         f = true @ seen + noise * rng.normal(size=2)
         state = UPDATE(state, jnp.asarray(signal), jnp.asarray(f), jnp.full(2, noise**2), jnp.zeros(2))
     np.testing.assert_allclose(rule.estimate(state), true, atol=0.05)
-    assert 2.0 ** float(rule.figures(state)["doublings"]) == pytest.approx(1 / rate, rel=0.1)
+    assert 2.0 ** float(rule.figures(state)["log2_settling_time"]) == pytest.approx(1 / rate, rel=0.1)
     assert int(rule.hold(state)) == 2

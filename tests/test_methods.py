@@ -208,7 +208,7 @@ def test_a_run_states_what_its_method_was_made_with_and_can_be_written_down(name
     run = profl.simulate(CASE, method, seeds=[0], **SMALL)
     stated = set(method.settings())
     assert stated <= set(run.settings)
-    of_memory = {"memory", "doublings", "doublings_error"}
+    of_memory = {"memory", "log2_settling_time", "log2_settling_time_error"}
     of_world = of_memory | {
         "drift",
         "trend",

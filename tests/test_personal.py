@@ -14,6 +14,7 @@ import profl
 from profl import random, trees
 from profl.cases.orange_juice import orange_juice, own_dollars
 from profl.methods.prm import partial_minimisation
+from profl.methods.prm.settings import PERSONAL_PENALTY
 from profl.parts.personal import Personal
 from profl.problem.reaction import Unmeasured
 
@@ -83,20 +84,20 @@ def test_the_server_minimises_what_is_left_once_own_parts_follow():
         found = []
         for curvature, slope in zip(jnp.asarray(curvatures), jnp.asarray(slopes), strict=True):
             own = jnp.linalg.solve(curvature[2:, 2:], -slope[2:])  # where it is least by itself
-            moves = partial_minimisation.follows(curvature, mine, held, still)
+            moves = partial_minimisation.response_to_shared(curvature, mine, held, still)
             there = slope + curvature[:, 2] * own
-            found.append(partial_minimisation.of_shared(there, (curvature,), off, mine, moves))
+            found.append(partial_minimisation.profile(there, (curvature,), off, mine, moves))
         step = np.linalg.solve(sum(b[0] for _, b in found)[:2, :2], -sum(g for g, _ in found)[:2])
-    np.testing.assert_allclose(step, exact[:2], rtol=0, atol=5 * partial_minimisation.LIGHT)
+    np.testing.assert_allclose(step, exact[:2], rtol=0, atol=5 * PERSONAL_PENALTY)
 
 
 def test_a_held_part_is_carried_along():
     """Of a sum at the edge of the model space only the split can change: nothing is left of the slope or curvature."""
     curvature, mine, held = jnp.ones((2, 2)), np.array([False, True]), jnp.array([False, True])
-    moves = partial_minimisation.follows(curvature, mine, held, jnp.array([[0.0, 0.0], [-1.0, 0.0]]))
-    slope, (bend,) = partial_minimisation.of_shared(jnp.ones(2), (curvature,), jnp.zeros(2), mine, moves)
+    moves = partial_minimisation.response_to_shared(curvature, mine, held, jnp.array([[0.0, 0.0], [-1.0, 0.0]]))
+    slope, (bend,) = partial_minimisation.profile(jnp.ones(2), (curvature,), jnp.zeros(2), mine, moves)
     np.testing.assert_array_equal(slope, 0.0)
-    np.testing.assert_allclose(bend, [[partial_minimisation.LIGHT, 0.0], [0.0, 0.0]], atol=1e-6)
+    np.testing.assert_allclose(bend, [[PERSONAL_PENALTY, 0.0], [0.0, 0.0]], atol=1e-6)
 
 
 def test_all_of_it_personal_is_everyone_alone():

@@ -16,10 +16,19 @@ from benchmarks.deployments.units import rescaled, shifted
 from profl import random
 from profl.linear import inverse
 from profl.methods.prm.consensus import consensus
-from profl.methods.prm.newton import least_inside
-from profl.methods.prm.observation_buffer import Trials, add, no_trials
-from profl.methods.prm.response import Prior, curvatures, features, fit, likelihood, moved, remembered
-from profl.parts.jacobian.reaction_memory import follow
+from profl.methods.prm.messages import ReactionCoefficients
+from profl.methods.prm.newton import minimise_quadratic
+from profl.methods.prm.observation_buffer import ObservationBuffer, add_observation, empty_buffer
+from profl.methods.prm.response import (
+    Prior,
+    curvature_count,
+    estimate_memory,
+    features,
+    fit_response,
+    log_likelihood,
+    move_prior,
+)
+from profl.parts.jacobian.reaction_memory import update_averages
 from tests.problems import CrossDemand, cross_pricing
 
 slow = pytest.mark.slow
@@ -45,7 +54,14 @@ def test_pricing_is_solved_within_a_dozen_deployments(pricing, run):
     """PoFL at its best of four rates leaves 0.05 % after thirty; here a dozen leave less than that in every seed."""
     assert np.all(run.excess[:, -1] < 5e-4 * gap(pricing))
     assert run.deployments[0, -1] == 5 * 12  # exchanges deploy nothing
-    assert set(run.info) == {*METHOD.info, "exploration", "held", "memory", "doublings", "doublings_error"}
+    assert set(run.info) == {
+        *METHOD.info,
+        "exploration",
+        "held",
+        "memory",
+        "log2_settling_time",
+        "log2_settling_time_error",
+    }
 
 
 def test_it_says_what_is_left_and_that_is_about_right(run):
@@ -135,9 +151,9 @@ def test_batches_that_lack_the_tail_of_their_data_break_no_fit():
 
 
 def observed(function, signals, variance=1e-6):
-    trials = no_trials(len(signals), signals.shape[1:], function(signals[0]).size)
+    trials = empty_buffer(len(signals), signals.shape[1:], function(signals[0]).size)
     for signal in signals:
-        trials = jax.jit(add)(trials, signal, function(signal), jnp.asarray(1 / variance))
+        trials = jax.jit(add_observation)(trials, signal, function(signal), jnp.asarray(1 / variance))
     return trials
 
 
@@ -149,7 +165,9 @@ def test_a_response_finds_a_quadratic_and_states_its_error():
 
     signals = jax.random.normal(jax.random.key(0), (20, 2))
     wide = Prior(jnp.zeros((2, 5)), jnp.full((2, 5), 1e4))
-    response, variance, *_ = jax.jit(fit)(observed(f, signals), jnp.array([1.0, 0.0]), wide, jnp.ones(2), jnp.zeros(()))
+    response, variance, *_ = jax.jit(fit_response)(
+        observed(f, signals), jnp.array([1.0, 0.0]), wide, jnp.ones(2), jnp.zeros(())
+    )
     np.testing.assert_allclose(response.mean[:, 1:3], [[3, -1], [0, 1]], atol=0.02)
     np.testing.assert_allclose(response(jnp.array([0.5, 0.5])), f(jnp.array([0.5, 0.5])), atol=0.01)
     assert np.all(np.abs(response.mean[:, 1:3] - jnp.array([[3, -1], [0, 1]])) < 5 * np.sqrt(variance[:, 1:3]) + 1e-3)
@@ -162,8 +180,8 @@ def test_how_likely_trials_are():
     contrasts = np.linalg.svd(np.ones((1, 6)))[2][1:]  # what no level changes
 
     def told(signals):
-        trials = Trials(jnp.asarray(signals), jnp.asarray(f)[:, None], jnp.full(6, samples))
-        return float(jax.jit(likelihood)(trials, jnp.full(7, width), jnp.full(1, spread), 0.0))
+        trials = ObservationBuffer(jnp.asarray(signals), jnp.asarray(f)[:, None], jnp.full(6, samples))
+        return float(jax.jit(log_likelihood)(trials, jnp.full(7, width), jnp.full(1, spread), 0.0))
 
     def exact(signals):
         cov = spread * (np.eye(6) / samples + width**2 * signals @ signals.T)
@@ -175,18 +193,23 @@ def test_how_likely_trials_are():
 @pytest.mark.parametrize("rate", [1.0, 0.5, 0.2])
 def test_trials_show_how_slowly_people_react(rate):
     """Ten deployments at random: the memory is found, or that there is none; it is off by less than four errors."""
-    rng, used, trials, seen = np.random.default_rng(0), np.zeros(2), no_trials(16, (6, 2), 2), jnp.zeros((6, 2))
+    rng, used, trials, seen = np.random.default_rng(0), np.zeros(2), empty_buffer(16, (6, 2), 2), jnp.zeros((6, 2))
     true = np.array([[-1.0, 0.3], [0.2, 0.8]])
     for deployed in range(10):
         signal = rng.normal(size=2) if deployed else np.zeros(2)
-        used, seen = used + rate * (signal - used), follow(seen, jnp.asarray(signal), jnp.asarray(deployed == 0))
-        trials = add(trials, seen, jnp.asarray(true @ used + 0.03 * rng.normal(size=2)), jnp.asarray(1000.0))
-    found = jax.jit(remembered)(trials, jnp.array([3.0, 3.0, 0.2, 0.2, 0.2]), jnp.ones(2), 0.01)
+        used, seen = (
+            used + rate * (signal - used),
+            update_averages(seen, jnp.asarray(signal), jnp.asarray(deployed == 0)),
+        )
+        trials = add_observation(
+            trials, seen, jnp.asarray(true @ used + 0.03 * rng.normal(size=2)), jnp.asarray(1000.0)
+        )
+    found = jax.jit(estimate_memory)(trials, jnp.array([3.0, 3.0, 0.2, 0.2, 0.2]), jnp.ones(2), 0.01)
     if rate == 1.0:
-        assert found.gain < 1
+        assert found.evidence < 1
     else:
-        assert found.gain > 20
-        assert abs(found.doublings + np.log2(rate)) < 4 * found.width + 0.2
+        assert found.evidence > 20
+        assert abs(found.log2_settling_time + np.log2(rate)) < 4 * found.error + 0.2
 
 
 @slow
@@ -204,7 +227,7 @@ def test_a_prior_far_wider_than_the_noise_breaks_no_fit(width, off):
     signals = jax.random.normal(jax.random.key(0), (2, 5))
     wide = Prior(jnp.zeros((1, 20)), jnp.full((1, 20), width))
     trials = observed(lambda s: jnp.sum(s)[None], signals, 1.0)
-    found = jax.jit(fit)(trials, signals[0], wide, jnp.ones(1), jnp.zeros(()))
+    found = jax.jit(fit_response)(trials, signals[0], wide, jnp.ones(1), jnp.zeros(()))
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(found))
     np.testing.assert_allclose(found.response(signals[1]), jnp.sum(signals[1])[None], rtol=off)
 
@@ -212,11 +235,11 @@ def test_a_prior_far_wider_than_the_noise_breaks_no_fit(width, off):
 def test_a_belief_moves_with_its_anchor():
     prior = Prior(jnp.array([[1.0, 2.0, 3.0, 4.0, 5.0]]), jnp.ones((1, 5)))
     step = jnp.array([0.5, -1.0])
-    found = jax.jit(moved)(prior, step, jnp.zeros(1))
+    found = jax.jit(move_prior)(prior, step, jnp.zeros(1))
     slope = jax.grad(lambda x: prior.mean[0] @ features(x)[1:])(step)
     np.testing.assert_allclose(found.mean[0, :2], slope, rtol=1e-6)
-    assert curvatures(2) == 3
-    assert curvatures(50) == 0
+    assert curvature_count(2) == 3
+    assert curvature_count(50) == 0
 
 
 def test_far_trials_count_less_where_curves_are_feared():
@@ -224,7 +247,7 @@ def test_far_trials_count_less_where_curves_are_feared():
     signals = jnp.array([[-0.2], [0.0], [0.2], [3.0], [4.0], [-4.0]])
     trials = observed(lambda s: s + s**3, signals, 1e-4)
     prior = Prior(jnp.zeros((1, 2)), jnp.full((1, 2), 100.0))
-    found = [jax.jit(fit)(trials, jnp.zeros(1), prior, jnp.ones(1), jnp.asarray(fear)) for fear in (0.0, 36.0)]
+    found = [jax.jit(fit_response)(trials, jnp.zeros(1), prior, jnp.ones(1), jnp.asarray(fear)) for fear in (0.0, 36.0)]
     slopes = [each.response.mean[0, 1] for each in found]
     assert slopes[0] > 5
     assert abs(slopes[1] - 1) < 0.3
@@ -237,10 +260,11 @@ def test_consensus_is_the_weighted_mean_of_what_is_seen_and_nothing_where_nothin
     found[:, 0, 0] = np.stack([2 + 0.1 * rng.normal(size=10), 0.0002 * rng.normal(size=10)], 1)
     found[:, 1, 0], found[:, 3, 0] = [1e-4, 0.99e-4], [1.0, 1e-4]
     mean = jax.jit(consensus, static_argnums=1)
-    common = mean(jnp.asarray(found), lambda rows: jnp.mean(rows, 0), jnp.asarray(0.1))
+    reported = ReactionCoefficients(*jnp.asarray(found).swapaxes(0, 1))
+    common = mean(reported, lambda rows: jax.tree.map(lambda leaf: jnp.mean(leaf, 0), rows), jnp.asarray(0.1))
     assert abs(common.mean[0, 0] - found[:, 0, 0, 0].mean()) < 0.01
     assert common.mean[0, 1] == 0
-    assert 0.05 < np.sqrt(common.spread[0, 0]) < 0.35  # MacKay's rule: on its way from 1 to 0.1
+    assert 0.05 < np.sqrt(common.variance[0, 0]) < 0.35  # MacKay's rule: on its way from 1 to 0.1
 
 
 def test_an_inverse_without_lapack():
@@ -254,5 +278,5 @@ def test_an_inverse_without_lapack():
 def test_the_least_point_of_a_box_is_that_of_the_quadratic_program():
     """min y' H y / 2 + g y in [-1, 1]^2 with its first coordinate held: y1 = -(g1 + H01 y0) / H11."""
     curvature, slope = jnp.array([[2.0, 1.0], [1.0, 2.0]]), jnp.array([5.0, 1.0])
-    found = least_inside(curvature, slope, jnp.zeros(2), lambda y: jnp.clip(y, -1.0, 1.0))
+    found = minimise_quadratic(curvature, slope, jnp.zeros(2), lambda y: jnp.clip(y, -1.0, 1.0))
     np.testing.assert_allclose(found, [-1.0, 0.0], atol=1e-6)

@@ -13,7 +13,7 @@ from profl.methods.dfo import DerivativeFree as dfo
 from profl.methods.method import Method
 from profl.methods.pfl import pfl, rgd, rrm
 from profl.methods.pofl import pg, pofl
-from profl.methods.prm.method import prm
+from profl.methods.prm import prm
 from profl.methods.profl import profl
 from profl.methods.two_stage import TwoStage as two_stage
 

@@ -56,10 +56,11 @@ class Spread(NamedTuple):
 
 def memory(run: Run) -> Memory | None:
     """As ``run.memory``."""
-    if "doublings" not in run.info:
+    if "log2_settling_time" not in run.info:
         return None
-    doublings, width, evidence = (run.info[name][:, -1] for name in ("doublings", "doublings_error", "memory"))
-    settling = 2.0**doublings
+    names = ("log2_settling_time", "log2_settling_time_error", "memory")
+    log2_settling_time, width, evidence = (run.info[name][:, -1] for name in names)
+    settling = 2.0**log2_settling_time
     error = settling * math.log(2) * width / math.sqrt(run.settings["clients"])
     return Memory(1 / settling, settling, error, evidence, evidence > _needed(run))
 

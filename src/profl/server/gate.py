@@ -62,7 +62,9 @@ def accept(
     finite = jax.vmap(trees.all_finite)(reports)
     accepted = finite & jax.vmap(lies_inside)(reports["theta"])
     for name, entry in reports.items():
-        single = name != "theta" and all(leaf.ndim == 1 for leaf in jax.tree.leaves(entry))
+        leaves = jax.tree.leaves(entry)
+        several = isinstance(entry, tuple) and len(leaves) > 1  # a record of numbers is no single number
+        single = name != "theta" and not several and all(leaf.ndim == 1 for leaf in leaves)
         if single or name.startswith("jacobian"):
             continue
         moved = jax.tree.map(jnp.subtract, entry, sent) if name == "theta" else entry

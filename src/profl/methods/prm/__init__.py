@@ -1,1 +1,5 @@
-"""``prm``: performative risk minimisation (``method`` says how it works)."""
+"""``prm``: performative risk minimisation (``profl.methods.prm.method`` says how it works)."""
+
+from profl.methods.prm.method import PRM, prm
+
+__all__ = ["PRM", "prm"]

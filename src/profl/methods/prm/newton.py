@@ -6,44 +6,43 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 
+from profl.methods.prm.settings import ACTIVE_SET_ROUNDS, BOUND_PROBE, FARTHEST_MINIMUM, LEAST_CURVATURE
 from profl.typing import Array
 
-FLATTEST = 1e-4  # of the largest curvature: a direction flatter than that is taken to be as curved
-FARTHEST = 16.0  # units: a minimum farther away is not believed, so that a straight line has a curvature as well
-ROUNDS = 4  # of guessing which coordinates are held by the region; each starts from the last one's answer
-TOUCH = 2.0**-10  # units: what a coordinate is moved by to see whether it is held
 
+def make_positive_definite(curvature: Array, gradient: Array) -> Array:
+    """A positive definite matrix (d, d) with the eigenvectors and the absolute eigenvalues of ``curvature``.
 
-def upright(curvature: Array, slope: Array) -> Array:
-    """A positive definite matrix that bends as much as ``curvature``, downwards where that bends upwards.
+    Eigenvalues are at least a share of the largest, and so large that a step along ``gradient`` is not too long.
 
-    >>> upright(jnp.diag(jnp.array([2.0, -1.0])), jnp.zeros(2))
+    >>> make_positive_definite(jnp.diag(jnp.array([2.0, -1.0])), jnp.zeros(2))
     Array([[2., 0.],
            [0., 1.]], dtype=float32)
     """
     values, axes = jnp.linalg.eigh((curvature + curvature.T) / 2)
     values = jnp.abs(values)
-    least = FLATTEST * jnp.max(values) + jnp.max(jnp.abs(slope)) / FARTHEST + jnp.finfo(values.dtype).tiny
+    least = LEAST_CURVATURE * jnp.max(values) + jnp.max(jnp.abs(gradient)) / FARTHEST_MINIMUM
+    least = least + jnp.finfo(values.dtype).tiny
     return (axes * jnp.maximum(values, least)) @ axes.T
 
 
-def free(slope: Array, at: Array, inside: Callable[[Array], Array]) -> Array:
-    """Which coordinates could go on downhill from ``at``; the others are held by the region, (d,) bool."""
-    return inside(at - TOUCH * jnp.sign(slope)) != at
+def inactive_bounds(gradient: Array, at: Array, project: Callable[[Array], Array]) -> Array:
+    """Which coordinates could move on downhill from ``at``, (d,) bool; the region's bounds hold the others."""
+    return project(at - BOUND_PROBE * jnp.sign(gradient)) != at
 
 
-def least_inside(curvature: Array, slope: Array, at: Array, inside: Callable[[Array], Array]) -> Array:
-    """Where slope (y - at) + (y - at)' curvature (y - at) / 2 is least, as far as ``inside(y)`` lets it go.
+def minimise_quadratic(curvature: Array, gradient: Array, at: Array, project: Callable[[Array], Array]) -> Array:
+    """Where gradient (y - at) + (y - at)' curvature (y - at) / 2 is least, (d,), in the region of ``project``.
 
     >>> box = lambda y: jnp.clip(y, -1.0, 1.0)
-    >>> least_inside(jnp.eye(2), jnp.array([3.0, 0.5]), jnp.zeros(2), box)
+    >>> minimise_quadratic(jnp.eye(2), jnp.array([3.0, 0.5]), jnp.zeros(2), box)
     Array([-1. , -0.5], dtype=float32)
     """
     y = at
-    for _ in range(ROUNDS):
-        here = slope + curvature @ (y - at)
-        loose = free(here, y, inside)
-        held = jnp.diag(jnp.where(loose, 0.0, jnp.trace(jnp.abs(curvature)) / y.size + 1.0))
-        whole = upright(jnp.where(loose[:, None] & loose, curvature, held), here)
-        y = inside(y - jnp.linalg.solve(whole, jnp.where(loose, here, 0.0)))
+    for _ in range(ACTIVE_SET_ROUNDS):
+        here = gradient + curvature @ (y - at)
+        free = inactive_bounds(here, y, project)
+        held = jnp.diag(jnp.where(free, 0.0, jnp.trace(jnp.abs(curvature)) / y.size + 1.0))
+        definite = make_positive_definite(jnp.where(free[:, None] & free, curvature, held), here)
+        y = project(y - jnp.linalg.solve(definite, jnp.where(free, here, 0.0)))
     return y

@@ -1,7 +1,7 @@
-"""What a client has tried so far: signals that were deployed, and what came in. Of fixed size, however long the run.
+"""What a client has observed so far: signals that were deployed, and f that came in. Of fixed size, whatever the run.
 
-Once there is no room for another, the two that lie nearest to each other become one: its signal and f are their means,
-weighed by their samples. So everything that was seen still counts, where it was seen.
+Once the buffer is full, the two observations that lie nearest to each other are merged: signal and f become their
+means, weighted by their samples. So everything that was observed still counts, where it was observed.
 """
 
 from __future__ import annotations
@@ -13,57 +13,58 @@ import jax.numpy as jnp
 from profl.typing import Array
 
 
-class Trials(NamedTuple):
+class ObservationBuffer(NamedTuple):
     signal: Array  # (N, s), or (N, memories, s)
     f: Array  # (N, p)
-    samples: Array  # (N,): how many stand behind f; zero where there is nothing yet
+    samples: Array  # (N,): how many samples stand behind f; zero for an empty row
 
     @property
-    def known(self) -> Array:
-        """Which places are taken: (N,) bool."""
+    def filled(self) -> Array:
+        """Which rows hold an observation: (N,) bool."""
         return self.samples > 0
 
 
-def no_trials(room: int, signal: tuple[int, ...], f: int) -> Trials:
-    """Nothing yet, and room for so many."""
-    return Trials(jnp.zeros((room, *signal)), jnp.zeros((room, f)), jnp.zeros(room))
+def empty_buffer(size: int, signal: tuple[int, ...], f: int) -> ObservationBuffer:
+    """A buffer of ``size`` empty rows for signals of shape ``signal`` and f of size ``f``."""
+    return ObservationBuffer(jnp.zeros((size, *signal)), jnp.zeros((size, f)), jnp.zeros(size))
 
 
-def add(trials: Trials, signal: Array, f: Array, samples: Array) -> Trials:
-    """The trials with one more.
+def add_observation(buffer: ObservationBuffer, signal: Array, f: Array, samples: Array) -> ObservationBuffer:
+    """The buffer with one more observation.
 
-    >>> trials = no_trials(2, (1,), 1)
+    >>> buffer = empty_buffer(2, (1,), 1)
     >>> for signal, f in [(0.0, 1.0), (5.0, 2.0), (0.2, 3.0)]:
-    ...     trials = add(trials, jnp.array([signal]), jnp.array([f]), jnp.ones(()))
-    >>> trials.signal.ravel(), trials.f.ravel(), trials.samples
+    ...     buffer = add_observation(buffer, jnp.array([signal]), jnp.array([f]), jnp.ones(()))
+    >>> buffer.signal.ravel(), buffer.f.ravel(), buffer.samples
     (Array([0.1, 5. ], dtype=float32), Array([2., 2.], dtype=float32), Array([2., 1.], dtype=float32))
     """
-    size, new = trials.signal.shape[0], (signal, f, samples)
-    longer = Trials(*(jnp.concatenate([old, row[None]]) for old, row in zip(trials, new, strict=True)))
-    first, second = _nearest(longer)
-    full = jnp.all(trials.known)
-    merged = _merged(longer, first, second)
-    place = jnp.where(full, first, jnp.argmin(trials.known))
+    size, new = buffer.signal.shape[0], (signal, f, samples)
+    longer = ObservationBuffer(*(jnp.concatenate([old, row[None]]) for old, row in zip(buffer, new, strict=True)))
+    first, second = _nearest_pair(longer)
+    full = jnp.all(buffer.filled)
+    merged = _merge(longer, first, second)
+    place = jnp.where(full, first, jnp.argmin(buffer.filled))
     chosen = [jnp.where(full, a, b) for a, b in zip(merged, new, strict=True)]
-    longer = Trials(*(leaf.at[place].set(row) for leaf, row in zip(longer, chosen, strict=True)))
-    # the newest takes the place of the second of the pair that became one, unless it is that second one itself
-    taken = jnp.where(full & (second < size), second, size)
-    moved = (leaf.at[taken].set(leaf[size]) for leaf in longer)
-    return Trials(*(leaf[:size] for leaf in moved))
+    longer = ObservationBuffer(*(leaf.at[place].set(row) for leaf, row in zip(longer, chosen, strict=True)))
+    # the newest takes the place of the second of the merged pair, unless it is that second one itself
+    vacant = jnp.where(full & (second < size), second, size)
+    refilled = (leaf.at[vacant].set(leaf[size]) for leaf in longer)
+    return ObservationBuffer(*(leaf[:size] for leaf in refilled))
 
 
-def _nearest(trials: Trials) -> tuple[Array, Array]:
-    """The two that lie nearest to each other, the first of them before the second."""
-    places = trials.signal.reshape(trials.signal.shape[0], -1)
+def _nearest_pair(buffer: ObservationBuffer) -> tuple[Array, Array]:
+    """Rows of the two observations whose signals are nearest to each other, the smaller row first."""
+    places = buffer.signal.reshape(buffer.signal.shape[0], -1)
     squares = jnp.sum((places[:, None] - places[None]) ** 2, -1)
-    known = trials.known
-    upper = jnp.triu(known[:, None] & known, 1)
+    filled = buffer.filled
+    upper = jnp.triu(filled[:, None] & filled, 1)
     flat = jnp.argmin(jnp.where(upper, squares, jnp.inf))
-    return flat // known.size, flat % known.size
+    return flat // filled.size, flat % filled.size
 
 
-def _merged(trials: Trials, first: Array, second: Array) -> tuple[Array, ...]:
-    total = trials.samples[first] + trials.samples[second]
-    share = trials.samples[first] / jnp.where(total > 0, total, 1.0)
-    signal, f = (share * leaf[first] + (1 - share) * leaf[second] for leaf in (trials.signal, trials.f))
+def _merge(buffer: ObservationBuffer, first: Array, second: Array) -> tuple[Array, ...]:
+    """Signal, f and samples of two observations as one."""
+    total = buffer.samples[first] + buffer.samples[second]
+    share = buffer.samples[first] / jnp.where(total > 0, total, 1.0)
+    signal, f = (share * leaf[first] + (1 - share) * leaf[second] for leaf in (buffer.signal, buffer.f))
     return signal, f, total

@@ -1,15 +1,17 @@
-"""How f answers to the signal near the present one: a fit to what was tried, and how well it is known.
+"""How f responds to the signal near the present one: a fit to all observations, and how well it is known.
 
-    f_k(s) = a_k + J_k x + x' Q_k x / 2 + noise,   x = s - anchor,   noise variance spread / samples + (third order)
+    f_k(s) = a_k + J_k x + x' Q_k x / 2 + noise,   x = s - anchor,
+    variance of the noise = sample variance / samples + (third order)
 
-One Bayesian regression per entry k of f. The level is free; slopes and curvatures have a prior, each its own mean and
-variance: what the other clients found (``consensus``), or zero and what the evidence of one client leaves
-(``evidence``). What is nothing shrinks to nothing, so that a diagonal or sparse J is found from far fewer trials than
-it has columns. Third order is not fitted but feared: it is an unknown function that all trials share, so that far ones
-do not bend the slope at the anchor; and fourth order is noise, by which far ones count less.
+One Bayesian regression per entry k of f. The level a_k has no prior. Slopes and curvatures have one, each with its own
+mean and variance: what other clients reported (``consensus``), or zero mean and a variance from this client's evidence
+(``empirical_prior``). Coefficients without evidence shrink to zero, so that a diagonal or sparse J is found from far
+fewer observations than it has columns. Third order is not fitted; its size only widens the error bars: it is an unknown
+function that all observations share, so that distant ones do not tilt the slope at the anchor. Fourth order is noise,
+by which distant observations count less.
 
-Signals are measured in natural units (``profl.parts.units``) and f in standard deviations of a sample, so that one
-prior suits all.
+Signals are in natural units (``profl.parts.units``) and f in standard deviations of a sample, so that one prior suits
+all problems. p is the number of entries of f, s of the signal, and m = 1 + slopes + curvatures.
 """
 
 from __future__ import annotations
@@ -20,18 +22,14 @@ import jax
 import jax.numpy as jnp
 
 from profl.linear import inverse, inverse_logdet
-from profl.methods.prm.observation_buffer import Trials
-from profl.parts.jacobian.reaction_memory import Peak, peak
+from profl.methods.prm.observation_buffer import ObservationBuffer
+from profl.methods.prm.settings import MOST_CURVED, REACTION_SIZES, RIDGE, SPARSE_COEFFICIENT
+from profl.parts.jacobian.reaction_memory import MemoryEstimate, most_likely_memory
 from profl.typing import Array
-
-SPARSE = 0.1  # deviations: what a coefficient is taken to be at the least, with the weight of one observation
-RIDGE = 8  # machine epsilons of a coefficient's precision: rounding must not make the others' matrix indefinite
-SIZES = 1.0, 0.3, 0.1, 0.03  # of the widest reaction: those that are tried to find how long people remember
-MOST_CURVED = 6  # entries of a signal up to which products of two of them are fitted as well
 
 
 class Prior(NamedTuple):
-    """What is believed of slopes and curvatures near an anchor before the trials are weighed in, (p, m - 1) each."""
+    """What is believed of slopes and curvatures near an anchor before the observations count, (p, m - 1) each."""
 
     mean: Array
     variance: Array
@@ -48,19 +46,19 @@ class Response(NamedTuple):
         return self.mean @ features(signal - self.anchor)
 
     def variance(self, signal: Array) -> Array:
-        """Of level and slope together, at a signal, (p,)."""
+        """Variance of level and slope together at a signal, (p,)."""
         x = jnp.append(1.0, signal - self.anchor)
         return jnp.einsum("kij,i,j->k", self.cov, x, x)
 
 
-def curvatures(size: int) -> int:
-    """How many coefficients of second order are fitted to a signal of that size."""
+def curvature_count(size: int) -> int:
+    """How many second-order coefficients are fitted for a signal of that size."""
     return size * (size + 1) // 2 if size <= MOST_CURVED else 0
 
 
 def features(x: Array) -> Array:
-    """(1, x, half the products of its entries)."""
-    if not curvatures(x.size):
+    """Regressors (m,): 1, the entries of x, and their products, halved on the diagonal."""
+    if not curvature_count(x.size):
         return jnp.concatenate([jnp.ones(1, x.dtype), x])
     rows, columns = jnp.triu_indices(x.size)
     products = jnp.where(rows == columns, 0.5, 1.0) * x[rows] * x[columns]
@@ -68,52 +66,54 @@ def features(x: Array) -> Array:
 
 
 def feature_units(unit: Array) -> Array:
-    """What slopes and curvatures are multiplied with to be measured in units of the signal, (m - 1,)."""
-    if not curvatures(unit.size):
+    """Factors (m - 1,) that convert slopes and curvatures to natural units of the signal."""
+    if not curvature_count(unit.size):
         return unit
     rows, columns = jnp.triu_indices(unit.size)
     return jnp.concatenate([unit, unit[rows] * unit[columns]])
 
 
-def moved(prior: Prior, step: Array, fear: Array) -> Prior:
-    """The same belief, seen from an anchor one step further."""
+def move_prior(prior: Prior, step: Array, third_order_variance: Array) -> Prior:
+    """The same belief about f, as slopes and curvatures at an anchor that is ``step`` (s,) further."""
     s = step.size
-    turn = jax.jacfwd(features)(step)[1:]  # (m - 1, s)
-    slope = prior.mean @ turn
-    doubt = prior.variance @ turn**2 + (0.0 if curvatures(s) else (fear * jnp.sum(step**2))[:, None])
-    return Prior(prior.mean.at[:, :s].set(slope), prior.variance.at[:, :s].set(doubt))
+    jacobian = jax.jacfwd(features)(step)[1:]  # (m - 1, s)
+    slope = prior.mean @ jacobian
+    unfitted = 0.0 if curvature_count(s) else (third_order_variance * jnp.sum(step**2))[:, None]
+    variance = prior.variance @ jacobian**2 + unfitted
+    return Prior(prior.mean.at[:, :s].set(slope), prior.variance.at[:, :s].set(variance))
 
 
-def evidence(prior: Prior, mean: Array, variance: Array, spread: Array, slopes: int = 1) -> Prior:
-    """The prior's variance as one client by itself sees it: coefficients that are nothing shrink to nothing (EM).
+def empirical_prior(prior: Prior, mean: Array, variance: Array, sample_variance: Array, slopes: int = 1) -> Prior:
+    """The prior with the variance that one client's own evidence gives it (one step of EM).
 
-    ``mean`` and ``variance`` (p, m - 1) are those of its coefficients. With several ``slopes``, all of them have one
-    variance, in units of the spread, and so have all curvatures: what was taken for nothing can grow again. (Thirty
-    deployments of five goods: each by itself 0.0097 above the optimum, together 0.0041, seeds 0-9.)
+    ``mean`` and ``variance`` (p, m - 1) are those of its coefficients. Coefficients without evidence shrink to zero.
+    With several ``slopes``, all slopes have one variance, in units of the sample variance, and so have all curvatures:
+    a coefficient that was shrunk can grow again. (Thirty deployments of five goods: with a variance of each 0.0097
+    above the optimum, with common ones 0.0041, seeds 0-9.)
     """
-    seen = (mean - prior.mean) ** 2 + variance
+    squares = (mean - prior.mean) ** 2 + variance
     if slopes == 1:
-        return prior._replace(variance=(SPARSE**2 * spread[:, None] + seen) / 2)
-    share = seen / spread[:, None]
-    kinds = [jnp.full(part.shape, jnp.mean(part)) for part in (share[:, :slopes], share[:, slopes:])]
-    return prior._replace(variance=jnp.concatenate(kinds, 1) * spread[:, None])
+        return prior._replace(variance=(SPARSE_COEFFICIENT**2 * sample_variance[:, None] + squares) / 2)
+    relative = squares / sample_variance[:, None]
+    means = [jnp.full(part.shape, jnp.mean(part)) for part in (relative[:, :slopes], relative[:, slopes:])]
+    return prior._replace(variance=jnp.concatenate(means, 1) * sample_variance[:, None])
 
 
-def unfitted(x: Array) -> tuple[Array, Array]:
-    """Covariance (N, N) of what the first order that is not fitted adds to trials at x, and variance (N,) of the next.
+def unfitted_orders(x: Array) -> tuple[Array, Array]:
+    """Covariance (N, N) of the first order that is not fitted, between observations at x (N, s), and variance (N,) of
+    the next order; for coefficients of variance one.
 
-    For coefficients of variance one. The first is an unknown function, the same for all trials; the next one is taken
-    for noise, so that far trials count for nothing.
+    The first is an unknown function, the same for all observations; the next is taken for noise.
     """
-    third = bool(curvatures(x.shape[1]))
+    third = bool(curvature_count(x.shape[1]))
     inner, squares = x @ x.T, jnp.sum(x**2, 1)
     return (inner**3 / 36, squares**4 / 576) if third else (inner**2 / 4, squares**3 / 36)
 
 
 class Moments(NamedTuple):
-    """All that the trials say of level, slope and curvature at an anchor, in units of the spread."""
+    """Sufficient statistics of the observations for level, slope and curvature at an anchor."""
 
-    level: Array  # (p,): where f is measured from
+    level: Array  # (p,): the value from which f is measured
     gram: Array  # (m, m)
     linear: Array  # (p, m)
 
@@ -122,92 +122,106 @@ class Fit(NamedTuple):
     response: Response
     variance: Array  # (p, m): of all its coefficients
     moments: Moments
-    third: Array  # (2,): what misses show of the order that is not fitted, and what they were expected to
+    third_order: Array  # (2,): evidence of the unfitted order in the residuals, and its expectation
 
 
-def fit(trials: Trials, anchor: Array, prior: Prior, spread: Array, fear: Array) -> Fit:
+def fit_response(
+    observations: ObservationBuffer, anchor: Array, prior: Prior, sample_variance: Array, third_order_variance: Array
+) -> Fit:
     """The posterior, given the prior.
 
-    ``spread`` is the variance of one sample's f, the same for all trials: batches of skewed data whose own variance is
-    small have a small mean as well, and would draw the fit to it if they counted for more. ``fear`` is the variance of
-    the coefficients that are not fitted, in units of it. All entries of f then share one covariance of their misses.
+    ``sample_variance`` (p,) is that of one sample's f, the same for all observations: batches of skewed data whose own
+    variance is small have a small mean as well, and would bias the fit if they counted for more.
+    ``third_order_variance`` is the variance of coefficients that are not fitted, in units of it. All entries of f then
+    share one covariance of their residuals.
     """
-    x = trials.signal - anchor
+    x = observations.signal - anchor
     rows = jax.vmap(features)(x)  # (N, m)
-    together, alone = unfitted(x)
-    root = jnp.sqrt(trials.samples / (1 + trials.samples * fear * alone))
-    together = fear * root[:, None] * together * root
-    weigh = inverse(jnp.eye(root.size) + together)  # of the misses' covariance
-    level = root**2 @ trials.f / jnp.sum(root**2)
-    scaled, seen = root[:, None] * rows, root[:, None] * (trials.f - level)  # (N, m), (N, p)
-    solved = weigh @ scaled
-    moments = Moments(level, scaled.T @ solved, seen.T @ solved)
-    response, cov = posterior(moments, anchor, prior, spread)
-    change = response.mean.at[:, 0].add(-level)
-    left = weigh @ (seen - scaled @ change.T)
-    shown = jnp.sum((together @ left) * left / spread)
-    expected = spread.size * jnp.sum(weigh * together) - jnp.sum(
-        (cov / spread[:, None, None]) @ solved.T @ together * solved.T
+    shared, independent = unfitted_orders(x)
+    root = jnp.sqrt(observations.samples / (1 + observations.samples * third_order_variance * independent))
+    shared = third_order_variance * root[:, None] * shared * root
+    precision = inverse(jnp.eye(root.size) + shared)  # of the residuals
+    level = root**2 @ observations.f / jnp.sum(root**2)
+    scaled, target = root[:, None] * rows, root[:, None] * (observations.f - level)  # (N, m), (N, p)
+    weighted = precision @ scaled
+    moments = Moments(level, scaled.T @ weighted, target.T @ weighted)
+    response, cov = posterior(moments, anchor, prior, sample_variance)
+    coefficients = response.mean.at[:, 0].add(-level)
+    residuals = precision @ (target - scaled @ coefficients.T)
+    evidence = jnp.sum((shared @ residuals) * residuals / sample_variance)
+    expected = sample_variance.size * jnp.sum(precision * shared) - jnp.sum(
+        (cov / sample_variance[:, None, None]) @ weighted.T @ shared * weighted.T
     )
-    return Fit(response, jnp.diagonal(cov, axis1=-2, axis2=-1), moments, jnp.stack([shown, expected]))
+    return Fit(response, jnp.diagonal(cov, axis1=-2, axis2=-1), moments, jnp.stack([evidence, expected]))
 
 
-def posterior(moments: Moments, anchor: Array, prior: Prior, spread: Array) -> tuple[Response, Array]:
-    """The same trials with another prior, and the covariance (p, m, m)."""
+def _normalised(precision: Array) -> tuple[Array, Array]:
+    """A precision matrix with a unit diagonal and a small ridge, and the roots of its diagonal."""
+    size = jnp.sqrt(jnp.diagonal(precision))
+    return precision / size[:, None] / size + RIDGE * jnp.finfo(size.dtype).eps * jnp.eye(size.size), size
 
-    def one(linear: Array, mean0: Array, variance0: Array, spread: Array) -> tuple[Array, Array]:
-        known = moments.gram + jnp.diag(jnp.concatenate([jnp.zeros(1), spread / variance0]))
-        size = jnp.sqrt(jnp.diagonal(known))
-        steady = known / size[:, None] / size + RIDGE * jnp.finfo(size.dtype).eps * jnp.eye(size.size)
-        cov = inverse(steady) / size[:, None] / size
-        wanted = linear - moments.gram[:, 1:] @ mean0
-        change = cov @ wanted
-        change = change + cov @ (wanted - known @ change)  # what rounding left of the first answer
-        return change + jnp.append(0.0, mean0), spread * cov
 
-    mean, cov = jax.vmap(one)(moments.linear, *prior, spread)
+def posterior(moments: Moments, anchor: Array, prior: Prior, sample_variance: Array) -> tuple[Response, Array]:
+    """The response to the same observations with another prior, and the covariance (p, m, m) of its coefficients."""
+
+    def one_entry(linear: Array, mean0: Array, variance0: Array, variance: Array) -> tuple[Array, Array]:
+        precision = moments.gram + jnp.diag(jnp.concatenate([jnp.zeros(1), variance / variance0]))
+        normalised, size = _normalised(precision)
+        cov = inverse(normalised) / size[:, None] / size
+        right = linear - moments.gram[:, 1:] @ mean0
+        change = cov @ right
+        change = change + cov @ (right - precision @ change)  # corrects the rounding of the first solution
+        return change + jnp.append(0.0, mean0), variance * cov
+
+    mean, cov = jax.vmap(one_entry)(moments.linear, *prior, sample_variance)
     s = 1 + anchor.size
     return Response(anchor, mean.at[:, 0].add(moments.level), cov[:, :s, :s]), cov
 
 
-def likelihood(trials: Trials, width: Array, spread: Array, fear: float) -> Array:
-    """The log of how likely the trials are under a response near zero: to compare signals that may be meant.
+def log_likelihood(
+    observations: ObservationBuffer, width: Array, sample_variance: Array, third_order_variance: float
+) -> Array:
+    """Log of the observations' likelihood under a response with slopes and curvatures near zero, ().
 
-    ``width`` (m - 1,) is what slopes and curvatures may be, in deviations: the same for all entries of f, so that one
-    matrix is inverted for all of them. What is not fitted is taken for noise here.
+    It compares signals that people may respond to. ``width`` (m - 1,) are standard deviations of slopes and
+    curvatures, the same for all entries of f, so that one matrix is inverted for all of them. What is not fitted is
+    taken for noise here.
     """
-    x = trials.signal
+    x = observations.signal
     rows = jax.vmap(features)(x)
-    together, alone = unfitted(x)
-    blurred = 1 + trials.samples * fear * (jnp.diagonal(together) + alone)
-    weights = trials.samples / blurred
-    seen = trials.f - weights @ trials.f / jnp.sum(weights)
-    told = jnp.append(0.0, width**-2)
-    known = rows.T @ (weights[:, None] * rows) + jnp.diag(told)
-    size = jnp.sqrt(jnp.diagonal(known))
-    steady = known / size[:, None] / size + RIDGE * jnp.finfo(size.dtype).eps * jnp.eye(size.size)
-    inverted, logdet = inverse_logdet(steady)
-    change = inverted @ (rows.T @ (weights[:, None] * seen) / size[:, None]) / size[:, None]  # (m, p)
-    left = weights @ (seen - rows @ change) ** 2 + told @ change**2
-    volume = logdet + 2 * jnp.sum(jnp.log(size)) + 2 * jnp.sum(jnp.log(width)) + jnp.sum(jnp.log(blurred))
-    return -(jnp.sum(left / spread) + spread.size * volume) / 2
+    shared, independent = unfitted_orders(x)
+    noise = 1 + observations.samples * third_order_variance * (jnp.diagonal(shared) + independent)
+    weights = observations.samples / noise
+    target = observations.f - weights @ observations.f / jnp.sum(weights)
+    prior_precision = jnp.append(0.0, width**-2)
+    precision = rows.T @ (weights[:, None] * rows) + jnp.diag(prior_precision)
+    normalised, size = _normalised(precision)
+    inverted, logdet = inverse_logdet(normalised)
+    coefficients = inverted @ (rows.T @ (weights[:, None] * target) / size[:, None]) / size[:, None]  # (m, p)
+    squares = weights @ (target - rows @ coefficients) ** 2 + prior_precision @ coefficients**2
+    volume = logdet + 2 * jnp.sum(jnp.log(size)) + 2 * jnp.sum(jnp.log(width)) + jnp.sum(jnp.log(noise))
+    return -(jnp.sum(squares / sample_variance) + sample_variance.size * volume) / 2
 
 
-def remembered(trials: Trials, width: Array, spread: Array, fear: float) -> Peak:
-    """How long people seem to remember, by trials whose signals are (memories, s).
+def estimate_memory(
+    observations: ObservationBuffer, width: Array, sample_variance: Array, third_order_variance: float
+) -> MemoryEstimate:
+    """How long people remember, from observations whose signals are (memories, s).
 
-    Each memory with the reaction's size that suits it best, up to ``width``: otherwise a long one, with which what
-    people are used to moves less, would be likelier wherever the reaction is small.
+    For each memory the size of the reaction, up to ``width``, that suits it best: otherwise a long memory, with which
+    the averaged signal moves less, would be likelier wherever the reaction is small.
     """
-    moves = trials.signal - jnp.tensordot(trials.samples / jnp.sum(trials.samples), trials.signal, 1)
+    share = observations.samples / jnp.sum(observations.samples)
+    centred = observations.signal - jnp.tensordot(share, observations.signal, 1)
 
     def one(signal: Array, size: Array) -> Array:
-        return likelihood(trials._replace(signal=signal), size * width, spread, fear)
+        return log_likelihood(observations._replace(signal=signal), size * width, sample_variance, third_order_variance)
 
-    told = jnp.max(jax.vmap(jax.vmap(one, (None, 0)), (1, None))(moves, jnp.asarray(SIZES, width.dtype)), 1)
-    return peak(told - told[0])
+    sizes = jnp.asarray(REACTION_SIZES, width.dtype)
+    evidence = jnp.max(jax.vmap(jax.vmap(one, (None, 0)), (1, None))(centred, sizes), 1)
+    return most_likely_memory(evidence - evidence[0])
 
 
-def feared(fear: Array, third: Array) -> Array:
-    """``fear`` as the misses of a fit show it."""
-    return fear * jnp.clip((third[0] + 1.0) / (third[1] + 1.0), 0.5, 2.0)
+def update_third_order_variance(variance: Array, third_order: Array) -> Array:
+    """``variance`` as the residuals of a fit show it, by at most a factor of two."""
+    return variance * jnp.clip((third_order[0] + 1.0) / (third_order[1] + 1.0), 0.5, 2.0)

@@ -1,10 +1,11 @@
-"""What people may be answering to: the model of today, or an average of those that they are used to.
+"""How long people remember earlier deployments: which average of past signals the data respond to.
 
-    seen <- memory seen + (1 - memory) signal,     settling time 1 / (1 - memory) = 1, 2, 4, ..., 32 deployments
+    average <- memory average + (1 - memory) signal,   settling time 1 / (1 - memory) = 1, 2, 4, ..., 32 deployments
 
-Each is kept, and the evidence says which is meant: a smooth function of the logarithm of the settling time, read
-between the grid's points on a parabola through the best and its neighbours. The first, no memory, is believed until
-another has foretold clearly better, so that a world without one is seen as before.
+An average is kept for each settling time, and evidence is compared between them. Evidence is a smooth function of the
+logarithm of the settling time, so its maximum is read between the grid's points, on a parabola through the best point
+and its neighbours. The first settling time, no memory, is believed until another explains the data clearly better:
+estimates on data without memory stay as they would be without this module.
 """
 
 from __future__ import annotations
@@ -17,58 +18,63 @@ import numpy as np
 
 from profl.typing import Array
 
-DOUBLINGS = 6
-"""Settling times of 1, 2, 4, ..., 32 deployments."""
+SETTLING_TIMES = 6
+"""Size of the grid: settling times of 1, 2, 4, ..., 32 deployments."""
 
-DOUBT = 6.0
-"""Nats by which another world must have foretold better than the plain one to be believed as much."""
+EVIDENCE_NEEDED = 6.0
+"""Nats by which a model with memory or drift must predict better than the plain one to be believed as much."""
 
-HELD = 0.7
-"""Of a settling time is what is explored held: half of the way is gone by then, and a walk of the level not yet far."""
+HELD_SHARE = 0.7
+"""Share of a settling time for which a perturbation is held: people have then gone half of the way, and a level that
+drifts by itself has not yet drifted far."""
 
-FLATTEST = 0.05
-"""The least curvature of the evidence: where nothing is known of a memory, its settling time is so to 4 doublings."""
-
-
-class Peak(NamedTuple):
-    """The most likely memory."""
-
-    gain: Array  # nats by which it foretold better than none
-    doublings: Array  # log2 of its settling time
-    width: Array  # standard error of that
-    rows: Array  # (3,): grid points beside it,
-    parts: Array  # (3,): and what each of them counts for
+LEAST_CURVATURE = 0.05
+"""The least curvature of the evidence: where nothing is known of a memory, the standard error of log2 of its settling
+time is about 4."""
 
 
-def follow(seen: Array, signal: Array, first: Array) -> Array:
-    """What people are used to, (memories, s), after one more deployment."""
-    memory = jnp.where(first, 0.0, jnp.asarray(1 - 0.5 ** np.arange(seen.shape[0]), signal.dtype))[:, None]
-    return memory * seen + (1 - memory) * signal
+class MemoryEstimate(NamedTuple):
+    """The most likely memory of the population."""
+
+    evidence: Array  # nats by which it explains the data better than no memory
+    log2_settling_time: Array
+    error: Array  # standard error of that
+    grid_rows: Array  # (3,): the grid's points beside it
+    grid_weights: Array  # (3,): and their weights in the interpolation
 
 
-def peak(evidence: Array) -> Peak:
-    """Between the grid's points; ``evidence`` (memories,) is measured from that of no memory."""
+def update_averages(averages: Array, signal: Array, first: Array) -> Array:
+    """Averages (memories, s) of past signals after one more deployment; ``first`` says whether it is the first one."""
+    memory = jnp.where(first, 0.0, jnp.asarray(1 - 0.5 ** np.arange(averages.shape[0]), signal.dtype))[:, None]
+    return memory * averages + (1 - memory) * signal
+
+
+def most_likely_memory(evidence: Array) -> MemoryEstimate:
+    """The maximum between the grid's points; ``evidence`` (memories,) is relative to that of no memory."""
     middle = jnp.clip(jnp.argmax(evidence), 1, evidence.shape[0] - 2)
     low, here, high = (evidence[middle + side] for side in (-1, 0, 1))
-    bend = 2 * here - low - high
-    away = jnp.where(bend > 0, (high - low) / (2 * jnp.where(bend > 0, bend, 1.0)), jnp.sign(high - low))
-    away = jnp.clip(away, -1.0, 1.0)
-    parts = jnp.stack([away * (away - 1) / 2, 1 - away**2, away * (away + 1) / 2])
+    curvature = 2 * here - low - high
+    offset = jnp.where(
+        curvature > 0, (high - low) / (2 * jnp.where(curvature > 0, curvature, 1.0)), jnp.sign(high - low)
+    )
+    offset = jnp.clip(offset, -1.0, 1.0)
+    weights = jnp.stack([offset * (offset - 1) / 2, 1 - offset**2, offset * (offset + 1) / 2])
     rows = middle + jnp.arange(-1, 2)
-    return Peak(parts @ evidence[rows], middle + away, jax.lax.rsqrt(jnp.maximum(bend, FLATTEST)), rows, parts)
+    error = jax.lax.rsqrt(jnp.maximum(curvature, LEAST_CURVATURE))
+    return MemoryEstimate(weights @ evidence[rows], middle + offset, error, rows, weights)
 
 
-def hold(found: Peak, doubt: float) -> Array:
-    """For how many deployments to hold what is explored: until people have gone half of the way."""
-    return jnp.where(found.gain > doubt, held(found.doublings), 1)
+def hold_deployments(memory: MemoryEstimate, evidence_needed: float) -> Array:
+    """For how many deployments to hold a perturbation, () int32; 1 where no memory is believed."""
+    return jnp.where(memory.evidence > evidence_needed, deployments_to_hold(memory.log2_settling_time), 1)
 
 
-def held(doublings: Array) -> Array:
-    """The same, where it is certain that there is a memory."""
-    return jnp.clip(jnp.round(HELD * 2**doublings), 1, 2**DOUBLINGS).astype(jnp.int32)
+def deployments_to_hold(log2_settling_time: Array) -> Array:
+    """For how many deployments to hold a perturbation where people do remember, () int32."""
+    return jnp.clip(jnp.round(HELD_SHARE * 2**log2_settling_time), 1, 2**SETTLING_TIMES).astype(jnp.int32)
 
 
-def meant(found: Peak, seen: Array, doubt: float) -> Array:
-    """What people answer to, (s,), of what they may be used to, (memories, s)."""
-    share = jax.nn.sigmoid(found.gain - doubt)
-    return (1 - share) * seen[0] + share * found.parts @ seen[found.rows]
+def effective_signal(memory: MemoryEstimate, averages: Array, evidence_needed: float) -> Array:
+    """The exponentially averaged signal that the population responds to, (s,), from the averages (memories, s)."""
+    share = jax.nn.sigmoid(memory.evidence - evidence_needed)
+    return (1 - share) * averages[0] + share * memory.grid_weights @ averages[memory.grid_rows]

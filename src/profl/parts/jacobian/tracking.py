@@ -24,7 +24,7 @@ import numpy as np
 from profl.parts.jacobian import reaction_memory
 from profl.parts.jacobian.estimator import JacobianEstimator
 from profl.parts.jacobian.kalman import Kalman, Line
-from profl.parts.jacobian.reaction_memory import DOUBLINGS, DOUBT
+from profl.parts.jacobian.reaction_memory import EVIDENCE_NEEDED, SETTLING_TIMES
 from profl.typing import Array
 
 WALKS = (0.0, 5e-4)
@@ -57,8 +57,8 @@ class Read(NamedTuple):
     """What a world says."""
 
     gain: Array  # by how much it has foretold better than the plain world, in nats
-    doublings: Array  # log2 of the settling time
-    width: Array  # standard error of that
+    log2_settling_time: Array
+    settling_error: Array  # standard error of that
     slope: Array  # J, (p, s)
     error: Array  # its squared error, (p, s)
 
@@ -68,24 +68,24 @@ class Tracking(JacobianEstimator):
     """See the module."""
 
     walks: tuple[float, ...] = WALKS
-    doublings: int = DOUBLINGS
+    settling_times: int = SETTLING_TIMES
     line: Kalman = KALMAN
 
     explores = True  # without perturbations J fades from sight once the run rests
     measured = True  # works in natural units
 
     def init(self, signal: Array, f: Array) -> Worlds:
-        shape = (len(self.walks), self.doublings)
+        shape = (len(self.walks), self.settling_times)
         lines = jax.tree.map(lambda leaf: jnp.zeros((*shape, *leaf.shape), leaf.dtype), self.line.init(signal, f))
-        place = jnp.zeros((self.doublings, signal.shape[0]), f.dtype)
+        place = jnp.zeros((self.settling_times, signal.shape[0]), f.dtype)
         evidence, trend, slope = (jnp.zeros(size, f.dtype) for size in (shape, f.shape, (*f.shape, *signal.shape)))
         return Worlds(lines, place, place, evidence, trend, slope, slope, jnp.ones((), jnp.int32))
 
     def update(self, state: Worlds, signal: Array, f: Array, variance: Array, at: Array) -> Worlds:
         first = state.lines.seen[0, 0] == 0
         seen, around = (
-            reaction_memory.follow(state.seen, signal, first),
-            reaction_memory.follow(state.around, at, first),
+            reaction_memory.update_averages(state.seen, signal, first),
+            reaction_memory.update_averages(state.around, at, first),
         )
 
         def one(line: Line, seen: Array, around: Array, walk: Array) -> tuple[Line, Array, Array, Array]:
@@ -101,7 +101,7 @@ class Tracking(JacobianEstimator):
         weights, read = self._believed(lines, evidence)
         slope = jnp.tensordot(weights, read.slope, 1)
         error = jnp.tensordot(weights, read.error + (read.slope - slope) ** 2, 1)  # of the filters, and between them
-        hold = reaction_memory.held(read.doublings[jnp.argmax(weights)])
+        hold = reaction_memory.deployments_to_hold(read.log2_settling_time[jnp.argmax(weights)])
         return Worlds(lines, seen, around, evidence, trend, slope, error, hold)
 
     def estimate(self, state: Worlds) -> Array:
@@ -125,8 +125,8 @@ class Tracking(JacobianEstimator):
         level = state.lines.belief.level_cov[1, jnp.argmax(state.evidence[1])]
         return {
             "memory": read.gain[best] - at_once,
-            "doublings": read.doublings[best],
-            "doublings_error": read.width[best],
+            "log2_settling_time": read.log2_settling_time[best],
+            "log2_settling_time_error": read.settling_error[best],
             "drift": jnp.max(read.gain[2:]) - jnp.maximum(read.gain[1], 0.0),
             "trend": state.trend,
             "trend_errors": jnp.sum(state.trend) / (TREND_RATE * jnp.sqrt(2 * level * state.trend.size)),
@@ -148,13 +148,13 @@ class Tracking(JacobianEstimator):
         plain = Read(none, none, none, slopes[0, 0], errors[0, 0])
         others = jax.vmap(_between)(evidence - evidence[0, 0], slopes, errors)
         read = jax.tree.map(lambda own, each: jnp.concatenate([own[None], each]), plain, others)
-        doubt = np.where(np.arange(1 + len(self.walks)) == 0, 0.0, DOUBT)
+        doubt = np.where(np.arange(1 + len(self.walks)) == 0, 0.0, EVIDENCE_NEEDED)
         return jax.nn.softmax(read.gain - doubt.astype(np.float32)), read
 
 
 def _between(evidence: Array, slopes: Array, errors: Array) -> Read:
     """The most likely memory of a walk."""
-    found = reaction_memory.peak(evidence)
-    slope = jnp.tensordot(found.parts, slopes[found.rows], 1)
-    error = jnp.tensordot(jnp.abs(found.parts), errors[found.rows], 1)
-    return Read(found.gain, found.doublings, found.width, slope, error)
+    memory = reaction_memory.most_likely_memory(evidence)
+    slope = jnp.tensordot(memory.grid_weights, slopes[memory.grid_rows], 1)
+    error = jnp.tensordot(jnp.abs(memory.grid_weights), errors[memory.grid_rows], 1)
+    return Read(memory.evidence, memory.log2_settling_time, memory.error, slope, error)

@@ -1,0 +1,223 @@
+"""What a client of ``prm`` deploys, fits and reports.
+
+    deploys   theta, and perturbations of it in pairs: a random corner and the opposite one
+    fits      f near theta from all its observations (``response``), with the common prior of all clients
+    reports   value, gradient and curvature of its fitted risk, and what it knows of its reaction
+
+p is the number of entries of f, s of the signal, d of theta, m = 1 + slopes + curvatures.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from profl import random, trees
+from profl.methods.prm import settings as constants
+from profl.methods.prm.messages import Mail, PredictionCheck, ReactionCoefficients, RiskFit
+from profl.methods.prm.observation_buffer import add_observation
+from profl.methods.prm.response import (
+    Prior,
+    Response,
+    empirical_prior,
+    estimate_memory,
+    feature_units,
+    fit_response,
+    move_prior,
+    posterior,
+    update_third_order_variance,
+)
+from profl.methods.prm.settings import Settings
+from profl.methods.prm.state import ClientState, Exploration
+from profl.methods.prm.surrogate_risk import curvature_and_covariance, store_batch, surrogate_risk
+from profl.parts import filters, trusted_samples
+from profl.parts.jacobian.reaction_memory import effective_signal, hold_deployments, update_averages
+from profl.parts.units import Ruler, signal_scales, theta_scales
+from profl.problem.problem import View
+from profl.server import entries
+from profl.server.entries import Report
+from profl.stages import stage
+from profl.typing import Array, Batch, Key, Theta
+
+
+def perturb(problem: View, state: ClientState, key: Key, theta: Theta) -> tuple[Theta, ClientState]:
+    """What is deployed: theta the first time, then a random corner around it and the opposite one, in turns.
+
+    Each is held while people get used to it.
+    """
+    (flat, unravel), last = ravel_pytree(theta), state.exploration
+    with stage("explore") as seen:
+        signs = random.signs(random.explore_key(key), flat.size).astype(flat.dtype)
+        started = state.deployments > 0
+        held = (last.deployments_left > 0) & started
+        direction = jnp.where(held, last.direction, jnp.where(last.opposite_next, -last.direction, signs))
+        direction = jnp.where(state.deployments == 0, 0.0, direction)
+        deployed = seen(problem.project(unravel(flat + last.size * state.units * direction)))
+        opposite_next = jnp.where(held, last.opposite_next, ~last.opposite_next) & started
+        longest = hold_deployments(state.reaction_memory, constants.EVIDENCE_NEEDED)
+        left = jnp.where(held, last.deployments_left, longest) - 1
+    new = Exploration(direction, opposite_next, left, last.size)
+    return deployed, state._replace(exploration=new)
+
+
+def filter_batch(
+    settings: Settings, problem: View, state: ClientState, deployed: Theta, batch: Batch, weights: Array
+) -> tuple[Array, dict[str, Array], ClientState]:
+    """Weights of the samples after the filter, the share that it kept, and the state with what it remembers."""
+    if settings.filter == "none":
+        return weights, {}, state
+    with stage("filter") as seen:
+        weights, kept, memory = seen(
+            trusted_samples.filter_weights(
+                problem, filters.get(settings.filter), deployed, batch, weights, state.filter
+            )
+        )
+    return weights, {"kept": kept}, state._replace(filter=memory)
+
+
+def learn(
+    settings: Settings,
+    problem: View,
+    state: ClientState,
+    theta: Theta,
+    deployed: Theta,
+    batch: Batch,
+    weights: Array,
+) -> ClientState:
+    """The state with one more observation in it, and the fitted risk at ``theta``."""
+    with stage("estimate f") as seen:
+        f = seen(problem.family.estimate(batch, weights))
+        share = jnp.sum(weights**2)
+        variance = problem.family.observed_variance(batch, weights, f) / share
+    started = measure_first_batch(problem, state, deployed, batch, weights, variance)
+    state = trees.where(state.deployments == 0, started, state)
+    mean = state.sample_variance + (variance - state.sample_variance) / (state.deployments + 1)
+    state = state._replace(sample_variance=mean)
+    with stage("fit") as seen:
+        state = seen(add_to_fit(settings, problem, state, theta, deployed, f, 1 / share))
+        row = state.deployments % settings.keep
+        batches = store_batch(state.surrogate.batches, row, batch, weights, f)
+        surrogate = state.surrogate._replace(batches=batches)
+        state = state._replace(deployments=state.deployments + 1, surrogate=surrogate)
+    with stage("curvature") as seen:
+        unknown = jnp.minimum(state.variance / state.prior.variance, 1.0) ** 2 * state.common_error
+        size = state.surrogate.ruler.unit.size
+        return state._replace(
+            derivatives=seen(curvature_and_covariance(problem, state.surrogate, theta, unknown[:, :size]))
+        )
+
+
+def measure_first_batch(
+    problem: View, state: ClientState, theta: Theta, batch: Batch, weights: Array, variance: Array
+) -> ClientState:
+    """The state with natural units, prior and first perturbation, all from the first batch."""
+    units = theta_scales(problem, theta, batch, weights)
+    unit = signal_scales(problem, theta, units)
+    size = jnp.minimum(jnp.sqrt(constants.FIRST_PERTURBATION * jnp.sum(weights**2)), constants.LARGEST_PERTURBATION)
+    return state._replace(
+        units=units,
+        sample_variance=variance,
+        prior=Prior(state.prior.mean, variance[:, None] * prior_widths(state) ** 2),
+        surrogate=state.surrogate._replace(ruler=Ruler(problem.signal(theta), unit)),
+        exploration=state.exploration._replace(size=size),
+    )
+
+
+def add_to_fit(
+    settings: Settings, problem: View, state: ClientState, theta: Theta, deployed: Theta, f: Array, samples: Array
+) -> ClientState:
+    """The state with the response fitted to one more observation of f, as seen from ``theta``."""
+    ruler, old = state.surrogate.ruler, state.surrogate.response
+    third_order, variance = third_order_variance(state), state.sample_variance
+    anchor, now = ruler.measure(problem.signal(theta)), ruler.measure(problem.signal(deployed))
+    averages = update_averages(state.averages, now, state.deployments == 0)
+    signal = effective_signal(state.reaction_memory, averages, constants.EVIDENCE_NEEDED)
+    miss, change = check_prediction(old, signal, f, variance / samples)
+    observations = add_observation(state.observations, averages, f, samples)
+    memory = estimate_memory(observations, prior_widths(state), variance, constants.PRIOR_THIRD_ORDER**2)
+    effective = jax.vmap(lambda row: effective_signal(memory, row, constants.EVIDENCE_NEEDED))(observations.signal)
+    effective_observations = observations._replace(signal=effective)
+    step = jnp.where(state.deployments == 0, 0.0, anchor - old.anchor)
+    prior = move_prior(state.prior, step, third_order * variance)
+    fit = fit_response(effective_observations, anchor, prior, variance, third_order)
+    if not settings.share:
+        prior = empirical_prior(prior, fit.response.mean[:, 1:], fit.variance[:, 1:], variance)
+        fit = fit_response(effective_observations, anchor, prior, variance, third_order)
+    checked = state.deployments > 1
+    return state._replace(
+        observations=observations,
+        averages=averages,
+        reaction_memory=memory,
+        moments=fit.moments,
+        prior=prior,
+        third_order_variance=update_third_order_variance(state.third_order_variance, fit.third_order),
+        surrogate=state.surrogate._replace(response=fit.response),
+        variance=fit.variance[:, 1:],
+        squared_miss=jnp.where(checked, miss, 0.0),
+        squared_change=jnp.where(checked, change, 0.0),
+    )
+
+
+def check_prediction(response: Response, signal: Array, f: Array, noise: Array) -> tuple[Array, Array]:
+    """Squared miss of the predicted f beyond what was expected, and its predicted squared change, in ``noise`` (p,)."""
+    predicted, uncertainty = response(signal), response.variance(signal)
+    miss = jnp.mean(jnp.maximum((f - predicted) ** 2 - noise - uncertainty, 0.0) / noise)
+    return miss, jnp.mean((predicted - response.mean[:, 0]) ** 2 / noise)
+
+
+def prior_widths(state: ClientState) -> Array:
+    """Prior standard deviations of slopes and curvatures, (m - 1,), in deviations of a sample."""
+    slopes = jnp.arange(state.common_mean.shape[1]) < state.surrogate.ruler.unit.size
+    return jnp.where(slopes, constants.PRIOR_SLOPE, constants.PRIOR_CURVATURE)
+
+
+def third_order_variance(state: ClientState) -> Array:
+    """Variance of third-order coefficients, in units of ``sample_variance``: what residuals show, and no less than a
+    share of the squared curvature."""
+    curvatures = state.prior.mean[:, state.surrogate.ruler.unit.size :]
+    size = jnp.mean(jnp.sum(curvatures**2, 1) / state.sample_variance)
+    return state.third_order_variance + constants.THIRD_ORDER_SHARE * size
+
+
+def report_fit(problem: View, state: ClientState, theta: Theta) -> Report:
+    """What is sent in every turn: the fitted risk at ``theta``, and what is known of the reaction."""
+    flat, unravel = ravel_pytree(theta)
+    risk, gradient = jax.value_and_grad(lambda x: surrogate_risk(problem, state.surrogate, unravel(x)))(flat)
+    unit, prior = feature_units(state.surrogate.ruler.unit), state.prior
+    change = (state.surrogate.response.mean[:, 1:] - prior.mean) / unit
+    check = PredictionCheck(
+        state.squared_miss, state.squared_change, state.exploration.size, state.third_order_variance
+    )
+    reaction = ReactionCoefficients(change, state.variance / unit**2, prior.mean / unit, prior.variance / unit**2)
+    return {
+        "theta": entries.model(theta),
+        "risk": entries.statistic(risk),
+        "fit": entries.statistic(RiskFit(gradient, state.units, *state.derivatives)),
+        "check": entries.statistic(check),
+        "reaction": entries.jacobian(reaction),
+    }
+
+
+def read_mail(settings: Settings, state: ClientState, mail: Mail) -> ClientState:
+    """The state with what the server sent, and the response under the common prior where there is a new one."""
+    exploration = state.exploration._replace(size=mail.perturbation)
+    state = state._replace(exploration=exploration, held=mail.held, region=mail.region)
+    if not settings.share:
+        return state
+    unit, response = feature_units(state.surrogate.ruler.unit), state.surrogate.response
+    mean, least = mail.common.mean * unit, constants.LEAST_DIFFERENCE**2 * state.sample_variance[:, None]
+    common = Prior(mean + mail.momentum * (mean - state.common_mean), mail.common.variance * unit**2 + least)
+    slopes = state.surrogate.ruler.unit.size
+    alone = empirical_prior(state.prior, response.mean[:, 1:], state.variance, state.sample_variance, slopes)
+    prior = trees.where(mail.single_client, alone, common)
+    response, cov = posterior(state.moments, response.anchor, prior, state.sample_variance)
+    new = state._replace(
+        prior=prior,
+        common_mean=mean,
+        common_error=jnp.where(mail.single_client, 0.0, mail.common.error * unit**2),
+        third_order_variance=mail.third_order_variance,
+        surrogate=state.surrogate._replace(response=response),
+        variance=jnp.diagonal(cov, axis1=-2, axis2=-1)[:, 1:],
+    )
+    return trees.where(mail.has_common, new, state)

@@ -1,0 +1,68 @@
+"""What clients and the server of ``prm`` send each other: entries of a report, and the mail that comes back.
+
+d is the number of parameters, p the number of entries of f, m - 1 the number of slopes and curvatures of one of them.
+Derivatives with respect to theta are in the parameters' own scale; ``RiskFit.units`` has their natural units.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from profl.typing import Array
+
+
+class RiskFit(NamedTuple):
+    """How a client's fitted risk changes near a model, and how well that is known."""
+
+    gradient: Array  # (d,)
+    units: Array  # (d,): natural units of the parameters
+    curvature: Array  # (d, d)
+    own_covariance: Array  # (d, d): of the gradient, from what this client does not know by itself
+    shared_covariance: Array  # (d, d): of the gradient, from what no client knows; an error that all of them share
+
+
+class PredictionCheck(NamedTuple):
+    """How well a client predicted what its last deployment brought in, and its exploration; () each."""
+
+    squared_miss: Array  # beyond what was expected, in variances of the noise
+    squared_change: Array  # by which f was predicted to move, in variances of the noise
+    perturbation: Array  # the size of its perturbations, in units
+    third_order_variance: Array  # of the coefficients that are not fitted, in variances of a sample
+
+
+class ReactionCoefficients(NamedTuple):
+    """What a client knows of the slopes and curvatures of f, (p, m - 1) each."""
+
+    change: Array  # b_i - b: its mean, relative to that of its prior
+    variance: Array  # of b_i
+    prior_mean: Array  # b
+    prior_variance: Array
+
+
+class CommonReaction(NamedTuple):
+    """What all clients together know of the slopes and curvatures of f, (p, m - 1) each."""
+
+    mean: Array  # b
+    variance: Array  # of a client's coefficients around it
+    error: Array  # variance of the mean itself
+
+
+class Mail(NamedTuple):
+    """What the server sends back to every client; () each, but for ``common``."""
+
+    perturbation: Array  # the size of the next perturbation, in units
+    held: Array  # share of the parameters that the trust region or the model space holds
+    region: Array  # the trust region, in units
+    third_order_variance: Array  # mean of the clients'
+    common: CommonReaction
+    single_client: Array  # bool: whether only one client reported, so that ``common`` says nothing new
+    has_common: Array  # bool: whether ``common`` is to be used in this turn
+    momentum: Array  # Nesterov's, for the step of the common mean
+
+
+def empty_mail(coefficients: Array) -> Mail:
+    """Mail of zeros, for coefficients of this shape (p, m - 1): it states the shapes."""
+    zero, no = jnp.zeros(()), jnp.asarray(False)
+    return Mail(zero, zero, zero, zero, CommonReaction(*[jnp.zeros_like(coefficients)] * 3), no, no, zero)

@@ -1,0 +1,259 @@
+"""What the server of ``prm`` minimises: the weighted sum of fitted risks, by Newton steps in a trust region.
+
+A round has ``turns_before_newton`` turns in which clients learn from each other, then Newton steps:
+
+    first turn       ``open_round``    the trust region, by how well the last round predicted what came in
+    every turn       ``compare``       the candidate is the best model so far, or the next step is shorter
+                     ``next_candidate``
+    last turn        ``close_round``   what is left to gain, and how much to explore for it
+
+Inside, lengths and derivatives are in natural units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from profl import trees
+from profl.methods.method import Outlook
+from profl.methods.prm import settings as constants
+from profl.methods.prm.messages import CommonReaction, Mail, PredictionCheck, RiskFit
+from profl.methods.prm.newton import inactive_bounds, make_positive_definite, minimise_quadratic
+from profl.methods.prm.settings import Settings
+from profl.problem.problem import View
+from profl.server.rules import Rule
+from profl.typing import Array, Theta
+
+
+class ServerState(NamedTuple):
+    """The minimisation of a round, and what goes on to the next."""
+
+    turn: Array
+    rounds: Array
+    units: Array  # (d,): natural units of theta
+    region: Array  # the trust region, in units
+    base: Array  # (d,): the model that the round began with
+    best: Array  # (d,): the best model so far
+    risk: Array  # the fitted risk there
+    gradient: Array  # (d,): and its gradient
+    curvature: Array  # (d, d): at the base
+    gradient_covariance: Array  # (d, d): at the base
+    step_share: Array  # share of the trust region that the next step may use
+    perturbation: Array  # size of the clients' perturbations
+    largest_perturbation: Array
+    third_order_variance: Array  # mean of the clients'
+    held: Array  # share of the parameters that the trust region or the model space holds
+    outlook: Outlook
+
+
+class Bounds(NamedTuple):
+    """The regions of a round, as projections of steps (d,) from the base, in units."""
+
+    model_space: Callable[[Array], Array]
+    trust_region: Callable[[Array], Array]  # that part of the model space
+
+
+def initial_server(settings: Settings, theta: Theta) -> ServerState:
+    """The state before the first round."""
+    flat, zero = trees.ravel(theta), jnp.zeros(())
+    none, square = jnp.zeros_like(flat), jnp.zeros((flat.size, flat.size), flat.dtype)
+    return ServerState(
+        turn=jnp.int32(0),
+        rounds=jnp.int32(0),
+        units=none + 1,
+        region=zero + settings.region,
+        base=flat,
+        best=flat,
+        risk=zero,
+        gradient=none,
+        curvature=square,
+        gradient_covariance=square,
+        step_share=zero + 1,
+        perturbation=zero,
+        largest_perturbation=zero,
+        third_order_variance=zero,
+        held=zero,
+        outlook=Outlook(*[zero + jnp.nan] * 4),
+    )
+
+
+def row_aggregator(rule: Rule, weights: Array, accepted: Array) -> Callable[[Any], Any]:
+    """A function that combines a stacked pytree (k, ...) into one by the rule, the leaves of a report as one row."""
+
+    def aggregate(stacked: Any) -> Any:
+        rows = jax.vmap(trees.ravel)(stacked)
+        unravel = ravel_pytree(trees.take(stacked, 0))[1]
+        return unravel(rule(rows, weights, accepted, jnp.zeros(rows.shape[1])))
+
+    return aggregate
+
+
+def concentration_of(weights: Array) -> Array:
+    """The sum of squared weights, () once they sum to one; zero where there are none."""
+    return jnp.sum(weights**2) / jnp.maximum(jnp.sum(weights), jnp.finfo(weights.dtype).tiny) ** 2
+
+
+def make_mail(
+    server: ServerState, common: CommonReaction, single_client: Array, has_common: Array, turn: Array
+) -> Mail:
+    """What every client gets after a turn."""
+    return Mail(
+        perturbation=server.perturbation,
+        held=server.held,
+        region=server.region,
+        third_order_variance=server.third_order_variance,
+        common=common,
+        single_client=single_client,
+        has_common=has_common,
+        momentum=turn / (turn + 3.0),
+    )
+
+
+def aggregate_fits(risk: Array, fit: RiskFit, aggregate: Callable[[Any], Any]) -> tuple[Array, RiskFit]:
+    """The common risk, (), and fit, from stacked ones.
+
+    A rule that compares whole rows sees those of one parameter side by side, each with the risk in front.
+    """
+    d = fit.gradient.shape[1]
+    columns = risk[:, None, None] + jnp.zeros((1, d, 1)), fit.gradient[:, :, None], fit.units[:, :, None]
+    table = aggregate(jnp.concatenate([*columns, fit.curvature, fit.own_covariance, fit.shared_covariance], 2))
+    matrices = jnp.split(table[:, 3:], 3, axis=1)
+    return table[0, 0], RiskFit(table[:, 1], table[:, 2], *matrices)
+
+
+def in_units(fit: RiskFit, units: Array) -> RiskFit:
+    """Stacked fits with derivatives in natural units."""
+    gradient, scale, *matrices = fit
+    return RiskFit(gradient * units, scale * units, *[matrix * units[:, None] * units for matrix in matrices])
+
+
+def take_turn(
+    settings: Settings,
+    problem: View,
+    server: ServerState,
+    theta: Theta,
+    reports: dict[str, Any],
+    aggregate: Callable[[Any], Any],
+    concentration: Array,
+) -> tuple[ServerState, Array]:
+    """The state after one turn of reports at ``theta``, and the next model (d,); ``aggregate`` combines stacked rows.
+
+    ``concentration`` is the sum of squared weights of the reports.
+    """
+    flat, unravel = ravel_pytree(theta)
+    turn, last = server.turn, server.turn == settings.turns_before_newton + settings.newton_turns
+    units, check = aggregate(reports["fit"].units), aggregate(reports["check"])
+    server = open_round(settings, server, flat, units, check)
+    risk, fit = aggregate_fits(reports["risk"], in_units(reports["fit"], server.units), aggregate)
+    server = compare(settings, server, flat, risk, fit, concentration)
+    bounds = bounds_of(problem, server, unravel)
+    model = jnp.where(last, server.best, next_candidate(server, bounds))
+    model = jnp.where(turn < settings.turns_before_newton, flat, model)
+    server = trees.where(last, close_round(settings, server, bounds), server)
+    return server._replace(turn=jnp.where(last, 0, turn + 1)), model
+
+
+def open_round(
+    settings: Settings, server: ServerState, flat: Array, units: Array, check: PredictionCheck
+) -> ServerState:
+    """The state for a new round, where one begins: its trust region follows from how well the last one predicted."""
+    miss, change, first = check.squared_miss, check.squared_change, server.rounds == 0
+    share, noise = constants.GOOD_PREDICTION
+    good = miss < share * change + noise
+    share, noise = constants.BAD_PREDICTION
+    bad = miss > share * change + noise
+    step = jnp.max(jnp.abs(server.best - server.base) / server.units)
+    used, idle = step > constants.REGION_USED * server.region, step < constants.REGION_IDLE * server.region
+    factor = jnp.where(good & used, 2.0, jnp.where(bad | idle, 0.5, 1.0))
+    region = jnp.clip(server.region * factor, *constants.REGION_BOUNDS)
+    region = jnp.where(server.rounds == 1, settings.region, region)
+    region = jnp.where(first, constants.FIRST_STEP * settings.region, region)
+    largest = jnp.minimum(constants.LARGEST_GROWTH * check.perturbation, constants.LARGEST_PERTURBATION)
+    new = server._replace(
+        region=region,
+        base=flat,
+        units=jnp.where(first, units, server.units),
+        perturbation=jnp.where(first, check.perturbation, server.perturbation),
+        largest_perturbation=jnp.where(first, largest, server.largest_perturbation),
+        third_order_variance=check.third_order_variance,
+    )
+    return trees.where(server.turn == 0, new, server)
+
+
+def compare(
+    settings: Settings, server: ServerState, flat: Array, risk: Array, fit: RiskFit, concentration: Array
+) -> ServerState:
+    """The state with the candidate ``flat`` as the best model, where its risk is lower; else the next step is shorter.
+
+    ``concentration`` is the sum of squared weights: independent errors of clients average out by as much.
+    """
+    covariance = fit.own_covariance * concentration + fit.shared_covariance
+    first = server.turn == settings.turns_before_newton
+    better = first | (risk <= server.risk)
+    shorter = jnp.where(better, server.step_share, server.step_share / constants.SHORTER_STEP)
+    best, risk, gradient = trees.where(better, (flat, risk, fit.gradient), (server.best, server.risk, server.gradient))
+    curvature, covariance = trees.where(
+        first, (fit.curvature, covariance), (server.curvature, server.gradient_covariance)
+    )
+    return server._replace(
+        best=best,
+        risk=risk,
+        gradient=gradient,
+        curvature=curvature,
+        gradient_covariance=covariance,
+        step_share=jnp.where(first, 1.0, shorter),
+    )
+
+
+def bounds_of(problem: View, server: ServerState, unravel: Callable[[Array], Theta]) -> Bounds:
+    """The model space and the trust region around the base."""
+
+    def model_space(y: Array) -> Array:
+        return (trees.ravel(problem.project(unravel(server.base + server.units * y))) - server.base) / server.units
+
+    def trust_region(y: Array) -> Array:
+        return model_space(jnp.clip(y, -server.region, server.region))
+
+    return Bounds(model_space, trust_region)
+
+
+def next_candidate(server: ServerState, bounds: Bounds) -> Array:
+    """The model (d,) after a Newton step from the best one, inside the trust region."""
+    at, longest = best_step(server), server.step_share * server.region
+    step = minimise_quadratic(server.curvature, server.gradient, at, bounds.trust_region) - at
+    step = jnp.clip(step, -longest, longest)
+    return server.base + server.units * bounds.trust_region(at + step)
+
+
+def best_step(server: ServerState) -> Array:
+    """The best model as a step from the base, (d,), in units."""
+    return (server.best - server.base) / server.units
+
+
+def close_round(settings: Settings, server: ServerState, bounds: Bounds) -> ServerState:
+    """The state after the last turn: what is left to gain, and how much to explore for it.
+
+    The expected excess is g' H^-1 g / 2 + tr(H^-1 C) / 2 over the parameters that the model space does not hold: of
+    the others there is nothing to gain.
+    """
+    at, gradient = best_step(server), server.gradient
+    inside_region = inactive_bounds(gradient, at, bounds.trust_region)
+    free = inactive_bounds(gradient, at, bounds.model_space) | (gradient == 0)  # at rest nothing holds it
+    H = make_positive_definite(server.curvature, gradient)
+    uncertain = jnp.linalg.solve(H, jnp.where(free[:, None] & free, server.gradient_covariance, 0.0))
+    gradient = jnp.where(free, gradient, 0.0)
+    unknown, known = jnp.trace(uncertain) / 2, gradient @ jnp.linalg.solve(H, gradient) / 2
+    error = jnp.sqrt(jnp.maximum(jnp.sum(uncertain * uncertain.T), 0.0) / 2)
+    cost = jnp.trace(H) / 2
+    wanted = jnp.minimum(jnp.sqrt(settings.curiosity * unknown / cost), server.largest_perturbation)
+    decayed = jnp.maximum(wanted, constants.LEAST_DECAY * server.perturbation)
+    size = jnp.where(server.rounds == 0, server.perturbation, decayed)
+    rounds = server.rounds + 1
+    outlook = Outlook(known + unknown, error, known + unknown / (rounds + 1.0), size**2 * cost)
+    held = jnp.mean(~inside_region * 1.0)
+    return server._replace(rounds=rounds, perturbation=size, held=held, outlook=outlook)
