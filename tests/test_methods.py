@@ -20,6 +20,7 @@ from profl.parts.jacobian.estimators import ESTIMATORS, LeastSquares
 from profl.run.config import Schedule
 from profl.run.plan import first_states, make_plan
 from profl.run.step import local_steps
+from profl.server import entries
 from tests.killed import CASE
 from tests.problems import QUICK, noting
 
@@ -54,7 +55,7 @@ class Postal(profl.Method):
         return theta, state._replace(loss=value), {"loss": value}
 
     def report(self, problem, state, theta):
-        return {"theta": theta, "loss": state.loss + state.turns}
+        return {"theta": entries.model(theta), "loss": entries.statistic(state.loss + state.turns)}
 
     def open(self, problem, theta):
         return {"combined": jnp.int32(0)}
@@ -376,7 +377,7 @@ def test_two_stage_weighs_samples_where_nothing_can_be_shifted():
         place = (plan.roots[0], jnp.int32(0), theta, jnp.int32(client), row, state)
         done = jax.jit(local_steps, static_argnums=(0, 1))(plan.settings, 20_000, *place)
         report, exact, stable = looked(row.clients, done.state.own)
-        assert np.linalg.norm(report["fit"][:, 0] - exact) < 0.25 * np.linalg.norm(exact - stable)
+        assert np.linalg.norm(report["fit"].value[:, 0] - exact) < 0.25 * np.linalg.norm(exact - stable)
 
 
 @pytest.mark.parametrize("points", [pytest.param(1, marks=pytest.mark.slow), 2])

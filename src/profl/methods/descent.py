@@ -18,14 +18,15 @@ import jax.numpy as jnp
 import optax
 
 from profl import checks, trees
-from profl.methods.method import Arrival, Method, Report
+from profl.methods.method import Arrival, Method
 from profl.parts import drift_correction, filters, trusted_samples
 from profl.parts import learning_rate as paces
 from profl.parts.gradient import terms
 from profl.problem.problem import View
+from profl.server import entries, rules
 from profl.server import learning_rate as rates
-from profl.server import rules
 from profl.server.aggregate import combine_models, weigh
+from profl.server.entries import Report, Values
 from profl.stages import stage
 from profl.typing import Array, Batch, Key, Theta
 
@@ -155,9 +156,9 @@ class Descent(Method):
         return found.loss, found.first, state
 
     def report(self, problem: View, state: State, theta: Theta) -> Report:
-        told: Report = {"theta": theta}
+        told: Report = {"theta": entries.model(theta)}
         if self.correction is not None:
-            told["control"] = drift_correction.mean(state.control)
+            told["control"] = entries.gradient(drift_correction.mean(state.control))
         return {**told, **paces.report(state.pace)} if self.finds_rate else told
 
     def receive(self, problem: View, state: State, theta: Theta, mail: Any) -> tuple[Theta, State]:
@@ -181,7 +182,7 @@ class Descent(Method):
         )
 
     def combine(
-        self, problem: View, server: Server, theta: Theta, reports: Report, weights: Array, accepted: Array, key: Key
+        self, problem: View, server: Server, theta: Theta, reports: Values, weights: Array, accepted: Array, key: Key
     ) -> tuple[Theta, Server, Any]:
         mail, rule, models = {}, rules.get(self.aggregate), reports["theta"]
         weights, memory = weigh(rule, server.memory, problem, models, weights, accepted, theta)

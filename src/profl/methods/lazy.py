@@ -18,8 +18,9 @@ import optax
 
 from profl import checks, trees
 from profl.methods.descent import Descent, Optimiser, State
-from profl.methods.method import Arrival, Report
+from profl.methods.method import Arrival
 from profl.problem.problem import View
+from profl.server.entries import Report
 from profl.typing import Array, Batch, Key, Theta
 
 SCHEDULES: dict[str, Callable[[Array], Array]] = {

@@ -20,14 +20,15 @@ import numpy as np
 
 from profl import checks, random, trees
 from profl.methods.descent import Descent, State, shape_of_f
-from profl.methods.method import Arrival, Report
+from profl.methods.method import Arrival
 from profl.parts import push_parameters, units, variance_shift
 from profl.parts.gradient import pull_back, push_of, terms
 from profl.parts.jacobian import estimators as jacobians
 from profl.parts.jacobian.tracking import Tracking
 from profl.parts.sample_size import Evidence
 from profl.problem.problem import Problem, View
-from profl.server import rules
+from profl.server import entries, rules
+from profl.server.entries import Report, Values
 from profl.stages import stage
 from profl.typing import Array, Batch, Key, Theta
 
@@ -207,7 +208,8 @@ class PerformativeDescent(Descent):
             return told
         own, error = self._known(state)
         whole = getattr(self.share, "entrywise", False)
-        return {**told, "jacobian": own, "jacobian_error": error if whole else jnp.mean(error)}
+        error = error if whole else jnp.mean(error)
+        return {**told, "jacobian": entries.jacobian(own), "jacobian_error": entries.jacobian_error(error)}
 
     def receive(self, problem: View, state: State, theta: Theta, mail: Any) -> tuple[Theta, State]:
         theta, state = super().receive(problem, state, theta, mail)
@@ -244,7 +246,7 @@ class PerformativeDescent(Descent):
         off = to_theta(self._used(state, own)) - problem.jacobian(theta)
         return {**found, "jacobian_off": jnp.mean(off**2)}
 
-    def final(self, problem: View, state: State, report: Report) -> Any:
+    def final(self, problem: View, state: State, report: Values) -> Any:
         if self._pushes(problem):
             return push_parameters.kept(push_of(problem), state.jacobian) if push_of(problem).unknown else None
         if self.share is None:
@@ -254,7 +256,7 @@ class PerformativeDescent(Descent):
     # -- at the server -------------------------------------------------------------------------------------------------
 
     def combine(
-        self, problem: View, server: Any, theta: Theta, reports: Report, weights: Array, accepted: Array, key: Key
+        self, problem: View, server: Any, theta: Theta, reports: Values, weights: Array, accepted: Array, key: Key
     ) -> tuple[Theta, Any, Any]:
         model, server, mail = super().combine(problem, server, theta, reports, weights, accepted, key)
         if self.share is None:

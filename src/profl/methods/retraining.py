@@ -16,8 +16,9 @@ import jax.numpy as jnp
 
 from profl import checks, trees
 from profl.methods.descent import Descent, State, descend
-from profl.methods.method import Arrival, Report
+from profl.methods.method import Arrival
 from profl.problem.problem import View
+from profl.server.entries import Report
 from profl.stages import stage
 from profl.typing import Array, Batch, Key, Theta
 

@@ -15,9 +15,10 @@ from jax.flatten_util import ravel_pytree
 
 from profl import checks, random, trees
 from profl.methods.descent import shape_of_f
-from profl.methods.method import Arrival, Method, Report
+from profl.methods.method import Arrival, Method
 from profl.problem.problem import View
-from profl.server import rules
+from profl.server import entries, rules
+from profl.server.entries import Report, Values
 from profl.typing import Array, Batch, Key, Theta
 
 LEAST = 1e-6  # of a curvature: a flat risk is left alone
@@ -70,10 +71,11 @@ class TwoStage(Method):
         flat, unravel = ravel_pytree(theta)
         slope = jax.grad(lambda vector: fitted_risk(problem, state, unravel(vector)))
         fit = jnp.column_stack([slope(flat), jax.jacfwd(slope)(flat)])
-        return {"theta": theta, "fit": fit, "ready": (state.made >= self.deployments).astype(flat.dtype)}
+        ready = (state.made >= self.deployments).astype(flat.dtype)
+        return {"theta": entries.model(theta), "fit": entries.statistic(fit), "ready": entries.count(ready)}
 
     def combine(
-        self, problem: View, server: Any, theta: Theta, reports: Report, weights: Array, accepted: Array, key: Key
+        self, problem: View, server: Any, theta: Theta, reports: Values, weights: Array, accepted: Array, key: Key
     ) -> tuple[Theta, Any, Any]:
         (flat, unravel), usable = ravel_pytree(theta), accepted & (reports["ready"] > 0.5)
         fits = reports["fit"].reshape(len(weights), -1)

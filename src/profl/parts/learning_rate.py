@@ -10,7 +10,7 @@ with the samples' signs alternating, in which what they have in common cancels);
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from jax.flatten_util import ravel_pytree
 from profl import trees
 from profl.parts.units import COMMON, some, theta_scales
 from profl.problem.problem import View
+from profl.server import entries
 from profl.typing import Array, Batch, Theta
 
 
@@ -58,10 +59,16 @@ def factor(pace: Pace, theta: Theta) -> Theta:
     return unravel((pace.rate * pace.scales**2).astype(flat.dtype))
 
 
-def report(pace: Pace) -> dict[str, Any]:
+def report(pace: Pace) -> entries.Report:
+    """What the server needs to find a learning rate; the mean of what was deployed need not lie in the model space."""
     steps = jnp.maximum(pace.steps, 1)
-    told = {"gradient": pace.gradient / steps, "gradient_noise": pace.noise / steps, "deployed": pace.deployed / steps}
-    return {**told, "scales": pace.own, "steps": pace.steps}
+    return {
+        "gradient": entries.gradient(pace.gradient / steps),
+        "gradient_noise": entries.gradient(pace.noise / steps),
+        "deployed": entries.statistic(pace.deployed / steps),
+        "scales": entries.statistic(pace.own),
+        "steps": entries.count(pace.steps),
+    }
 
 
 def received(pace: Pace, rate: Array, scales: Array) -> Pace:

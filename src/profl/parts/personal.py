@@ -24,8 +24,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import checks, random
-from profl.methods.method import Arrival, Method, Outlook, Report
+from profl.methods.method import Arrival, Method, Outlook
 from profl.problem.problem import Problem, View
+from profl.server.entries import Report, Values
 from profl.typing import Array, Batch, Key, Theta
 
 M = TypeVar("M", bound=Method)
@@ -218,7 +219,8 @@ class Personal(Method):
         if self.minimises:
             parts = self.joined(theta, state.base), self.joined(theta, state.first), self.places(theta)
             told = self.method.withhold(problem, state.method, mine, *parts, told)  # type: ignore[attr-defined]
-        return {**told, "theta": self.joined(told["theta"], state.first)}
+        shared = told["theta"].replace(self.joined(told["theta"].value, state.first))
+        return {**told, "theta": shared}
 
     def judged(self, theta: Theta) -> Any:
         """The shared part: beside it stands the one that the run began with, and both together may lie outside."""
@@ -238,7 +240,7 @@ class Personal(Method):
     def figures(self, problem: View, state: Owned, theta: Theta) -> dict[str, Array]:
         return self.method.figures(problem, state.method, self.joined(theta, state.part))
 
-    def final(self, problem: View, state: Owned, report: Report) -> Any:
+    def final(self, problem: View, state: Owned, report: Values) -> Any:
         """Its own part, NaN where it made no step that is known here; and what the method keeps."""
         part = jax.tree.map(lambda leaf: jnp.where(state.stepped, leaf, jnp.nan), state.part)
         return {"personal": part, "method": self.method.final(problem, state.method, report)}
@@ -249,7 +251,7 @@ class Personal(Method):
         return self.method.open(problem, theta)
 
     def combine(
-        self, problem: View, server: Any, theta: Theta, reports: Report, weights: Array, accepted: Array, key: Key
+        self, problem: View, server: Any, theta: Theta, reports: Values, weights: Array, accepted: Array, key: Key
     ) -> tuple[Theta, Any, Any]:
         model, server, mail = self.method.combine(problem, server, theta, reports, weights, accepted, key)
         return self.joined(model, self.part(theta)), server, mail

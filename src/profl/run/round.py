@@ -18,12 +18,13 @@ import jax
 import jax.numpy as jnp
 
 from profl import random, trees
-from profl.methods.method import Report
 from profl.run.dropped import Dropped, add_round, nothing_dropped
 from profl.run.plan import Population, Settings, compiled, first_states, outlook
 from profl.run.step import client_view
 from profl.run.tally import Counted, Tally, count
+from profl.server import entries
 from profl.server.attacks import apply
+from profl.server.entries import Report
 from profl.server.gate import accept, inside
 from profl.server.participation import choose, first_occurrence
 from profl.typing import Array, Key, Theta
@@ -128,7 +129,8 @@ def combine(
     if method.exchanges:
         key = jax.random.fold_in(key, turn)
     server = settings.server._replace(who=asked.clients)
-    theta, state, mail = method.combine(server, carry.server, carry.theta, sent, asked.weights, accepted, key)
+    values = entries.values(sent)
+    theta, state, mail = method.combine(server, carry.server, carry.theta, values, asked.weights, accepted, key)
     return Combined(project(theta), state, mail, accepted, usual)
 
 
@@ -247,7 +249,8 @@ def final(settings: Settings, population: Population, carry: Carry) -> Any:
 def _final(settings: Settings, population: Population, carry: Carry) -> Any:
     def one(row: Population, state: Any) -> Any:
         view = client_view(settings, row)
-        return settings.method.final(view, state.own, settings.method.report(view, state.own, carry.theta))
+        report = settings.method.report(view, state.own, carry.theta)
+        return settings.method.final(view, state.own, entries.values(report))
 
     return jax.vmap(one)(population, carry.states)
 

@@ -32,7 +32,7 @@ from jax.flatten_util import ravel_pytree
 
 from profl import checks, random, trees
 from profl.methods.descent import shape_of_f
-from profl.methods.method import Arrival, Method, Outlook, Report
+from profl.methods.method import Arrival, Method, Outlook
 from profl.methods.prm import partial_minimisation
 from profl.methods.prm.consensus import Common, Found, consensus
 from profl.methods.prm.newton import TOUCH, free, least_inside, upright
@@ -57,7 +57,8 @@ from profl.parts.jacobian.reaction_memory import Peak, follow, meant, peak
 from profl.parts.personal import kept as keeping
 from profl.parts.units import Ruler, signal_scales, theta_scales
 from profl.problem.problem import Problem, View
-from profl.server import rules
+from profl.server import entries, rules
+from profl.server.entries import Report, Values
 from profl.stages import stage
 from profl.typing import Array, Batch, Key, Theta
 
@@ -279,11 +280,11 @@ class PRM(Method):
         mean, prior = state.fitted.response.mean[:, 1:], state.prior
         found = Found((mean - prior.mean) / unit, state.variance / unit**2, prior.mean / unit, prior.variance / unit**2)
         return {
-            "theta": theta,
-            "fit": jnp.concatenate([slope[:, None], state.scale[:, None], *state.bend], 1),
-            "value": value,
-            "miss": jnp.concatenate([state.miss, jnp.stack([state.size, state.fear])]),
-            "jacobian": jnp.stack(found),
+            "theta": entries.model(theta),
+            "fit": entries.statistic(jnp.concatenate([slope[:, None], state.scale[:, None], *state.bend], 1)),
+            "value": entries.statistic(value),
+            "miss": entries.statistic(jnp.concatenate([state.miss, jnp.stack([state.size, state.fear])])),
+            "jacobian": entries.jacobian(jnp.stack(found)),
         }
 
     def receive(self, problem: View, state: State, theta: Theta, mail: Mail) -> tuple[Theta, State]:
@@ -322,7 +323,8 @@ class PRM(Method):
         """The report of a client whose own part follows the shared one: that is all that is left in it."""
         (flat, unravel), units, d = ravel_pytree(theta), state.scale, state.scale.size
         square = units[:, None] * units
-        slope, bends = told["fit"][:, 0] * units, told["fit"][:, 2:].reshape(d, 3, d).swapaxes(0, 1) * square
+        own = told["fit"].value
+        slope, bends = own[:, 0] * units, own[:, 2:].reshape(d, 3, d).swapaxes(0, 1) * square
         room = self._room(problem, state, theta, base, mine)
         held = mine & ~free(slope, room.at, room.inside)
         beyond = jnp.where(held, flat - TOUCH * units * jnp.sign(slope), flat)
@@ -332,7 +334,8 @@ class PRM(Method):
         slope, found = partial_minimisation.of_shared(slope, tuple(bends), off, mine, moves)
         pull = off @ partial_minimisation.light(bends[0], mine) @ off / 2
         fit = jnp.concatenate([(slope / units)[:, None], units[:, None], *[bend / square for bend in found]], 1)
-        return {**told, "fit": fit, "value": told["value"] + pull}
+        value = told["value"].value + pull
+        return {**told, "fit": told["fit"].replace(fit), "value": told["value"].replace(value)}
 
     def mail_like(self, problem: View, state: State) -> Mail:
         zero = jnp.zeros(())
@@ -361,7 +364,7 @@ class PRM(Method):
         return Server(*start, flat, flat, zero, none, square, square, zero + 1, zero, zero, zero, zero, unknown)
 
     def combine(
-        self, problem: View, server: Server, theta: Theta, reports: Report, weights: Array, accepted: Array, key: Key
+        self, problem: View, server: Server, theta: Theta, reports: Values, weights: Array, accepted: Array, key: Key
     ) -> tuple[Theta, Server, Mail]:
         rule, (flat, unravel) = rules.get(self.aggregate), ravel_pytree(theta)
         share = jnp.where(accepted, weights, 0.0)
@@ -488,7 +491,7 @@ class PRM(Method):
         )
         return trees.where(server.turn == 0, new, server)
 
-    def _compared(self, server: Server, flat: Array, reports: Report, agreed: Any, concentration: Array) -> Server:
+    def _compared(self, server: Server, flat: Array, reports: Values, agreed: Any, concentration: Array) -> Server:
         """What was tried is the best so far, or the next step is shorter."""
         d, units = flat.size, server.scale
         fits = reports["fit"] * units[:, None] * jnp.concatenate([jnp.ones(2), *[units] * 3])
