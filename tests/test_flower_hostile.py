@@ -300,7 +300,7 @@ def test_kinds_come_from_the_method_and_never_from_the_network(own, answer):
     order, good, like = answer
     assert sorted(good) == sorted(["report", *(f"entry {name}" for name in like.reports)])  # no kind travels
     record = copy.deepcopy(good)
-    record["kinds"] = ConfigRecord({name: "count" for name in like.reports})
+    record["kinds"] = ConfigRecord(dict.fromkeys(like.reports, "count"))
     record["entry more"] = record["entry theta"]
     work, _ = wire.read_report(record, order, like, own.most_samples)
     assert work.reports["theta"].kind == "model"

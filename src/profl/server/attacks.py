@@ -55,6 +55,10 @@ class Attack:
         """What a hostile client takes its estimate of f to be."""
         return f
 
+    def estimate(self, f: Array, hostile: Array) -> Array:
+        """The estimate of f that a client works with, which may be ``hostile``, () bool."""
+        return jnp.where(hostile, self.f_hat(f), f)
+
     def reports(self, reports: Report, sent: Theta, first: Theta, hostile: Array) -> Report:
         """All reports of a turn as a hostile client would have sent them; only the ``hostile`` rows are used.
 
@@ -274,8 +278,7 @@ class Poisoned(Family):
     hostile: Array
 
     def estimate(self, batch: Batch, weights: Array) -> Array:
-        f = self.family.estimate(batch, weights)
-        return jnp.where(self.hostile, self.attack.f_hat(f), f)
+        return self.attack.estimate(self.family.estimate(batch, weights), self.hostile)
 
     def __getattribute__(self, name: str) -> Any:
         own = ("family", "attack", "hostile", "estimate")
