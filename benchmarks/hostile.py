@@ -25,6 +25,7 @@ from profl.problem.problem import Problem
 from profl.results.record import Run
 from profl.run.compiled.simulate import simulate
 from profl.server import attacks
+from profl.server.entries import Report
 from profl.server.rules import History
 from profl.typing import Array, Theta
 from profl_papers.claims import Claim, Part, at_most
@@ -59,12 +60,13 @@ JITTER = 0.02
 
 @dataclass(frozen=True)
 class Jittered(attacks.Attack):
-    """An attack with noise of its own on every hostile report: normal, drawn with a key from what the client has."""
+    """An attack on all entries, with noise of its own on every hostile client's model: normal, drawn with a key from
+    what the client has."""
 
     attack: str
     scale: float = JITTER
 
-    def reports(self, reports: attacks.Reports, sent: Theta, first: Theta, hostile: Array) -> attacks.Reports:
+    def reports(self, reports: Report, sent: Theta, first: Theta, hostile: Array) -> Report:
         def noise(own: Array) -> Array:
             key = jax.random.key(jax.lax.bitcast_convert_type(jnp.float32(own.ravel()[0]), jnp.uint32))
             return self.scale * jax.random.normal(key, own.shape)

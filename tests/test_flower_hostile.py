@@ -7,6 +7,7 @@ import json
 import logging
 import random
 
+import jax
 import numpy as np
 import pytest
 
@@ -293,6 +294,17 @@ def test_a_report_of_nonsense_is_refused_in_words(lie, own, answer):
         wire.read_report(record, order, like, own.most_samples)
     assert 0 < len(str(refused.value)) <= checks.MOST_TEXT
     assert str(refused.value).isprintable()
+
+
+def test_kinds_come_from_the_method_and_never_from_the_network(own, answer):
+    order, good, like = answer
+    assert sorted(good) == sorted(["report", *(f"entry {name}" for name in like.reports)])  # no kind travels
+    record = copy.deepcopy(good)
+    record["kinds"] = ConfigRecord(dict.fromkeys(like.reports, "count"))
+    record["entry more"] = record["entry theta"]
+    work, _ = wire.read_report(record, order, like, own.most_samples)
+    assert work.reports["theta"].kind == "model"
+    assert jax.tree.structure(work.reports) == jax.tree.structure(own.plan.report)
 
 
 def test_random_reports_raise_nothing_else(own, answer):

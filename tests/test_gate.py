@@ -13,6 +13,7 @@ import profl
 from profl import trees
 from profl.methods.method import Method
 from profl.run.live.history import REFUSED
+from profl.server import entries
 from profl.server.gate import ABSURD, accept, inside
 from tests.killed import CASE
 
@@ -36,7 +37,7 @@ def test_at_rest_on_the_edge_one_report_goes_nowhere(bad):
     """Eight clients at rest on the edge of the box: the usual move is zero, and nothing is large beside it."""
     sent = jnp.array([6.0, 6.0])
     models = jnp.tile(sent, (9, 1)).at[4].set(bad)
-    accepted, usual = accept({"theta": models}, sent, lambda theta: inside(BOX, theta))
+    accepted, usual = accept({"theta": entries.model(models)}, sent, lambda theta: inside(BOX, theta))
     assert accepted.tolist() == [number != 4 for number in range(9)]
     assert float(usual) == 0.0
 
@@ -47,7 +48,7 @@ def test_without_bounds_a_lone_mover_goes_no_absurd_way(usual, goes):
     sent = jnp.array([2.0, 2.0])
     for size, fits in ((0.99 * ABSURD * goes, True), (1.01 * ABSURD * goes, False)):
         models = jnp.tile(sent, (9, 1)).at[4, 0].add(size)
-        accepted, after = accept({"theta": models}, sent, trees.all_finite, usual)
+        accepted, after = accept({"theta": entries.model(models)}, sent, trees.all_finite, usual)
         assert accepted.tolist() == [number != 4 or fits for number in range(9)]
         assert float(after) == usual
 
@@ -141,7 +142,7 @@ def test_hostile_clients_cannot_leave_the_box(engine):
     @dataclass(frozen=True)
     class Outwards(profl.Attack):
         def reports(self, reports, sent, first, hostile):
-            return {**reports, "theta": jax.tree.map(lambda leaf: leaf + 3e37, reports["theta"])}
+            return jax.tree.map(lambda leaf: leaf + 3e37, reports)
 
     settings = {"rounds": 3, "local_steps": 1, "samples": 10, "seeds": 1, "progress": False}
     run = profl.simulate(CASE, profl.pfl(), attack=Outwards(), hostile=[0, 1], engine=engine, **settings)

@@ -12,7 +12,7 @@ import pytest
 
 import profl
 from profl.checks import InputError
-from profl.server import aggregate, attacks, history, rules
+from profl.server import aggregate, attacks, entries, history, rules
 from profl.server.rules import History
 
 CLIENTS, SIZE = 10, 3
@@ -146,7 +146,7 @@ def ends(rule, hostile):
 
     def attacked(number, rows, theta):
         made = [partial(attacks.apply, attacks.get(name), sent=theta, first=first, hostile=mask) for name in NAMES]
-        changed = [lambda r, each=each: each({"theta": r})["theta"] for each in made]
+        changed = [lambda r, each=each: each({"theta": entries.model(r)})["theta"].value for each in made]
         return jax.lax.switch(number, [lambda r: r, *changed], rows)
 
     def one(number, key):

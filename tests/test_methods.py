@@ -377,7 +377,7 @@ def test_two_stage_weighs_samples_where_nothing_can_be_shifted():
         place = (plan.roots[0], jnp.int32(0), theta, jnp.int32(client), row, state)
         done = jax.jit(local_steps, static_argnums=(0, 1))(plan.settings, 20_000, *place)
         report, exact, stable = looked(row.clients, done.state.own)
-        assert np.linalg.norm(report["fit"][:, 0] - exact) < 0.25 * np.linalg.norm(exact - stable)
+        assert np.linalg.norm(report["fit"].value[:, 0] - exact) < 0.25 * np.linalg.norm(exact - stable)
 
 
 @pytest.mark.parametrize("points", [pytest.param(1, marks=pytest.mark.slow), 2])

@@ -14,6 +14,7 @@ import pytest
 
 import profl
 from profl import random
+from profl.server import entries
 from profl.server.aggregate import weighted_mean
 from profl.server.gate import accept
 from profl.server.participation import choose, first_occurrence
@@ -157,7 +158,7 @@ def test_first_occurrence():
 
 def test_averaging_renormalises_over_those_who_can_be_used():
     models = {"a": jnp.array([1.0, 2.0, jnp.inf]), "b": jnp.array([[1.0], [4.0], [0.0]])}
-    accepted, _ = accept({"theta": models}, {"a": jnp.zeros(()), "b": jnp.zeros(1)})
+    accepted, _ = accept({"theta": entries.model(models)}, {"a": jnp.zeros(()), "b": jnp.zeros(1)})
     assert accepted.tolist() == [True, True, False]
     mean = weighted_mean(models, jnp.array([0.1, 0.3, 0.6]), accepted)
     assert float(mean["a"]) == pytest.approx(1.75)

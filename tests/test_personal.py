@@ -17,6 +17,7 @@ from profl.methods.prm import partial_minimisation
 from profl.methods.prm.settings import PERSONAL_PENALTY
 from profl.parts.personal import Personal
 from profl.problem.reaction import Unmeasured
+from profl.server import entries
 
 SETTINGS = {"rounds": 4, "local_steps": 2, "samples": 20, "seeds": [3], "progress": False}
 
@@ -114,7 +115,8 @@ def test_a_report_holds_nothing_of_ones_own():
     method, theta = profl.pfl(0.1, personal="level"), {"level": jnp.float32(5.0), "slope": jnp.float32(2.0)}
     start = SHOPS.initial(None)
     state = method.init(SHOPS.functions.view(), start, None)._replace(part={"level": theta["level"]})
-    assert method.report(SHOPS.functions.view(), state, theta) == {"theta": {"level": 0.0, "slope": 2.0}}
+    report = method.report(SHOPS.functions.view(), state, theta)
+    assert report == {"theta": entries.model({"level": 0.0, "slope": 2.0})}
 
 
 def test_hostile_reports_do_not_reach_what_is_personal():

@@ -21,6 +21,7 @@ import profl
 from profl.parts import privacy as mechanism
 from profl.run.live import protection
 from profl.run.live.team import Team
+from profl.server import entries
 from profl.storage.atomic import atomic
 from tests.killed import CASE
 from tests.problems import QUICK
@@ -116,7 +117,7 @@ def sent_and_reported(clients, method, problem, **settings):
 
     def watched(self, round_, asked, theta):
         done = work(self, round_, asked, theta)
-        seen.extend((np.asarray(theta), report.reports) for report in done.values())
+        seen.extend((np.asarray(theta), entries.values(report.reports)) for report in done.values())
         return done
 
     with pytest.MonkeyPatch.context() as patch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 from functools import partial
 
 import jax
@@ -19,6 +20,7 @@ from profl.parts.gradient import PerformativeGradient
 from profl.parts.part import Step
 from profl.parts.sample_size import paper_size
 from profl.parts.trusted_samples import begin, filter_weights, gradients, samples
+from profl.server import entries
 from profl.server.attacks import apply, get, hostile_clients
 from profl.server.clusters import Clusters
 from tests.problems import QUICK, unmeasured
@@ -161,7 +163,13 @@ def test_adaptive_runs_draw_fewer_samples_within_the_tolerance(most, settings):
 
 def reports():
     theta = jnp.array([[1.0, 2.0], [1.2, 2.2], [0.8, 1.8], [1.1, 2.1]])
-    return {"theta": theta, "jacobian": jnp.tile(jnp.eye(2), (4, 1, 1)), "gradient": 10 * theta}
+    steps = jnp.array([10, 12, 8, 11], jnp.int32)
+    return {
+        "theta": entries.model(theta),
+        "jacobian": entries.jacobian(10 * theta),
+        "gradient": entries.gradient(10 * theta),
+        "steps": entries.count(steps),
+    }
 
 
 SENT = {  # the model that the last of ``reports`` sends under each attack
@@ -177,26 +185,82 @@ SENT = {  # the model that the last of ``reports`` sends under each attack
     "min_max": [0.8, 1.8],
     "mimic": [1.2, 2.2],
 }
+"""Other entries are compared with zero, and so is the model here: they are ten times as much, but for these."""
+OTHERS = {"stale": [0.0, 0.0]}
+JACOBIAN = {"jacobian": [-550.0, -1050.0]}
 
 
 @pytest.mark.parametrize("name", profl.ATTACKS)
 def test_what_hostile_clients_send(name):
-    expected = SENT[name]
     hostile = jnp.array([False, False, False, True])
-    sent = apply(get(name), reports(), jnp.zeros(2), jnp.full(2, 9.0), hostile)
-    np.testing.assert_allclose(sent["theta"][3], expected, rtol=1e-5)
-    np.testing.assert_array_equal(sent["theta"][:3], reports()["theta"][:3])
-    np.testing.assert_allclose(sent["jacobian"][3], (-50 if name == "jacobian" else 1) * np.eye(2))
-    if name in (
-        "sign_flip",
-        "scaled",
-        "drift",
-        "ipm",
-        "alie",
-        "min_max",
-        "mimic",
-    ):  # what else a method reports is turned with the model
-        np.testing.assert_allclose(sent["gradient"][3], 10 * np.array(expected), rtol=1e-5)
+    honest = reports()
+    sent = apply(get(name), honest, jnp.zeros(2), jnp.full(2, 9.0), hostile)
+    for entry in sent:
+        assert sent[entry].kind == honest[entry].kind
+        assert sent[entry].value.dtype == honest[entry].value.dtype
+        np.testing.assert_array_equal(sent[entry].value[:3], honest[entry].value[:3])
+    other = OTHERS.get(name, 10 * np.array(SENT[name]))
+    np.testing.assert_allclose(sent["theta"].value[3], SENT[name], rtol=1e-5)
+    np.testing.assert_allclose(sent["gradient"].value[3], other, rtol=1e-5)
+    np.testing.assert_allclose(sent["jacobian"].value[3], JACOBIAN.get(name, other), rtol=1e-5)
+    whole = 2**31 - 1 if name == "nan" else round(other[0])  # the counts are the gradient's first column
+    assert int(sent["steps"].value[3]) == whole
+
+
+def test_a_number_too_large_is_the_largest_whole_one():
+    counts = {"theta": entries.model(jnp.zeros(2)), "steps": entries.count(jnp.full(2, 10**9, jnp.int32))}
+    sent = apply(get("scaled"), counts, jnp.zeros(()), jnp.zeros(()), jnp.array([False, True]))
+    assert sent["steps"].value.tolist() == [10**9, 2**31 - 1]
+
+
+def test_an_attack_returns_the_entries_that_it_got():
+    class Renamed(profl.Attack):
+        def reports(self, reports, sent, first, hostile):
+            return {**reports, "theta": entries.statistic(reports["theta"].value)}
+
+    with pytest.raises(profl.InputError, match=r"attack Renamed must return the entries that it got.*'theta': 'model'"):
+        apply(Renamed(), reports(), jnp.zeros(2), jnp.zeros(2), jnp.ones(4, bool))
+
+
+@dataclass(frozen=True, eq=False)
+class Noting(profl.Attack):
+    """Leaves everything as it is, and notes what it is asked to change."""
+
+    notes: list = field(default_factory=list)
+
+    def reports(self, reports, sent, first, hostile):
+        jax.debug.callback(lambda *found: self.notes.append(found), reports, sent, first, hostile)
+        return reports
+
+
+ATTACKED = {
+    "profl": profl.profl(filter="none", jacobian=QUICK, share="auto", correction="scaffold"),
+    "prm": profl.prm(),
+}
+LEAVE_SOME = ("jacobian", "f_hat")  # as their docs say
+
+
+@pytest.fixture(scope="module", params=ATTACKED)
+def honest_turns(request):
+    """What the clients send in every turn of three rounds, as an attack gets it."""
+    method, attack = ATTACKED[request.param], Noting()
+    settings = {"rounds": 3, "local_steps": 3, "samples": 50, "seeds": [0], "progress": False}
+    profl.simulate(profl.cases.pricing(goods=2, heterogeneity=0.5), method, attack=attack, hostile=0.3, **settings)
+    jax.effects_barrier()
+    assert len(attack.notes) == 3 * (1 + method.exchanges)
+    return attack.notes
+
+
+@pytest.mark.parametrize("name", [name for name in profl.ATTACKS if name not in LEAVE_SOME])
+def test_an_attack_changes_every_entry_in_every_turn(name, honest_turns):
+    """The exception is a model that nobody has moved from what was sent, as in prm: there is nothing to turn around."""
+    for number, (honest, sent, first, hostile) in enumerate(honest_turns):
+        attacked = apply(get(name), honest, sent, first, hostile)
+        for entry in honest:
+            own, other = (np.asarray(jax.vmap(trees.ravel)(report[entry]))[hostile] for report in (honest, attacked))
+            rests = honest[entry].kind == "model" and bool(np.all(own == trees.ravel(sent)))
+            if not rests or name == "nan" or (name == "stale" and np.any(sent != first)):
+                assert np.all(np.any(own != other, axis=1)), (number, entry)
 
 
 def test_a_poisoned_estimate_is_turned_around():

@@ -19,7 +19,7 @@ from profl.methods.method import NEEDS, Arrival, Method
 from profl.parts.averaging import Averaging
 from profl.parts.part import Exchange, Part, Step, plain
 from profl.problem.problem import Problem, View
-from profl.server.entries import Report
+from profl.server.entries import Report, Values
 from profl.typing import Array, Batch, Key, Theta
 
 P = TypeVar("P", bound=Part)
@@ -184,7 +184,7 @@ class Chain(Method):
             figures |= part.figures(problem, state[i], theta)
         return figures
 
-    def final(self, problem: View, state: Any, report: dict[str, Any]) -> Any:
+    def final(self, problem: View, state: Any, report: Values) -> Any:
         values: dict[str, Any] = {}
         for i, part in self.active(problem).items():
             values |= part.final(problem, state[i], report)
@@ -200,7 +200,7 @@ class Chain(Method):
         problem: View,
         server: Any,
         theta: Theta,
-        reports: dict[str, Any],
+        reports: Values,
         weights: Array,
         accepted: Array,
         key: Key,

@@ -7,7 +7,7 @@ family, the model space, and at a client what is known exactly of its reaction.
     at a client     init      before the first step
                     deploy    what is tried in place of theta
                     step      what came in is made use of
-                    report    what is sent: the model, and what else the method needs. Never samples
+                    report    what is sent: the model, and what else the method needs, each with its kind. Never samples
                     receive   what the server sent back
     at the server   open      before the first round
                     combine   what was sent becomes the next model, and mail for every client
@@ -29,7 +29,7 @@ from profl.parts.part import plain
 from profl.problem.problem import Problem, View
 from profl.server import entries, rules
 from profl.server.aggregate import combine_models, open_memory, weigh
-from profl.server.entries import Report
+from profl.server.entries import Report, Values
 from profl.typing import Array, Batch, Key, Theta
 
 
@@ -151,7 +151,7 @@ class Method:
         raise NotImplementedError(f"{type(self).__name__} states sizes: it must define samples_wanted(state)")
 
     def report(self, problem: View, state: Any, theta: Theta) -> Report:
-        """What is sent to the server: entries of ``profl.server.entries`` by name; "theta" is the model."""
+        """What is sent to the server: entries of ``profl.server.entries`` by name, the model "theta" among them."""
         return {"theta": entries.model(theta)}
 
     def judged(self, theta: Theta) -> Any:
@@ -170,8 +170,10 @@ class Method:
         """
         return {}
 
-    def final(self, problem: View, state: Any, report: dict[str, Any]) -> Any:
+    def final(self, problem: View, state: Any, report: Values) -> Any:
         """What ``run.final`` keeps of a client at the end, besides the model; None for nothing.
+
+        ``report`` has the values of its last report by name.
 
         Over Flower clients keep their states: there ``state`` holds only what the last mail brought.
         """
@@ -184,18 +186,12 @@ class Method:
         return open_memory(rules.get(self.aggregate), problem, theta)
 
     def combine(
-        self,
-        problem: View,
-        server: Any,
-        theta: Theta,
-        reports: dict[str, Any],
-        weights: Array,
-        accepted: Array,
-        key: Key,
+        self, problem: View, server: Any, theta: Theta, reports: Values, weights: Array, accepted: Array, key: Key
     ) -> tuple[Theta, Any, Any]:
         """The next model, the server's state, and the mail: a pytree with one row per report, () for none.
 
-        ``theta`` is the model that was sent; rows of ``reports`` that are not ``accepted`` may hold anything.
+        ``theta`` is the model that was sent; ``reports`` has the values of the entries, one row per client.
+        Rows that are not ``accepted`` may hold anything.
         Whose they are is in ``problem.who``, out of ``problem.clients``; one that was drawn twice stands there twice.
         """
         rule, models = rules.get(self.aggregate), reports["theta"]

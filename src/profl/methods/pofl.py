@@ -13,6 +13,7 @@ import optax
 
 from profl import checks
 from profl.methods.chain import Chain, chain
+from profl.parts.averaging import Averaging
 from profl.parts.drift_correction import DriftCorrection
 from profl.parts.exploration import Exploration
 from profl.parts.gradient import PerformativeGradient
@@ -30,6 +31,7 @@ def pofl(
     learning_rate: float | str = 0.01,
     window: int | None = None,
     *,
+    aggregate: Any = "mean",
     jacobian: Any = "tracking",
     explore: Any = "auto",
     second_term: str = "auto",
@@ -45,6 +47,7 @@ def pofl(
         or a ``profl.parts.JacobianEstimator``.
       window: H, how many earlier deployments "least_squares" and "paper" use, 20 by default; the others find their own.
       explore: a ``profl.parts.Exploration`` or None; "auto" takes the default one where the estimator asks for it.
+      aggregate: how the server combines models; see ``profl.parts.Averaging``.
       second_term: how L2 is computed; see ``profl.parts.PerformativeGradient``.
       optimiser: an optax factory such as ``optax.sgd``, or a ready transformation with its own learning rate.
       correction: "scaffold" for control variates against local drift; None for none.
@@ -64,6 +67,7 @@ def pofl(
         None if correction is None else DriftCorrection(correction),
         Optimiser(learning_rate, optimiser),
         None if personal is None else PersonalModel(ModelSplit(personal)),
+        Averaging(aggregate),
         name="pofl",
     )
 

@@ -18,7 +18,7 @@ from profl.methods.method import Arrival, Method
 from profl.parts.part import shape_of_f
 from profl.problem.problem import View
 from profl.server import entries, rules
-from profl.server.entries import Report
+from profl.server.entries import Report, Values
 from profl.typing import Array, Batch, Key, Theta
 
 LEAST = 1e-6  # of a curvature: a flat risk is left alone
@@ -71,21 +71,11 @@ class TwoStage(Method):
         flat, unravel = ravel_pytree(theta)
         slope = jax.grad(lambda vector: fitted_risk(problem, state, unravel(vector)))
         fit = jnp.column_stack([slope(flat), jax.jacfwd(slope)(flat)])
-        return {
-            "theta": entries.model(theta),
-            "fit": entries.statistic(fit),
-            "ready": entries.statistic((state.made >= self.deployments).astype(flat.dtype)),
-        }
+        ready = (state.made >= self.deployments).astype(flat.dtype)
+        return {"theta": entries.model(theta), "fit": entries.statistic(fit), "ready": entries.count(ready)}
 
     def combine(
-        self,
-        problem: View,
-        server: Any,
-        theta: Theta,
-        reports: dict[str, Any],
-        weights: Array,
-        accepted: Array,
-        key: Key,
+        self, problem: View, server: Any, theta: Theta, reports: Values, weights: Array, accepted: Array, key: Key
     ) -> tuple[Theta, Any, Any]:
         (flat, unravel), usable = ravel_pytree(theta), accepted & (reports["ready"] > 0.5)
         fits = reports["fit"].reshape(len(weights), -1)

@@ -26,7 +26,7 @@ import jax
 
 from profl.problem.problem import Problem, View
 from profl.server.aggregate import combine_models
-from profl.server.entries import Report
+from profl.server.entries import Report, Values
 from profl.server.rules import Rule
 from profl.typing import Array, Batch, Key, Theta
 
@@ -58,7 +58,7 @@ class Exchange(NamedTuple):
     """What the server has of one turn of messages."""
 
     theta: Theta  # the model that was sent out
-    reports: dict[str, Any]  # values of the entries by name, one row per report; unaccepted rows may hold anything
+    reports: Values  # values of the entries by name, one row per report; unaccepted rows may hold anything
     weights: Array  # of the clients, (k,)
     trusted: Array  # the weights that are left once the rule has compared the clients with its memory of them, (k,)
     accepted: Array  # (k,) bool
@@ -138,7 +138,7 @@ class Part:
         """Numbers that show how the client stands at a record."""
         return {}
 
-    def final(self, view: View, state: Any, reports: dict[str, Any]) -> dict[str, Any]:
+    def final(self, view: View, state: Any, reports: Values) -> dict[str, Any]:
         """What ``run.final`` keeps of a client at the end, by name."""
         return {}
 

@@ -22,6 +22,7 @@ from profl.parts.drift_correction import DriftCorrection
 from profl.parts.learning_rate import FoundLearningRate
 from profl.parts.part import Part, Step
 from profl.problem.problem import Problem, View
+from profl.server.entries import Values
 from profl.typing import Array, Batch, Key, Theta
 
 
@@ -133,6 +134,6 @@ class PersonalModel(Part):
     def combined_model(self, theta: Theta, sent: Theta) -> Theta:
         return self.personal.join(theta, self.personal.personal(sent))
 
-    def final(self, view: View, state: PersonalState, reports: dict[str, Any]) -> dict[str, Any]:
+    def final(self, view: View, state: PersonalState, reports: Values) -> dict[str, Any]:
         """The client's own part, NaN where it made no step that is known here."""
         return {"personal": jax.tree.map(lambda leaf: jnp.where(state.stepped, leaf, jnp.nan), state.own)}

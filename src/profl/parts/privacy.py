@@ -84,9 +84,10 @@ class Privacy:
         return jax.tree.map(lambda old, move, like: jnp.asarray(old + move, like.dtype), sent, noised, own)
 
     def jacobian(self, own: Any, step: int = 0) -> Any:
-        """The Jacobian that is reported."""
-        noised = self._noised(np.asarray(own, np.float64), self.clip_jacobian, 2 * step + 1)
-        return jnp.asarray(noised, own.dtype)
+        """The Jacobian, or the pytree of Jacobians, that is reported in place of ``own``; clipped as one."""
+        exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), own)
+        noised = self._noised(exact, self.clip_jacobian, 2 * step + 1)
+        return jax.tree.map(lambda leaf, like: jnp.asarray(leaf, like.dtype), noised, own)
 
     def epsilon(self, reports: int, delta: float | None = None, *, share: bool = False) -> float:
         """epsilon after ``reports`` reports of one client; with ``share`` each has a Jacobian.

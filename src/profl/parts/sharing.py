@@ -19,7 +19,7 @@ from profl.parts.jacobian.estimated import EstimatedJacobian, exact_error
 from profl.parts.part import Exchange, Part, Step, plain, shape_of_f
 from profl.problem.problem import Problem, View
 from profl.server import entries
-from profl.server.entries import Report
+from profl.server.entries import Report, Values
 from profl.server.sharing import Sharing
 from profl.typing import Array, Batch, Key, Theta
 
@@ -94,7 +94,7 @@ class SharedJacobians(Part):
 
     def report(self, view: View, state: SharedState, theta: Theta) -> Report:
         error = state.error if self.share.entrywise else jnp.mean(state.error)
-        return {"jacobian": entries.jacobian(state.own), "jacobian_error": entries.jacobian(error)}
+        return {"jacobian": entries.jacobian(state.own), "jacobian_error": entries.jacobian_error(error)}
 
     def receive(self, view: View, state: SharedState, mail: Shared) -> SharedState:
         grouped = state._replace(shared=state.shared._replace(group=mail.group))
@@ -112,6 +112,6 @@ class SharedJacobians(Part):
     def figures(self, view: View, state: SharedState, theta: Theta) -> dict[str, Array]:
         return exact_error(view, theta, self.used(state))
 
-    def final(self, view: View, state: SharedState, reports: dict[str, Any]) -> dict[str, Any]:
+    def final(self, view: View, state: SharedState, reports: Values) -> dict[str, Any]:
         shared: Any = state.shared
         return {"jacobians": Jacobians(reports["jacobian"], shared.jacobian, shared.group)}

@@ -17,8 +17,9 @@ from profl.problem import stale
 from profl.problem.problem import Functions, Problem, View
 from profl.results.measure import Layout
 from profl.run.config import Schedule
-from profl.server import attacks
+from profl.server import attacks, entries
 from profl.server.attacks import Attack
+from profl.server.entries import Report
 from profl.server.participation import slots
 from profl.typing import Array, Batch, Client, Key, Theta
 
@@ -88,6 +89,8 @@ class Plan(NamedTuple):
     roots: Key  # one key per seed
     models: Theta  # one initial model per seed
     members: int  # clients behind each row: more than one when pooled
+    report: Report  # the shapes of what a client sends
+    mail: Any  # the shapes of what is sent back to it beside the model
 
 
 def make_plan(problem: Problem, method: Method, schedule: Schedule, prng: str = "auto", patience: int = 1) -> Plan:
@@ -149,7 +152,9 @@ def make_plan(problem: Problem, method: Method, schedule: Schedule, prng: str = 
             "stop needs a method that states what it expects of its model, "
             f"got {method.name}: this method states no uncertainty; prm does"
         )
-    return Plan(settings, population, seeds, roots, models, problem.count if method.pooled else 1)
+    report, mail = _messages(settings, population, models)
+    entries.check(report, method.name)
+    return Plan(settings, population, seeds, roots, models, problem.count if method.pooled else 1, report, mail)
 
 
 class Kept(NamedTuple):
@@ -186,13 +191,6 @@ def describe(plan: Plan) -> Layout:
     settings, population, method = plan.settings, plan.population, plan.settings.method
     theta = trees.row_shape(plan.models)
     batch = batch_shape(settings, population, theta, 1)
-
-    def crossing(theta: Theta) -> tuple[Any, Any]:
-        state = first_state(settings, population, theta).own
-        view = settings.functions.view(trees.take(population.clients, 0))
-        return method.report(view, state, theta), method.mail_like(view, state)
-
-    report, mail = jax.eval_shape(crossing, theta)
     return Layout(
         seeds=plan.seeds,
         rounds=settings.rounds,
@@ -202,8 +200,8 @@ def describe(plan: Plan) -> Layout:
         clients=population.weights.shape[0] * plan.members,
         turns=1 + method.exchanges,
         sample_bytes=_bytes(batch) // trees.rows(batch),
-        report_bytes=_bytes(report),
-        mail_bytes=_bytes(theta) + _bytes(mail),
+        report_bytes=sum(_bytes(entry.value) for entry in plan.report.values()),
+        mail_bytes=_bytes(theta) + _bytes(plan.mail),
     )
 
 
@@ -218,6 +216,17 @@ def _first_outlook(settings: Settings, models: Theta) -> Outlook | None:
     return jax.eval_shape(
         lambda theta: outlook(settings, settings.method.open(settings.server, theta)), trees.row_shape(models)
     )
+
+
+def _messages(settings: Settings, population: Population, models: Theta) -> tuple[Report, Any]:
+    """The shapes of a client's report and of its mail."""
+
+    def messages(theta: Theta) -> tuple[Report, Any]:
+        state = first_state(settings, population, theta).own
+        view = settings.functions.view(trees.take(population.clients, 0))
+        return settings.method.report(view, state, theta), settings.method.mail_like(view, state)
+
+    return jax.eval_shape(messages, trees.row_shape(models))
 
 
 def _check_people(settings: Settings, population: Population, models: Theta) -> None:

@@ -120,7 +120,7 @@ def combine(
 
     What goes out next lies in the model space, whatever a method or a rule made of the reports.
     """
-    method, project, sent = settings.method, settings.functions.project, entries.values(sent)
+    method, project = settings.method, settings.functions.project
     if settings.attack is not None:
         sent = apply(settings.attack, sent, carry.theta, carry.first, asked.rows.hostile)
     passes, usual = accept(sent, carry.theta, lambda theta: inside(project, theta, method.judged), carry.usual)
@@ -129,7 +129,8 @@ def combine(
     if method.exchanges:
         key = jax.random.fold_in(key, turn)
     server = settings.server._replace(who=asked.clients)
-    theta, state, mail = method.combine(server, carry.server, carry.theta, sent, asked.weights, accepted, key)
+    values = entries.values(sent)
+    theta, state, mail = method.combine(server, carry.server, carry.theta, values, asked.weights, accepted, key)
     return Combined(project(theta), state, mail, accepted, usual)
 
 
@@ -248,8 +249,8 @@ def final(settings: Settings, population: Population, carry: Carry) -> Any:
 def _final(settings: Settings, population: Population, carry: Carry) -> Any:
     def one(row: Population, state: Any) -> Any:
         view = client_view(settings, row)
-        report = entries.values(settings.method.report(view, state.own, carry.theta))
-        return settings.method.final(view, state.own, report)
+        report = settings.method.report(view, state.own, carry.theta)
+        return settings.method.final(view, state.own, entries.values(report))
 
     return jax.vmap(one)(population, carry.states)
 

@@ -1,27 +1,33 @@
 """Hostile clients, for tests and for those who want to know what theirs could do.
 
 An attack changes what hostile clients report, once their honest work is done, or the f_hat they work with. It sees all
-reports of the round: the attackers know one another and the others.
+reports of the round: the attackers know one another and the others. **It changes every entry of a report, whatever its
+kind, in every turn of a round**; ``jacobian`` and ``f_hat`` are the exceptions. Below, m is an entry of client i and s
+what it is compared with: the model that was sent, for an entry of kind model; zero, for all others. Where nobody has
+moved from s, most attacks have nothing to turn around, and m stays s.
 
-* sign_flip: theta_sent - scale (theta_i - theta_sent): backwards.
-* scaled: theta_sent + scale (theta_i - theta_sent): too far.
+* sign_flip: s - scale (m - s): backwards.
+* scaled: s + scale (m - s): too far.
 * drift: mean - z sd of the honest reports in every coordinate, z = 1.5: no report stands out.
 * alie: the same with the z that "a little is enough" takes from the n reports and f hostile ones (Baruch et al. 2019):
   Phi(z) = (n - f - s) / (n - f), s = floor(n / 2 + 1) - f. With 10 clients and 2 hostile ones z is 0.
-* ipm: theta_sent - scale mean of the honest moves, inner-product manipulation (Xie et al. 2020): the mean slows down,
+* ipm: s - scale mean of the honest m - s, inner-product manipulation (Xie et al. 2020): the mean slows down,
   and what drops rows that lie apart drops honest ones in their place.
 * min_max: mean - g sd with the largest g that keeps it as near to every honest report as these are to one another
   (Shejwalkar and Houmansadr 2021).
 * mimic: all copy one honest client, the one furthest along the direction in which honest clients differ most
-  (Karimireddy et al. 2022).
-* nan: not a number. The server refuses it.
-* stale: the model that the run began with.
-* jacobian: scale J_i in place of J_i. It matters where Jacobians are shared.
-* f_hat: the client's own estimates are turned around, so that its J_i has the wrong sign and its model follows it.
+  (Karimireddy et al. 2022); entry by entry.
+* nan: not a number; for whole numbers, the largest. The server refuses it.
+* stale: the model that the run began with, and zero for everything else: as before anything was learned.
+* jacobian: scale m in place of m for entries of kind jacobian, errors included. It leaves all other entries as they
+  are, and matters where Jacobians are shared.
+* f_hat: the client's own estimates are turned around, so that its J_i has the wrong sign and its model follows it. It
+  acts before the report, which is then an honest account of wrong estimates.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,66 +39,107 @@ from jax.scipy.special import ndtri
 
 from profl import checks, trees
 from profl.problem.families import Family
+from profl.server.entries import Entry, Report
 from profl.typing import Array, Batch, Theta
-
-Reports = dict[str, Any]
-"""What crosses to the server, entries by name, one row per client: "theta", and whatever else a method reports."""
 
 
 class Attack:
-    """Base class: an attack that does nothing. Subclasses are frozen dataclasses."""
+    """Base class: an attack that does nothing. Subclasses are frozen dataclasses.
+
+    ``reports`` gets what all clients of the round would send, in each of its turns: ``profl.server.entries`` by name,
+    whose values have one row per client. It returns entries with the same names, kinds and shapes. A hostile client
+    controls everything that it sends: change every entry (``each_entry`` helps), or say in the docs which ones stay.
+    """
 
     def f_hat(self, f: Array) -> Array:
         """What a hostile client takes its estimate of f to be."""
         return f
 
-    def reports(self, reports: Reports, sent: Theta, first: Theta, hostile: Array) -> Reports:
-        """All reports of a round as a hostile client would have sent them; only the ``hostile`` rows are used.
+    def estimate(self, f: Array, hostile: Array) -> Array:
+        """The estimate of f that a client works with, which may be ``hostile``, () bool."""
+        return jnp.where(hostile, self.f_hat(f), f)
 
-        ``sent`` is the model that the round began with, ``first`` the one that the run began with.
+    def reports(self, reports: Report, sent: Theta, first: Theta, hostile: Array) -> Report:
+        """All reports of a turn as a hostile client would have sent them; only the ``hostile`` rows are used.
+
+        ``sent`` is the model that the turn began with, ``first`` the one that the run began with.
         """
         return reports
 
 
-def apply(attack: Attack, reports: Reports, sent: Theta, first: Theta, hostile: Array) -> Reports:
+def apply(attack: Attack, reports: Report, sent: Theta, first: Theta, hostile: Array) -> Report:
     """The reports that reach the server."""
-    return trees.where(hostile, attack.reports(reports, sent, first, hostile), reports)
+    attacked = attack.reports(reports, sent, first, hostile)
+    if not _same_structure(attacked, reports):
+        raise checks.InputError(
+            f"the attack {type(attack).__name__} must return the entries that it got, with the same names and kinds: "
+            f"{_kinds(reports)}; got {_kinds(attacked)}"
+        )
+    changed = jax.tree.map(_as_sent, attacked, reports)
+    return trees.where(hostile, changed, reports)
 
 
-def is_jacobian(name: str) -> bool:
-    """Entries that the attacks on models leave alone: "jacobian" is the attack on those."""
-    return name.startswith("jacobian")
+def _same_structure(attacked: Any, reports: Report) -> bool:
+    structure: Any = jax.tree.structure(reports)
+    return bool(jax.tree.structure(attacked) == structure)
+
+
+def _kinds(reports: Any) -> Any:
+    if not isinstance(reports, dict):
+        return type(reports).__name__
+    return {name: entry.kind if isinstance(entry, Entry) else type(entry).__name__ for name, entry in reports.items()}
+
+
+def _as_sent(changed: Array, own: Array) -> Array:
+    """``changed`` as an array of the type of ``own``: whole numbers are rounded to the nearest that there is."""
+    if jnp.issubdtype(own.dtype, jnp.floating) or changed.dtype == own.dtype:
+        return jnp.asarray(changed, own.dtype)
+    if own.dtype == bool:
+        return changed > 0.5
+    limits = jnp.iinfo(own.dtype)
+    whole = jnp.clip(jnp.round(changed), limits.min, limits.max)
+    return jnp.where(whole >= limits.max, limits.max, whole.astype(own.dtype))
+
+
+def _real(leaf: Array) -> Array:
+    """Whole numbers as real ones."""
+    return leaf if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf.astype(float)
+
+
+def each_entry(reports: Report, sent: Theta, change: Callable[[Any, Any], Any]) -> Report:
+    """Every entry with the value ``change(value, start)``; ``start``, without a row for each client, is what the value
+    is compared with: the model that was ``sent``, for a model; zero, for all others."""
+
+    def start(entry: Entry) -> Any:
+        return sent if entry.kind == "model" else jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), entry.value)
+
+    return {name: entry.replace(change(entry.value, start(entry))) for name, entry in reports.items()}
 
 
 @dataclass(frozen=True)
 class Moved(Attack):
-    """theta_sent + scale (theta_i - theta_sent); other entries times ``scale``."""
+    """start + scale (value - start)."""
 
     scale: float = 10.0
 
-    def reports(self, reports: Reports, sent: Theta, first: Theta, hostile: Array) -> Reports:
-        def moved(name: str, entry: Any) -> Any:
-            if is_jacobian(name):
-                return entry
-            start = sent if name == "theta" else jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), entry)
-            return jax.tree.map(lambda own, old: old + self.scale * (own - old), entry, start)
+    def reports(self, reports: Report, sent: Theta, first: Theta, hostile: Array) -> Report:
+        def moved(value: Any, start: Any) -> Any:
+            return jax.tree.map(lambda own, old: old + self.scale * (_real(own) - old), value, start)
 
-        return {name: moved(name, entry) for name, entry in reports.items()}
+        return each_entry(reports, sent, moved)
 
 
 class Together(Attack):
     """All hostile clients send the same, made of what the honest ones sent."""
 
-    def reports(self, reports: Reports, sent: Theta, first: Theta, hostile: Array) -> Reports:
-        def same(name: str, entry: Any) -> Any:
-            if is_jacobian(name):
-                return entry
-            rows = jax.vmap(trees.ravel)(entry)
-            start = trees.ravel(sent) if name == "theta" else jnp.zeros_like(rows[0])
-            row = start + self.move(rows - start, ~hostile)
-            return trees.copies(ravel_pytree(jax.tree.map(lambda leaf: leaf[0], entry))[1](row), len(hostile))
+    def reports(self, reports: Report, sent: Theta, first: Theta, hostile: Array) -> Report:
+        def same(value: Any, start: Any) -> Any:
+            value, start = jax.tree.map(_real, (value, start))
+            rows, origin = jax.vmap(trees.ravel)(value), trees.ravel(start)
+            row = origin + self.move(rows - origin, ~hostile)
+            return trees.copies(ravel_pytree(trees.take(value, 0))[1](row), len(hostile))
 
-        return {name: same(name, entry) for name, entry in reports.items()}
+        return each_entry(reports, sent, same)
 
     def move(self, moves: Array, honest: Array) -> Array:
         """(m,) from (k, m): how far from the start."""
@@ -179,25 +226,39 @@ class Mimic(Together):
 
 @dataclass(frozen=True)
 class NotANumber(Attack):
-    def reports(self, reports: Reports, sent: Theta, first: Theta, hostile: Array) -> Reports:
-        return {**reports, "theta": jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), reports["theta"])}
+    """NaN in every entry; the largest number where these are whole."""
+
+    def reports(self, reports: Report, sent: Theta, first: Theta, hostile: Array) -> Report:
+        def worst(leaf: Array) -> Array:
+            if jnp.issubdtype(leaf.dtype, jnp.floating):
+                return jnp.full_like(leaf, jnp.nan)
+            return ~leaf if leaf.dtype == bool else jnp.full_like(leaf, jnp.iinfo(leaf.dtype).max)
+
+        return jax.tree.map(worst, reports)
 
 
 @dataclass(frozen=True)
 class Stale(Attack):
-    def reports(self, reports: Reports, sent: Theta, first: Theta, hostile: Array) -> Reports:
-        replay = jax.tree.map(lambda old, own: jnp.broadcast_to(old, own.shape), first, reports["theta"])
-        return {**reports, "theta": replay}
+    """The model that the run began with, zero for every other entry."""
+
+    def reports(self, reports: Report, sent: Theta, first: Theta, hostile: Array) -> Report:
+        def replay(value: Any, start: Any) -> Any:
+            return jax.tree.map(lambda own, old: jnp.broadcast_to(old, own.shape), value, start)
+
+        return each_entry(reports, first, replay)
 
 
 @dataclass(frozen=True)
 class PoisonedJacobian(Attack):
+    """Entries of kind jacobian times ``scale``, and no others."""
+
     scale: float = -50.0
 
-    def reports(self, reports: Reports, sent: Theta, first: Theta, hostile: Array) -> Reports:
-        if "jacobian" not in reports:
-            return reports
-        return {**reports, "jacobian": self.scale * reports["jacobian"]}
+    def reports(self, reports: Report, sent: Theta, first: Theta, hostile: Array) -> Report:
+        def poisoned(entry: Entry) -> Entry:
+            return jax.tree.map(lambda leaf: self.scale * _real(leaf), entry) if entry.kind == "jacobian" else entry
+
+        return {name: poisoned(entry) for name, entry in reports.items()}
 
 
 @dataclass(frozen=True)
@@ -217,8 +278,7 @@ class Poisoned(Family):
     hostile: Array
 
     def estimate(self, batch: Batch, weights: Array) -> Array:
-        f = self.family.estimate(batch, weights)
-        return jnp.where(self.hostile, self.attack.f_hat(f), f)
+        return self.attack.estimate(self.family.estimate(batch, weights), self.hostile)
 
     def __getattribute__(self, name: str) -> Any:
         own = ("family", "attack", "hostile", "estimate")

@@ -29,21 +29,28 @@ from profl import checks
 KINDS = ("model", "gradient", "jacobian", "statistic", "count")
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["value"], meta_fields=["kind"])
+@partial(jax.tree_util.register_dataclass, data_fields=["value"], meta_fields=["kind", "is_error"])
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a report: a pytree of arrays and its kind."""
+    """One entry of a report: a pytree of arrays and its kind.
+
+    ``is_error``: whether it states how uncertain estimates of that kind are. A client may withhold that; a negative
+    number says so.
+    """
 
     value: Any
     kind: str
+    is_error: bool = False
 
     def replace(self, value: Any) -> Entry:
         """An entry of the same kind with another value."""
-        return Entry(value, self.kind)
+        return Entry(value, self.kind, self.is_error)
 
 
 Report = dict[str, Entry]
 """What a client sends, entries by name; "theta" is its model."""
+Values = dict[str, Any]
+"""The same without kinds, as ``Method.combine`` and ``Method.final`` get it."""
 
 
 def model(value: Any) -> Entry:
@@ -58,6 +65,11 @@ def jacobian(value: Any) -> Entry:
     return Entry(value, "jacobian")
 
 
+def jacobian_error(value: Any) -> Entry:
+    """Squared errors of an entry of kind jacobian, or the mean of them."""
+    return Entry(value, "jacobian", is_error=True)
+
+
 def statistic(value: Any) -> Entry:
     return Entry(value, "statistic")
 
@@ -66,7 +78,7 @@ def count(value: Any) -> Entry:
     return Entry(value, "count")
 
 
-def values(report: Mapping[str, Entry]) -> dict[str, Any]:
+def values(report: Mapping[str, Entry]) -> Values:
     """The report without its kinds: name -> value, which is what ``Method.combine`` gets."""
     return {name: entry.value for name, entry in report.items()}
 
@@ -77,7 +89,10 @@ def check(report: Any, method: str) -> None:
         raise checks.InputError(f'{method}: report must return a dict with an entry "theta", got {report!r}')
     for name, entry in report.items():
         if not isinstance(entry, Entry) or entry.kind not in KINDS:
+            got = f"the kind {entry.kind!r}" if isinstance(entry, Entry) else type(entry).__name__
             raise checks.InputError(
                 f"{method}: entry {name!r} of its report must be one of profl.server.entries: "
-                f"{', '.join(f'{kind}(...)' for kind in KINDS)}; got {type(entry).__name__}"
+                f"{', '.join(f'{kind}(...)' for kind in KINDS)}; got {got}"
             )
+    if (kind := report["theta"].kind) != "model":
+        raise checks.InputError(f'{method}: entry "theta" of its report must be model(...), got {kind}(...)')

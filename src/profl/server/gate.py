@@ -1,7 +1,7 @@
 """The gate before deployment: no model that is not finite or outside its space reaches people, whoever computed it.
 
-    at the server   a report is used only if all its numbers are finite, its model lies in the space, and it has not
-                    moved absurdly far; what is made of the reports is projected
+    at the server   a report is used only if all its numbers are finite, its model lies in the space and has not moved
+                    absurdly far, and no other entry is absurdly large; what is made of the reports is projected
     at a client     what is deployed is projected, after exploration and after the noise of privacy; where people are
                     real, a client that came to a model that is not finite deploys nothing and says so
 
@@ -18,6 +18,8 @@ import jax
 import jax.numpy as jnp
 
 from profl import trees
+from profl.server import entries  # noqa: F401  (the example of ``accept``)
+from profl.server.entries import Entry, Report
 from profl.typing import Array, Theta
 
 ABSURD = 1e4  # times the usual size of a round's reports: what no honest client sends, and no rule must see
@@ -44,7 +46,7 @@ def inside(
 
 
 def accept(
-    reports: dict[str, Any],
+    reports: Report,
     sent: Theta,
     lies_inside: Callable[[Theta], Array] = trees.all_finite,
     usual: Array | float = 0.0,
@@ -52,28 +54,40 @@ def accept(
     """(which reports may be used (k,) bool, the usual size of a move).
 
     A model's size is how far it moved from ``sent``; ``usual`` is what was usual when clients last moved, and is asked
-    where most of them rest: somebody alone must not go anywhere for that. Entries of one number per client, and
-    Jacobians, which may well be nothing at most clients, are only asked to be finite.
+    where most of them rest: somebody alone must not go anywhere for that. Other entries are compared with the median
+    over clients (``is_sized``).
 
     >>> models = jnp.array([[1.0], [1.1], [1e9], [jnp.inf]])
-    >>> accept({"theta": models}, jnp.zeros(1))[0], accept({"theta": 0 * models[:3] + 9e9 * models[:3]}, models[0])[0]
-    (Array([ True,  True, False, False], dtype=bool), Array([ True,  True, False], dtype=bool))
+    >>> accept({"theta": entries.model(models)}, jnp.zeros(1))[0]
+    Array([ True,  True, False, False], dtype=bool)
+    >>> accept({"theta": entries.model(9e9 * models[:3])}, models[0])[0]
+    Array([ True,  True, False], dtype=bool)
     """
     finite = jax.vmap(trees.all_finite)(reports)
-    accepted = finite & jax.vmap(lies_inside)(reports["theta"])
+    accepted = finite
     for name, entry in reports.items():
-        leaves = jax.tree.leaves(entry)
-        several = isinstance(entry, tuple) and len(leaves) > 1  # a record of numbers is no single number
-        single = name != "theta" and not several and all(leaf.ndim == 1 for leaf in leaves)
-        if single or name.startswith("jacobian"):
+        if entry.kind == "model":
+            accepted &= jax.vmap(lies_inside)(entry.value)
+        if not is_sized(entry):
             continue
-        moved = jax.tree.map(jnp.subtract, entry, sent) if name == "theta" else entry
+        moved = jax.tree.map(jnp.subtract, entry.value, sent) if entry.kind == "model" else entry.value
         sizes = jax.vmap(trees.norm)(moved)
         now = jnp.nanmedian(jnp.where(finite, sizes, jnp.nan))
-        if name == "theta":
-            usual = jnp.where(now > 0, now, usual).astype(sizes.dtype)
-            compared = jnp.where(usual > 0, usual, REST * (1 + trees.norm(sent)))
+        if entry.kind == "model":
+            before = jnp.where(now > 0, now, usual).astype(sizes.dtype)
+            compared = jnp.where(before > 0, before, REST * (1 + trees.norm(sent)))
+            usual = before if name == "theta" else usual
         else:
             compared = jnp.where(now > 0, now, 1.0)
         accepted &= sizes <= ABSURD * compared
     return accepted, jnp.asarray(usual)
+
+
+def is_sized(entry: Entry) -> bool:
+    """Whether the size of an entry, with one row per client, is compared with that of the others.
+
+    Counts, single numbers and Jacobians, which may well be nothing at most clients, are only asked to be finite.
+    """
+    if entry.kind == "model":
+        return True
+    return entry.kind not in ("count", "jacobian") and any(leaf.ndim > 1 for leaf in jax.tree.leaves(entry.value))

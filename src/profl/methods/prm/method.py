@@ -44,7 +44,7 @@ from profl.parts.jacobian import reaction_memory
 from profl.parts.personal import ModelSplit
 from profl.problem.problem import Problem, View
 from profl.server import rules
-from profl.server.entries import Report
+from profl.server.entries import Report, Values
 from profl.typing import Array, Batch, Key, Theta
 
 
@@ -145,7 +145,7 @@ class PRM(Settings, Method):
         problem: View,
         server: ServerState,
         theta: Theta,
-        reports: dict[str, Any],
+        reports: Values,
         weights: Array,
         accepted: Array,
         key: Key,

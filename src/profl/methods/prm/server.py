@@ -26,6 +26,7 @@ from profl.methods.prm.messages import CommonReaction, Mail, PredictionCheck, Ri
 from profl.methods.prm.newton import inactive_bounds, make_positive_definite, minimise_quadratic
 from profl.methods.prm.settings import Settings
 from profl.problem.problem import View
+from profl.server.entries import Values
 from profl.server.rules import Rule
 from profl.typing import Array, Theta
 
@@ -137,7 +138,7 @@ def take_turn(
     problem: View,
     server: ServerState,
     theta: Theta,
-    reports: dict[str, Any],
+    reports: Values,
     aggregate: Callable[[Any], Any],
     concentration: Array,
 ) -> tuple[ServerState, Array]:

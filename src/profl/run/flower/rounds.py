@@ -21,6 +21,8 @@ from profl.run.plan import Plan, compiled
 from profl.run.round import Asked, Combined, Work, combine, settle
 from profl.run.run_history import Ledger, blank, checked, open_ledger, record, stacked, whom_to_ask
 from profl.run.step import client_view
+from profl.server import entries
+from profl.server.entries import Report, Values
 
 
 class Turn(NamedTuple):
@@ -65,7 +67,7 @@ def message_number(federation: Federation, ledger: Ledger, turn: int) -> int:
 
 def open_federation(federation: Federation) -> Ledger:
     """Before the first round: the server knows nothing of its clients but who they are."""
-    report = {name: entry for name, entry in blank_report(federation).reports.items() if name != "theta"}
+    report = without_model(blank_report(federation).reports)
     mailed = (federation.start, federation.mail) if federation.delivers else ()
     nobody = Remote(jnp.int32(0), mailed, jax.tree.map(jnp.zeros_like, report))
     states = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (federation.clients, *jnp.shape(leaf))), nobody)
@@ -75,6 +77,11 @@ def open_federation(federation: Federation) -> Ledger:
 def blank_report(federation: Federation) -> Work:
     """The shapes of a report, without a state: that stays at the client."""
     return blank(federation.plan)._replace(states=())
+
+
+def without_model(report: Report) -> Values:
+    """What the server remembers of a report: the values, without the model."""
+    return {name: value for name, value in entries.values(report).items() if name != "theta"}
 
 
 def begin_round(plan: Plan, ledger: Ledger) -> Turn:
@@ -103,7 +110,7 @@ def settle_round(federation: Federation, plan: Plan, ledger: Ledger, turn: Turn,
     slots = turn.asked.clients.shape[0]
     since = jnp.full(slots, message_number(federation, ledger, federation.method.exchanges), jnp.int32)
     theta = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (slots, *leaf.shape)), found.theta)
-    report = {name: entry for name, entry in work.reports.items() if name != "theta"}
+    report = without_model(work.reports)
     states = Remote(since, (theta, found.mail) if federation.delivers else (), report)
     number = jnp.int32(ledger.round)
     work = work._replace(states=states)

@@ -1,8 +1,10 @@
 """With ``privacy=`` nothing leaves a client that was not clipped and noised, or that depends on its data.
 
-    theta, jacobian     clipped and noised; the model then projected onto its space, which tells nothing more
+    model, jacobian     entries of these kinds are clipped and noised; a model is then projected onto its space, which
+                        tells nothing more; errors of a Jacobian are withheld
+    other kinds         refused, before the run begins
     samples             what was asked for, not what came
-    the rest            fixed: no loss, no share kept, no figures, no error of the Jacobian
+    the rest            fixed: no loss, no share kept, no figures
 
 Whether a round worked depends on the data as well. Where it did not (the client raised, its batch cannot be used, its
 state went bad, it took too long), the client reports that it has not moved, noised like any report; its state stays
@@ -18,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -27,13 +30,15 @@ from profl.run.live.workers import Overdue
 from profl.run.plan import Plan, Settings, compiled
 from profl.run.round import Work
 from profl.run.run_history import blank
+from profl.server.entries import Entry, Report
 from profl.storage.atomic import atomic
 from profl.storage.checkpoints import Checkpoints
 from profl.typing import Theta
 
 log = logging.getLogger("profl.client")
 
-PROTECTED = {"theta", "jacobian", "jacobian_error"}
+PROTECTED = ("model", "jacobian")
+"""The kinds of entries that can be clipped and noised."""
 UNKNOWN = -1.0  # an error that a client does not state: no error is negative
 FAILED = "failed; why is in its own log"
 """All that a server hears of a failure at a client with privacy."""
@@ -51,7 +56,7 @@ def check_privacy(plan: Plan, privacy: Privacy | None) -> None:
             f"with privacy the number of samples must not depend on the data, and {method.name} adapts it: leave "
             "samples=AdaptiveSamples(...) out of the method and give the run a number of samples"
         )
-    other = sorted(set(blank(plan).reports) - PROTECTED)
+    other = sorted(name for name, entry in plan.report.items() if entry.kind not in PROTECTED)
     if method.exchanges or other:
         more = f"reports {', '.join(other)}" if other else "exchanges more than that"
         raise checks.InputError(
@@ -84,15 +89,10 @@ def unmoved(privacy: Privacy, plan: Plan, sent: Theta, state: Any, client: int, 
 def protected(privacy: Privacy, plan: Plan, sent: Theta, work: Work, client: int, round_: int) -> Work:
     """What may leave the client: the noised model and Jacobian, and no other number that depends on its data."""
     settings, number = plan.settings, round_ * 2**20 + client
-    noised = privacy.model(sent, work.reports["theta"], number)
-    reports = {"theta": PROJECT(settings, noised)}
-    if "jacobian" in work.reports:
-        unknown = jnp.full_like(work.reports["jacobian_error"], UNKNOWN)
-        reports |= {"jacobian": privacy.jacobian(work.reports["jacobian"], number), "jacobian_error": unknown}
     nothing = jnp.full((), jnp.nan, float)
     return Work(
         states=work.states,  # stays at the client
-        reports=reports,
+        reports=_noised(privacy, settings, sent, work.reports, number),
         regret=nothing,
         info=dict.fromkeys(work.info, nothing),
         figures=dict.fromkeys(work.figures, nothing),
@@ -100,6 +100,24 @@ def protected(privacy: Privacy, plan: Plan, sent: Theta, work: Work, client: int
         answered=jnp.asarray(True),
         sound=jnp.asarray(True),
     )
+
+
+def _noised(privacy: Privacy, settings: Settings, sent: Theta, report: Report, number: int) -> Report:
+    """The report with all models and all Jacobians noised; the entries of a kind are clipped together, as one."""
+    models = {name: entry.value for name, entry in report.items() if entry.kind == "model"}
+    jacobians = {name: entry.value for name, entry in report.items() if states_jacobian(entry)}
+    noised = privacy.model(dict.fromkeys(models, sent), models, number)
+    found = {name: PROJECT(settings, model) for name, model in noised.items()}
+    if jacobians:
+        found |= privacy.jacobian(jacobians, number)
+    withheld = {name: entry.value for name, entry in report.items() if name not in found}  # errors of the Jacobians
+    found |= jax.tree.map(lambda leaf: jnp.full_like(leaf, UNKNOWN), withheld)
+    return {name: entry.replace(found[name]) for name, entry in report.items()}
+
+
+def states_jacobian(entry: Entry) -> bool:
+    """Whether an entry is an estimate of kind jacobian, and not the error of one."""
+    return entry.kind == "jacobian" and not entry.is_error
 
 
 @contextmanager
@@ -122,7 +140,7 @@ class Account:
     """
 
     def __init__(self, privacy: Privacy, plan: Plan, saved: Checkpoints | None = None) -> None:
-        self.privacy, self.share = privacy, "jacobian" in blank(plan).reports
+        self.privacy, self.share = privacy, any(states_jacobian(entry) for entry in plan.report.values())
         self.path = None if saved is None else saved.folder / "privacy.json"
         self.counts = np.zeros(plan.settings.clients, np.int64)
         if self.path is not None and saved is not None and (self.path.exists() or saved.numbers()):
