@@ -12,7 +12,7 @@ import pytest
 
 import profl
 from profl.checks import InputError
-from profl.server import aggregate, attacks, entries, history, rules
+from profl.server import aggregate, attacks, entries, history, participation, rules
 from profl.server.rules import History
 
 CLIENTS, SIZE = 10, 3
@@ -141,7 +141,7 @@ LEVEL, RATE, NOISE, ROUNDS = 6.5, 0.05, 0.02, 120
 def ends(rule, hostile):
     """Mean square distance from the optimum over the last 20 rounds, for no attack and each of ``NAMES``; clients move
     by RATE (LEVEL - 2 gamma_i theta) and noise."""
-    mask = jnp.asarray(attacks.hostile_clients(hostile, CLIENTS))
+    mask = jnp.asarray(participation.hostile_clients(hostile, CLIENTS))
     optimum, first = LEVEL / 3.0, jnp.full(SIZE, 3.5)
 
     def attacked(number, rows, theta):

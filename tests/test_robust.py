@@ -21,8 +21,9 @@ from profl.parts.part import Step
 from profl.parts.sample_size import paper_size
 from profl.parts.trusted_samples import begin, filter_weights, gradients, samples
 from profl.server import entries
-from profl.server.attacks import apply, get, hostile_clients
+from profl.server.attacks import apply, get
 from profl.server.clusters import Clusters
+from profl.server.participation import hostile_clients
 from tests.problems import QUICK, unmeasured
 
 SHORT = {"rounds": 60, "samples": 500, "seeds": range(1), "progress": False}

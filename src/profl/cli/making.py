@@ -17,7 +17,7 @@ from profl.parts.sample_size import AdaptiveSamples
 from profl.problem.contamination import contaminate
 from profl.problem.problem import Problem
 from profl.run.config import Schedule
-from profl.server.attacks import hostile_clients
+from profl.server.participation import hostile_clients
 
 CLIENTS, ATTACK, HOSTILE, SOURCE, DISTANCE = 10, "sign_flip", 0.2, "blob", 10.0
 MOST_SEEDS = 1_000_000  # of a range

@@ -20,7 +20,7 @@ from profl.run.config import Schedule
 from profl.server import attacks, entries
 from profl.server.attacks import Attack
 from profl.server.entries import Report
-from profl.server.participation import slots
+from profl.server.participation import hostile_clients, slots
 from profl.typing import Array, Batch, Client, Key, Theta
 
 
@@ -137,7 +137,7 @@ def make_plan(problem: Problem, method: Method, schedule: Schedule, prng: str = 
     roots, starts = random.first_keys(seeds, prng)
     floor = world.client_risks(problem.optimum) if problem.exact else np.full(world.count, np.nan)
     nobody = np.zeros(world.count, bool)
-    hostile = nobody if schedule.attack is None else attacks.hostile_clients(schedule.hostile, world.count)
+    hostile = nobody if schedule.attack is None else hostile_clients(schedule.hostile, world.count)
     population = Population(
         clients=trees.cast(world.clients),
         weights=trees.cast(world.weights),

@@ -33,7 +33,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.scipy.special import ndtri
 
@@ -70,18 +69,13 @@ class Attack:
 def apply(attack: Attack, reports: Report, sent: Theta, first: Theta, hostile: Array) -> Report:
     """The reports that reach the server."""
     attacked = attack.reports(reports, sent, first, hostile)
-    if not _same_structure(attacked, reports):
+    structure: Any = jax.tree.structure(reports)
+    if jax.tree.structure(attacked) != structure:
         raise checks.InputError(
             f"the attack {type(attack).__name__} must return the entries that it got, with the same names and kinds: "
             f"{_kinds(reports)}; got {_kinds(attacked)}"
         )
-    changed = jax.tree.map(_as_sent, attacked, reports)
-    return trees.where(hostile, changed, reports)
-
-
-def _same_structure(attacked: Any, reports: Report) -> bool:
-    structure: Any = jax.tree.structure(reports)
-    return bool(jax.tree.structure(attacked) == structure)
+    return trees.where(hostile, jax.tree.map(_as_sent, attacked, reports), reports)
 
 
 def _kinds(reports: Any) -> Any:
@@ -304,23 +298,3 @@ ATTACKS: dict[str, Attack] = {
 def get(spec: Any) -> Attack:
     """An attack by name, or one of one's own as it is."""
     return spec if isinstance(spec, Attack) else ATTACKS[checks.one_of("attack", spec, ATTACKS)]
-
-
-def hostile_clients(spec: Any, clients: int) -> np.ndarray:
-    """Which clients are hostile: a share of them, spread evenly over their numbers, or a list of numbers. (k,) bool.
-
-    >>> hostile_clients(0.2, 10).nonzero()[0].tolist(), hostile_clients([3], 4).tolist()
-    ([2, 7], [False, False, False, True])
-    """
-    mask = np.zeros(clients, bool)
-    if isinstance(spec, (int, float)) and not isinstance(spec, bool):
-        if not 0 <= checks.real("hostile", spec) < 1:
-            raise checks.InputError(f"hostile must be a share in [0, 1) or a list of client numbers, got {spec!r}")
-        count = int(np.floor(spec * clients + 0.5))
-        mask[(np.arange(count) * clients + clients // 2) // max(count, 1)] = True
-        return mask
-    numbers = [checks.positive_int("every hostile client", number, least=0) for number in spec]
-    if any(number >= clients for number in numbers):
-        raise checks.InputError(f"hostile clients must be numbered 0 to {clients - 1}, got {max(numbers)}")
-    mask[numbers] = True
-    return mask
