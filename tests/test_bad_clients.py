@@ -270,6 +270,6 @@ def test_one_client_cannot_hide_that_a_run_diverges():
 
 @pytest.mark.parametrize("deploy", [print, dict.get, lambda *a, **named: None, lambda theta, samples, step, /: None])
 def test_whatever_deploy_says_of_itself(deploy):
-    from profl.run.live.workers import taken
+    from profl.run.live.batches import accepted_arguments
 
-    assert taken(deploy, step=3, world=()) == {}
+    assert accepted_arguments(deploy, step=3, world=()) == {}

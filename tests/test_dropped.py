@@ -14,7 +14,7 @@ import pytest
 import profl
 from profl.methods.descent import Descent
 from profl.run.dropped import Dropped, add_round, mean_share, nothing_dropped
-from profl.run.live.filter_alerts import Spell, follow
+from profl.run.live.filter_alerts import FilterAlert, update_alerts
 from tests.test_loop import SHOP, Shop
 
 
@@ -125,7 +125,7 @@ LIVE = {"rounds": 12, "local_steps": 1, "samples": 100, "progress": False}
 
 
 def test_incidents_of_a_live_run(tmp_path):
-    """One incident per spell, told when it begins; a run in parts has the same."""
+    """One incident per alert, reported when it begins; a run in parts has the same."""
 
     def clients():
         return [Shop(), Sinking(0.4), Sinking(0.15, start=6, end=9), Sinking(0.03)]
@@ -165,7 +165,7 @@ def test_a_simulation_in_parts(tmp_path):
         ([0.25] * 9, []),
     ],
 )
-def test_spells(shares, expected):
+def test_filter_alerts(shares, expected):
     """One client, one batch of 500 samples a round; 25 where it drops 0.2."""
     settings = SimpleNamespace(local_steps=1, method=SimpleNamespace(sizes=None))
     n = 25 if shares[0] == 0.2 else 500
@@ -176,10 +176,10 @@ def test_spells(shares, expected):
         dropped = Dropped(np.array([sum(known)]), np.array([len(known)]))
         return SimpleNamespace(round=round_, carry=SimpleNamespace(dropped=dropped))
 
-    spells: tuple[Spell, ...] = ()
+    alerts: tuple[FilterAlert, ...] = ()
     for round_ in range(len(shares)):
-        spells, _ = follow(spells, plan, ledger(round_), ledger(round_ + 1))
-    found = [(spell.round, spell.rounds, spell.dropped, spell.usual) for spell in spells]
+        alerts, _ = update_alerts(alerts, plan, ledger(round_), ledger(round_ + 1))
+    found = [(one.round, one.rounds, one.dropped, one.usual) for one in alerts]
     np.testing.assert_allclose(found, np.reshape(expected, np.shape(found)))
 
 

@@ -20,7 +20,7 @@ import optax
 import pytest
 
 import profl
-from profl.problem import stale
+from profl.problem.validation.functions import clear_stale_code
 from profl.storage import source
 from profl.storage.fingerprint import SHOWN, WIDTH, describe, difference, entries, mark
 from profl.storage.hashes import short
@@ -240,5 +240,5 @@ def test_a_look_at_what_functions_read_is_cheap():
     import timeit
 
     problem, method = profl.cases.pricing(clients=2), profl.profl()
-    refresh = functools.partial(stale.refresh, *problem.functions, method, made.loss)
+    refresh = functools.partial(clear_stale_code, *problem.functions, method, made.loss)
     assert min(timeit.repeat(refresh, number=10, repeat=5)) / 10 < 0.002

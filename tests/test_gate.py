@@ -12,7 +12,7 @@ import pytest
 import profl
 from profl import trees
 from profl.methods.method import Method
-from profl.run.live.history import REFUSED
+from profl.run.live.state import REFUSED
 from profl.server.gate import ABSURD, accept, inside
 from tests.killed import CASE
 

@@ -12,10 +12,10 @@ import pytest
 
 import profl
 from profl import random
-from profl.problem import trial
-from profl.problem.misfits import check_labels
+from profl.problem.validation import functions
+from profl.problem.validation.samples import check_labels
 from profl.run.config import Schedule
-from profl.run.live import turn
+from profl.run.live import batches
 from tests.killed import CASE as SHOPS
 
 RNG = np.random.default_rng(0)
@@ -236,9 +236,9 @@ def test_labels_of_live_batches_are_looked_at():
     like = {"x": np.zeros((1, 1), np.float32), "y": np.zeros(1, np.int32)}
     for y in (np.array([0, 1, 0, 1]), np.array([0.0, 1.0, 0.0, 1.0])):
         answer = {"x": np.ones((4, 1)), "y": y}
-        assert turn._read(answer, like, None, profl.ClassMeans(), 4)[0]["y"].tolist() == [0, 1, 0, 1]
+        assert batches.read_answer(answer, like, None, profl.ClassMeans(), 4)[0]["y"].tolist() == [0, 1, 0, 1]
     with pytest.raises(profl.InputError, match=r"must be 0 or 1, got -1, 1: use \(y \+ 1\) // 2"):
-        turn._read({"x": np.ones((4, 1)), "y": np.array([-1, 1, -1, 1])}, like, None, profl.ClassMeans(), 4)
+        batches.read_answer({"x": np.ones((4, 1)), "y": np.array([-1, 1, -1, 1])}, like, None, profl.ClassMeans(), 4)
     check_labels(profl.ClassMeans(3), np.array([0, 2]))
     check_labels(profl.GaussianMean(), None)
     with pytest.raises(profl.InputError, match=r"must be 0 or 1, got 0\.0, 0\.5"):
@@ -253,4 +253,4 @@ def test_labels_of_live_batches_are_looked_at():
 def test_the_key_is_looked_for_in_every_argument():
     given = {"theta": {"price": 1.0}, "client": {"gamma": 1.0}}
     with pytest.raises(profl.InputError, match="theta has 'price'; client has 'gamma'; it is in client"):
-        trial.traced("reaction", lambda theta, client: theta["gamma"], **given)
+        functions.output_shapes("reaction", lambda theta, client: theta["gamma"], **given)

@@ -20,7 +20,7 @@ from scipy.stats import chi2, kstest
 import profl
 from profl.parts import privacy as mechanism
 from profl.run.live import protection
-from profl.run.live.team import Team
+from profl.run.live.workers import Workers
 from profl.storage.atomic import atomic
 from tests.killed import CASE
 from tests.problems import QUICK
@@ -112,7 +112,7 @@ WIDE = profl.LiveProblem("wide", lambda theta, z: jnp.sum(theta * z), profl.Gaus
 
 def sent_and_reported(clients, method, problem, **settings):
     """(the model that was sent, a report) of every client and round."""
-    seen, work = [], Team.work
+    seen, work = [], Workers.work
 
     def watched(self, round_, asked, theta):
         done = work(self, round_, asked, theta)
@@ -120,7 +120,7 @@ def sent_and_reported(clients, method, problem, **settings):
         return done
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Team, "work", watched)
+        patch.setattr(Workers, "work", watched)
         return seen, profl.train(clients, method, problem, progress=False, **settings)
 
 
@@ -247,7 +247,7 @@ class Crash(Exception):
 
 def test_a_round_that_is_repeated_counts_twice(shops, tmp_path, monkeypatch):
     """A crash when the reports of round 2 were there and no checkpoint yet; the last file is the owner's alone."""
-    privacy, work = profl.Privacy(1.0), Team.work
+    privacy, work = profl.Privacy(1.0), Workers.work
 
     def crashing(self, round_, *arguments):
         done = work(self, round_, *arguments)
@@ -257,7 +257,7 @@ def test_a_round_that_is_repeated_counts_twice(shops, tmp_path, monkeypatch):
 
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(Team, "work", crashing)
+        patch.setattr(Workers, "work", crashing)
         with pytest.raises(Crash):
             profl.train(shops, SHARED, CASE, privacy=privacy, checkpoint=folder, **SETTINGS)
     run = profl.train(shops, SHARED, CASE, privacy=privacy, checkpoint=folder, **SETTINGS)

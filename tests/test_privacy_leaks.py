@@ -22,7 +22,7 @@ import profl
 from profl.parts.jacobian.estimators import ESTIMATORS
 from profl.parts.privacy import Privacy
 from profl.run.live import protection
-from profl.run.live.team import Team
+from profl.run.live.workers import Workers
 from profl.run.round import Work
 from profl.server.rules import MIX, RULES
 from tests.killed import CASE
@@ -94,7 +94,7 @@ def blinded(monkeypatch):
 
 def by_train(method, spoil, problem=CASE, timeout=60.0):
     """Reports, and all that a run shows, saves or tells."""
-    seen, work = [], Team.work
+    seen, work = [], Workers.work
 
     def watched(self, *arguments):
         done = work(self, *arguments)
@@ -103,7 +103,7 @@ def by_train(method, spoil, problem=CASE, timeout=60.0):
 
     shops = [Shop(client, spoil) for client in range(CLIENTS)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Team, "work", watched)
+        patch.setattr(Workers, "work", watched)
         listen = {"report": seen.append, "callbacks": seen.append, "progress": False, "timeout": timeout}
         run = profl.train(shops, method, problem, privacy=PRIVACY, **SETTINGS, **listen)
     return [*seen, *shown(run)]

@@ -15,7 +15,7 @@ import numpy as np
 
 import profl
 from profl import trees
-from profl.run.live.team import Team
+from profl.run.live.workers import Workers
 from profl.run.run_history import run_round
 from tests.faults.common import (
     CASE,
@@ -174,7 +174,7 @@ def _watched(world: World) -> Any:
     """``run_round`` with faults of the process before and inside it, and a look at all states after it."""
 
     def watched(plan: Any, root: Any, ledger: Any, clients: Any, *rest: Any) -> Any:
-        team: Team = clients.__self__
+        team: Workers = clients.__self__
         world.round = ledger.round
         if ledger.round < world.begun:
             raise Broken(f"states: round {world.begun} had begun, and the run goes on from round {ledger.round}")

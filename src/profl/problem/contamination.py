@@ -20,7 +20,7 @@ import numpy as np
 
 from profl import checks, random, trees
 from profl.problem.problem import Problem
-from profl.problem.reaction import Reaction, of_part
+from profl.problem.reaction import WrappedReaction
 from profl.problem.sources import Source, dtypes, get, is_float, name_of, samples_first, samples_last
 from profl.typing import Array, Batch, Client, Key, Theta
 
@@ -30,14 +30,15 @@ TRIED_SAMPLES = 4  # that a source is traced with: any number of rows will do
 
 
 @dataclass(frozen=True)
-class ContaminatedReaction(Reaction):
-    """``clean`` with a share of junk; what is known exactly is known of the clean data.
+class ContaminatedReaction(WrappedReaction):
+    """``inner`` with a share of junk; what is known exactly is known of the clean data.
 
     A client is ``{"clean": the clean reaction's, "fraction": eps, "source": index into sources, "distance": ()}``.
     """
 
-    clean: Reaction
     sources: tuple[Source, ...]
+
+    client_key = "clean"
 
     def sample(self, key: Key, theta: Theta, client: Client, n: int) -> Batch:
         return self.marked(key, theta, client, n)[0]
@@ -45,10 +46,10 @@ class ContaminatedReaction(Reaction):
     def marked(self, key: Key, theta: Theta, client: Client, n: int) -> tuple[Batch, Array]:
         """A batch, and which of its samples are junk: for diagnostics, since no client knows it.
 
-        The samples that are not junk are exactly those that ``clean`` draws from the same key. (Compiled, a few may
-        differ in their last bits: what is fused with the junk may be rounded once where ``clean`` alone rounds twice.)
+        The samples that are not junk are exactly those that ``inner`` draws from the same key. (Compiled, a few may
+        differ in their last bits: what is fused with the junk may be rounded once where ``inner`` alone rounds twice.)
         """
-        return self._mixed(self.clean.sample(key, theta, client["clean"], n), key, theta, client)
+        return self._mixed(self.inner.sample(key, theta, client["clean"], n), key, theta, client)
 
     def _mixed(self, batch: Batch, key: Key, theta: Theta, client: Client) -> tuple[Batch, Array]:
         which, what = jax.random.split(jax.random.fold_in(key, JUNK + self._layer))
@@ -60,45 +61,13 @@ class ContaminatedReaction(Reaction):
             junk = jax.lax.switch(client["source"], branches, what, batch, theta, client["distance"])
         return _choose(is_junk, junk, batch), is_junk
 
-    def start(self, theta: Theta, client: Client) -> Any:
-        return self.clean.start(theta, client["clean"])
-
-    def move(self, state: Any, key: Key, theta: Theta, client: Client) -> Any:
-        return self.clean.move(state, key, theta, client["clean"])
-
     def sample_in(self, state: Any, key: Key, theta: Theta, client: Client, n: int) -> Batch:
-        return self._mixed(self.clean.sample_in(state, key, theta, client["clean"], n), key, theta, client)[0]
-
-    def risk_in(self, state: Any, deployed: Theta, theta: Theta, client: Client) -> Array:
-        return self.clean.risk_in(state, deployed, theta, client["clean"])
-
-    @property
-    def drifts(self) -> bool:  # type: ignore[override]
-        return self.clean.drifts
-
-    def at(self, clients: Client, time: float) -> tuple[Reaction, Client]:
-        clean, inside = self.clean.at(clients["clean"], time)
-        return replace(self, clean=clean), {**clients, "clean": inside}
-
-    def weights(self, client: Client, n: int, count: Array) -> Array:
-        return self.clean.weights(client["clean"], n, count)
-
-    @property
-    def parameters(self) -> Callable[..., Array] | None:  # type: ignore[override]
-        return of_part(self.clean.parameters, "clean")
-
-    @property
-    def decoupled(self) -> Callable[..., Array] | None:  # type: ignore[override]
-        return of_part(self.clean.decoupled, "clean")
-
-    @property
-    def accuracy(self) -> Callable[..., Array] | None:  # type: ignore[override]
-        return of_part(self.clean.accuracy, "clean")
+        return self._mixed(self.inner.sample_in(state, key, theta, client["clean"], n), key, theta, client)[0]
 
     @property
     def _layer(self) -> int:
         """How many contaminations lie below this one: each draws its junk from a key of its own."""
-        return self.clean._layer + 1 if isinstance(self.clean, ContaminatedReaction) else 0
+        return self.inner._layer + 1 if isinstance(self.inner, ContaminatedReaction) else 0
 
 
 def contaminate(problem: Problem, fraction: Any, source: Any = "blob", *, distance: Any = 10.0) -> Problem:

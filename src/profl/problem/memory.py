@@ -8,7 +8,6 @@ can be put around each other.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,47 +17,20 @@ import numpy as np
 
 from profl import checks, random
 from profl.problem.problem import Problem
-from profl.problem.reaction import Reaction, of_part
+from profl.problem.reaction import Reaction, WrappedReaction
 from profl.typing import Array, Batch, Client, Key, Theta
 
 
-@dataclass(frozen=True)
-class Wrapped(Reaction):
-    """Another reaction, whose client is ``client["inside"]``; its long run is this one's."""
+class LongRun(WrappedReaction):
+    """A reaction with a state whose client is ``client["inside"]``; what is known exactly is that of ``inner``."""
 
-    inner: Reaction
-
-    def sample(self, key: Key, theta: Theta, client: Client, n: int) -> Batch:
-        return self.inner.sample(key, theta, client["inside"], n)
-
-    def weights(self, client: Client, n: int, count: Array) -> Array:
-        return self.inner.weights(client["inside"], n, count)
-
-    @property
-    def parameters(self) -> Callable[..., Array] | None:  # type: ignore[override]
-        return of_part(self.inner.parameters, "inside")
-
-    @property
-    def decoupled(self) -> Callable[..., Array] | None:  # type: ignore[override]
-        return of_part(self.inner.decoupled, "inside")
-
-    @property
-    def accuracy(self) -> Callable[..., Array] | None:  # type: ignore[override]
-        return of_part(self.inner.accuracy, "inside")
-
-    @property
-    def drifts(self) -> bool:  # type: ignore[override]
-        return self.inner.drifts
-
-    def at(self, clients: Client, time: float) -> tuple[Reaction, Client]:
-        inner, inside = self.inner.at(clients["inside"], time)
-        return replace(self, inner=inner), {**clients, "inside": inside}
+    client_key = "inside"
 
 
 # -- slow --------------------------------------------------------------------------------------------------------------
 
 
-class Slow(Wrapped):
+class Slow(LongRun):
     """People answer to what they are used to: seen <- seen + rate (theta - seen), with every deployment."""
 
     def start(self, theta: Theta, client: Client) -> Any:
@@ -106,7 +78,7 @@ def slow(problem: Problem, rate: Any) -> Problem:
 
 
 @dataclass(frozen=True)
-class Staggered(Wrapped):
+class Staggered(LongRun):
     """People in groups of one size: with every deployment the group that did so longest ago answers to it."""
 
     groups: int
@@ -157,7 +129,7 @@ def staggered(problem: Problem, groups: int) -> Problem:
 
 
 @dataclass(frozen=True)
-class Drifting(Wrapped):
+class Drifting(LongRun):
     """A number of every client moves by itself, with every deployment: by a trend, a season and a walk.
 
     A client is ``{"inside": ..., "trend", "amplitude", "period", "walk", "seed"}``.
@@ -243,7 +215,7 @@ def drifting(
     """
     _check(problem)
     amplitude, period = season
-    field = getattr(_innermost(problem.reaction), "level", None) if of is None else of
+    field = problem.reaction.level if of is None else of
     fields = _fields(problem.clients)
     if field not in fields:
         raise checks.InputError(
@@ -282,14 +254,6 @@ def _one_per_client(name: str, value: Any, count: int) -> np.ndarray:
     if values.shape not in ((), (count,)) or not np.all(np.isfinite(values)):
         raise checks.InputError(f"{name} must be a finite number, or one for each of {count} clients, got {value!r}")
     return np.broadcast_to(values, (count,)).copy()
-
-
-def _innermost(reaction: Any) -> Any:
-    """The reaction that all wraps are around."""
-    for name in ("inner", "clean", "reaction", "member"):
-        if isinstance(getattr(reaction, name, None), Reaction):
-            return _innermost(getattr(reaction, name))
-    return reaction
 
 
 def _fields(clients: Any) -> set[str]:

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 
 from profl import checks
 from profl.problem.problem import Problem
-from profl.problem.reaction import Reaction
-from profl.typing import Array, Batch, Client, Key, Theta
+from profl.problem.reaction import WrappedReaction
+from profl.typing import Key, Theta
 
 
 def whole(theta: dict[str, Theta]) -> Theta:
@@ -49,49 +49,11 @@ class BothInside:
         return {"common": common, "own": jax.tree.map(jnp.subtract, inside, common)}
 
 
-@dataclass(frozen=True)
-class PersonalReaction(Reaction):
-    """People see the whole model."""
+class PersonalReaction(WrappedReaction):
+    """People respond to the sum of the two parts."""
 
-    inner: Reaction
-
-    def sample(self, key: Key, theta: Theta, client: Client, n: int) -> Batch:
-        return self.inner.sample(key, whole(theta), client, n)
-
-    def weights(self, client: Client, n: int, count: Array) -> Array:
-        return self.inner.weights(client, n, count)
-
-    @property
-    def parameters(self) -> Callable[..., Array] | None:  # type: ignore[override]
-        return _of_models(self.inner.parameters, 1)
-
-    @property
-    def decoupled(self) -> Callable[..., Array] | None:  # type: ignore[override]
-        return _of_models(self.inner.decoupled, 2)
-
-    @property
-    def accuracy(self) -> Callable[..., Array] | None:  # type: ignore[override]
-        return _of_models(self.inner.accuracy, 2)
-
-    def start(self, theta: Theta, client: Client) -> Any:
-        return self.inner.start(whole(theta), client)
-
-    def move(self, state: Any, key: Key, theta: Theta, client: Client) -> Any:
-        return self.inner.move(state, key, whole(theta), client)
-
-    def sample_in(self, state: Any, key: Key, theta: Theta, client: Client, n: int) -> Batch:
-        return self.inner.sample_in(state, key, whole(theta), client, n)
-
-    def risk_in(self, state: Any, deployed: Theta, theta: Theta, client: Client) -> Array:
-        return self.inner.risk_in(state, whole(deployed), whole(theta), client)
-
-    @property
-    def drifts(self) -> bool:  # type: ignore[override]
-        return self.inner.drifts
-
-    def at(self, clients: Client, time: float) -> tuple[Reaction, Client]:
-        inner, clients = self.inner.at(clients, time)
-        return replace(self, inner=inner), clients
+    def inner_model(self, theta: dict[str, Theta]) -> Theta:
+        return whole(theta)
 
 
 def personal(problem: Problem) -> Problem:
@@ -123,10 +85,3 @@ def personal(problem: Problem) -> Problem:
         project=BothInside(problem.project),
         signal=OfWhole(problem.signal),
     )
-
-
-def _of_models(function: Callable[..., Array] | None, models: int) -> Callable[..., Array] | None:
-    """A function whose first arguments are models, for models in two parts; None stays None."""
-    if function is None:
-        return None
-    return lambda *arguments: function(*map(whole, arguments[:models]), *arguments[models:])

@@ -14,17 +14,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
 from profl import checks, html, random, trees
-from profl.problem import fits, kinds, oracle, stale
+from profl.problem import oracle
 from profl.problem.families import Family
-from profl.problem.monte_carlo import MonteCarloReaction
+from profl.problem.oracle import MonteCarloReaction
 from profl.problem.push import Push
 from profl.problem.reaction import PooledReaction, Reaction
+from profl.problem.validation import arguments
+from profl.problem.validation.functions import check_functions, clear_stale_code, is_user_defined
 from profl.typing import Array, Client, Loss, Theta
-
-TRIED = 64  # models at which a user's risk is looked at for better starts than its own
 
 
 @dataclass(frozen=True)
@@ -123,22 +122,22 @@ class Problem:
     version: str | None = None
 
     def __post_init__(self) -> None:
-        accepted = {
-            "loss": kinds.function("loss", "(theta, z) -> number", self.loss),
-            "family": kinds.family(self.family),
-            "reaction": kinds.reaction(self.reaction),
-            "project": kinds.function("project", "(theta) -> theta", self.project),
-            "signal": kinds.function("signal", "(theta) -> vector", self.signal),
+        parts = {
+            "loss": arguments.as_function("loss", "(theta, z) -> number", self.loss),
+            "family": arguments.as_family(self.family),
+            "reaction": arguments.as_reaction(self.reaction),
+            "project": arguments.as_function("project", "(theta) -> theta", self.project),
+            "signal": arguments.as_function("signal", "(theta) -> vector", self.signal),
             "push": self.push if self.push is None or isinstance(self.push, Push) else Push(self.push),
         }
-        for name, part in accepted.items():
-            kinds.hashable(name, part)
-        accepted |= {"initial": kinds.initial(self.initial), "clients": kinds.clients(self.clients)}
-        accepted["weights"] = checks.client_weights(self.weights, trees.rows(accepted["clients"]))
-        for name, part in accepted.items():
+        for name, part in parts.items():
+            arguments.check_hashable(name, part)
+        parts |= {"initial": arguments.as_initial(self.initial), "clients": arguments.as_clients(self.clients)}
+        parts["weights"] = checks.client_weights(self.weights, trees.rows(parts["clients"]))
+        for name, part in parts.items():
             object.__setattr__(self, name, part)
-        stale.refresh(*self.functions)
-        fits.check(self)
+        clear_stale_code(*self.functions)
+        check_functions(self)
 
     def __repr__(self) -> str:
         shapes = ", ".join(str(leaf.shape) for leaf in jax.tree.leaves(self._like))
@@ -256,54 +255,49 @@ class Problem:
 
     @property
     def _known_points(self) -> tuple[Theta, Theta]:
-        """Found once, and again where something has changed that they follow from."""
+        """(PO, PS), computed once, and again where a function has changed that they follow from."""
         self._need_risk()
-        marks = stale.refresh(self.reaction, self.project, self.initial)
-        if self._found.get("marks") != marks:
-            self._found.update(marks=marks, points=self._find_points())
-        return self._found["points"]
+        marks = clear_stale_code(self.reaction, self.project, self.initial)
+        if self._cache.get("marks") != marks:
+            self._cache.update(marks=marks, points=self._solve_points())
+        return self._cache["points"]
 
     @cached_property
-    def _found(self) -> dict[str, Any]:
+    def _cache(self) -> dict[str, Any]:
         return {}
 
-    def _find_points(self) -> tuple[Theta, Theta]:
+    def _solve_points(self) -> tuple[Theta, Theta]:
         starts = jax.vmap(self.initial)(random.first_keys(range(5))[1])
         if all(jnp.all(leaf == leaf[:1]) for leaf in jax.tree.leaves(starts)):  # whatever the seed: one will do
             starts = jax.tree.map(lambda leaf: leaf[:1], starts)
-        tried = self._scattered(trees.take(starts, 0)) if fits.asked(self.reaction) else None
+        first, others = trees.take(starts, 0), None
+        if is_user_defined(self.reaction):
+            space = self.project
+            finite = isinstance(space, Box) and bool(np.isfinite([space.lower, space.upper]).all())
+            box = (space.lower, space.upper) if isinstance(space, Box) and finite else None
+            others = oracle.scattered_models(space, first, box)
         world = (self.reaction, self.project, self.clients, self.weights)
-        optimum, stable, least = oracle.known_points(*world, starts, tried)
+        optimum, stable, least = oracle.known_points(*world, starts, others)
         if not np.isfinite(least):
-            self._need_finite(trees.take(starts, 0))
+            self._need_finite(first)
         return optimum, stable
 
-    def _scattered(self, start: Theta) -> Theta:
-        """Models all over the space, where it is a box; else around ``start``, some near and some far."""
-        flat, unravel = ravel_pytree(jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), start))
-        draws = np.random.default_rng(0)
-        if isinstance(self.project, Box) and np.isfinite([self.project.lower, self.project.upper]).all():
-            points = draws.uniform(self.project.lower, self.project.upper, (TRIED, flat.size))
-        else:
-            far = (1 + np.abs(flat).max()) * 10 ** draws.uniform(-1.0, 1.5, (TRIED, 1))
-            points = flat + far * draws.normal(size=(TRIED, flat.size))
-        return jax.vmap(lambda point: self.project(unravel(point)))(jnp.asarray(points, flat.dtype))
-
     def _need_finite(self, theta: Theta) -> None:
-        """Refuse clients that have no risk at a model, by their numbers."""
+        """Refuse clients whose risk at ``theta`` is not finite, by their numbers."""
         bad = np.flatnonzero(~np.isfinite(self.client_risks(theta)))
         if not bad.size:
             return
         leaves = jax.tree_util.tree_leaves_with_path(trees.take(self.clients, bad))
-        odd = [jax.tree_util.keystr(p) for p, leaf in leaves if leaf.dtype.kind == "f" and not np.isfinite(leaf).all()]
-        shown = ", ".join(map(str, bad[:6])) + (", ..." if bad.size > 6 else "")
+        floats = [(jax.tree_util.keystr(path), leaf) for path, leaf in leaves if leaf.dtype.kind == "f"]
+        names = [name for name, leaf in floats if not np.isfinite(leaf).all()]
+        first = ", ".join(map(str, bad[:6])) + (", ..." if bad.size > 6 else "")
         raise checks.InputError(
-            f"the risk of client {shown} ({bad.size} of {self.count}) is NaN or Inf at the initial model, so there is "
-            f"no optimum: look at {' and '.join(f'clients{name}' for name in odd) or 'its data and the loss'}"
+            f"the risk of client {first} ({bad.size} of {self.count}) is NaN or Inf at the initial model, so there is "
+            f"no optimum: look at {' and '.join(f'clients{name}' for name in names) or 'its data and the loss'}"
         )
 
     def _evaluate(self, name: str, *models: Theta, stacked: bool = False) -> Any:
-        stale.refresh(self.reaction)
+        clear_stale_code(self.reaction)
         if "risk" in name or "gradient" in name:
             self._need_risk()
         for model in models:
@@ -311,7 +305,7 @@ class Problem:
         return oracle.evaluate(name, self.reaction, self.clients, self.weights, *models)
 
     def _evaluate_each(self, name: str, thetas: Theta) -> np.ndarray:
-        stale.refresh(self.reaction)
+        clear_stale_code(self.reaction)
         if "risk" in name:
             self._need_risk()
         checks.same_structure("theta", trees.take(thetas, 0), self._like)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -62,18 +62,14 @@ class Reaction:
         return self.decoupled(deployed, theta, client)
 
     drifts: bool = False
-    """Whether the world moves by itself, so that the answers are those of a time."""
+    """Whether the world moves by itself, so that the optimum depends on time."""
+
+    level: str | None = None
+    """The name of the client's number that moves by default where the world drifts."""
 
     def at(self, clients: Client, time: float) -> tuple[Reaction, Client]:
         """The long run of a world that stands still after so many deployments, and the (stacked) clients in it."""
         return self, clients
-
-
-def of_part(function: Callable[..., Array] | None, name: str) -> Callable[..., Array] | None:
-    """A function whose last argument is a client, for one that has it as its part ``name``; None stays None."""
-    if function is None:
-        return None
-    return lambda *arguments: function(*arguments[:-1], arguments[-1][name])
 
 
 @dataclass(frozen=True)
@@ -88,37 +84,82 @@ class SampledReaction(Reaction):
 
 
 @dataclass(frozen=True)
-class Unmeasured(Reaction):
-    """A reaction without its exact risk."""
+class WrappedReaction(Reaction):
+    """Another reaction, ``inner``, to which everything is forwarded that a subclass does not define.
 
-    reaction: Reaction
+    ``inner`` sees the model ``inner_model(theta)`` and the client ``client[client_key]``, by default both unchanged.
+    """
+
+    inner: Reaction
+
+    client_key: ClassVar[str | None] = None
+
+    def inner_client(self, client: Client) -> Client:
+        return client if self.client_key is None else client[self.client_key]
+
+    def inner_model(self, theta: Theta) -> Theta:
+        return theta
+
+    def sample(self, key: Key, theta: Theta, client: Client, n: int) -> Batch:
+        return self.inner.sample(key, self.inner_model(theta), self.inner_client(client), n)
+
+    def weights(self, client: Client, n: int, count: Array) -> Array:
+        return self.inner.weights(self.inner_client(client), n, count)
+
+    def start(self, theta: Theta, client: Client) -> Any:
+        return self.inner.start(self.inner_model(theta), self.inner_client(client))
+
+    def move(self, state: Any, key: Key, theta: Theta, client: Client) -> Any:
+        return self.inner.move(state, key, self.inner_model(theta), self.inner_client(client))
+
+    def sample_in(self, state: Any, key: Key, theta: Theta, client: Client, n: int) -> Batch:
+        return self.inner.sample_in(state, key, self.inner_model(theta), self.inner_client(client), n)
+
+    def risk_in(self, state: Any, deployed: Theta, theta: Theta, client: Client) -> Array:
+        models = self.inner_model(deployed), self.inner_model(theta)
+        return self.inner.risk_in(state, *models, self.inner_client(client))
 
     @property
     def parameters(self) -> Callable[..., Array] | None:  # type: ignore[override]
-        return self.reaction.parameters
+        return self._forward(self.inner.parameters)
 
-    def sample(self, key: Key, theta: Theta, client: Client, n: int) -> Batch:
-        return self.reaction.sample(key, theta, client, n)
+    @property
+    def decoupled(self) -> Callable[..., Array] | None:  # type: ignore[override]
+        return self._forward(self.inner.decoupled)
 
-    def start(self, theta: Theta, client: Client) -> Any:
-        return self.reaction.start(theta, client)
+    @property
+    def accuracy(self) -> Callable[..., Array] | None:  # type: ignore[override]
+        return self._forward(self.inner.accuracy)
 
-    def move(self, state: Any, key: Key, theta: Theta, client: Client) -> Any:
-        return self.reaction.move(state, key, theta, client)
+    def _forward(self, function: Callable[..., Array] | None) -> Callable[..., Array] | None:
+        """A function of models and a client, for this reaction's; None stays None."""
+        if function is None:
+            return None
+        return lambda *models: function(*map(self.inner_model, models[:-1]), self.inner_client(models[-1]))
 
-    def sample_in(self, state: Any, key: Key, theta: Theta, client: Client, n: int) -> Batch:
-        return self.reaction.sample_in(state, key, theta, client, n)
-
-    def weights(self, client: Client, n: int, count: Array) -> Array:
-        return self.reaction.weights(client, n, count)
+    @property
+    def level(self) -> str | None:  # type: ignore[override]
+        return self.inner.level
 
     @property
     def drifts(self) -> bool:  # type: ignore[override]
-        return self.reaction.drifts
+        return self.inner.drifts
 
     def at(self, clients: Client, time: float) -> tuple[Reaction, Client]:
-        reaction, clients = self.reaction.at(clients, time)
-        return replace(self, reaction=reaction), clients
+        inner, inside = self.inner.at(self.inner_client(clients), time)
+        return replace(self, inner=inner), inside if self.client_key is None else {**clients, self.client_key: inside}
+
+
+class Unmeasured(WrappedReaction):
+    """A reaction without its exact risk."""
+
+    @property
+    def decoupled(self) -> Callable[..., Array] | None:  # type: ignore[override]
+        return None
+
+    @property
+    def accuracy(self) -> Callable[..., Array] | None:  # type: ignore[override]
+        return None
 
 
 @dataclass(frozen=True)
@@ -148,6 +189,10 @@ class PooledReaction(Reaction):
     def risk_in(self, state: Any, deployed: Theta, theta: Theta, client: Client) -> Array:
         each = jax.vmap(lambda s, c: self.member.risk_in(s, deployed, theta, c))
         return client["weights"] @ each(state, client["members"])
+
+    @property
+    def level(self) -> str | None:  # type: ignore[override]
+        return self.member.level
 
     @property
     def drifts(self) -> bool:  # type: ignore[override]

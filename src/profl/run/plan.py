@@ -13,8 +13,8 @@ import numpy as np
 from profl import checks, random, trees
 from profl.methods.method import Method, Outlook
 from profl.methods.stopping import Settled
-from profl.problem import stale
 from profl.problem.problem import Functions, Problem, View
+from profl.problem.validation.functions import clear_stale_code
 from profl.results.measure import Layout
 from profl.run.config import Schedule
 from profl.server import attacks
@@ -96,7 +96,7 @@ def make_plan(problem: Problem, method: Method, schedule: Schedule, prng: str = 
         raise checks.InputError(f"problem must be a profl.Problem such as profl.cases.pricing(), got {problem!r}")
     if not isinstance(method, Method):
         raise checks.InputError(f"method must be one such as profl.pofl(), got {method!r}")
-    stale.refresh(*problem.functions, method, schedule.attack, schedule.stop)
+    clear_stale_code(*problem.functions, method, schedule.attack, schedule.stop)
     counts = checks.client_counts(schedule.samples, problem.count)
     world = problem.pooled() if method.pooled else problem
     method.check(world)

@@ -16,12 +16,13 @@ from jax.flatten_util import ravel_pytree
 from profl import checks, random, trees
 from profl.parts.units import theta_scales
 from profl.problem.live import LiveProblem
-from profl.problem.misfits import check_labels
 from profl.problem.problem import Problem
 from profl.problem.reaction import Reaction
+from profl.problem.validation.samples import check_labels
 from profl.run.diagnostics.finding import Broken, Finding
 from profl.run.live import batches
-from profl.run.live.workers import call, deployed_by, failure
+from profl.run.live.batches import as_failure, deploy_at
+from profl.run.live.workers import call
 from profl.run.step import WORLD
 from profl.typing import Batch, Client, Key, Theta
 
@@ -32,7 +33,7 @@ ENOUGH_SAMPLES = 2  # below, a batch has no variance
 class Deploy:
     """Deploys a model at one client: ``deploy(theta, step) -> batch``. It stops the check where that cannot be used."""
 
-    ask: Callable[[Callable[[Any], Batch], Theta, int], Batch]  # ask(read, theta, step), as in ``live.turn.Ask``
+    ask: Callable[[Callable[[Any], Batch], Theta, int], Batch]  # ask(read, theta, step), as in ``live.workers.Ask``
     samples: int
     like: Batch
     problem: Problem
@@ -45,7 +46,7 @@ class Deploy:
         try:
             return self.ask(self._read, theta, step)
         except Exception as error:
-            raise Broken(Finding("batch", "fail", str(failure(error)))) from error
+            raise Broken(Finding("batch", "fail", str(as_failure(error)))) from error
 
     def _read(self, answer: Any) -> Batch:
         answer = answer.batch if isinstance(answer, batches.Delayed) else answer
@@ -108,7 +109,7 @@ def deployers(subject: Subject, client: Any, samples: int, timeout: float, seed:
 
         def ask(read: Callable[[Any], Batch], theta: Theta, step: int) -> Batch:
             copied = jax.tree.map(np.array, theta)
-            return call(lambda: deployed_by(client, copied, samples, step=step), read, timeout)
+            return call(lambda: deploy_at(client, copied, samples, step=step), read, timeout)
 
         return [Deploy(ask, samples, subject.like, subject.world)]
     count = subject.world.count

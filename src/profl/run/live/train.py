@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -27,21 +27,18 @@ from profl.problem.problem import Problem
 from profl.progress import progress_bar
 from profl.results.callbacks import Callback, Watch
 from profl.results.measure import make_run
-from profl.results.record import Live, Run
+from profl.results.record import Run
 from profl.run.config import Schedule, scheduled
 from profl.run.fingerprint import fingerprint
-from profl.run.live.filter_alerts import follow
-from profl.run.live.guard import guarded
-from profl.run.live.history import UnderWay, in_order, keep, refusals, restore, tell
+from profl.run.live.filter_alerts import update_alerts
 from profl.run.live.protection import Account, check_privacy
-from profl.run.live.team import Team
+from profl.run.live.state import LiveState, live_figures, refused_reports, report_incidents
+from profl.run.live.workers import Workers
 from profl.run.plan import Plan, describe, make_plan
-from profl.run.run_history import Ledger, blank, closed, open_ledger, run_round, watched
-from profl.run.tally import BAND
+from profl.run.round import Work
+from profl.run.run_history import blank, closed, open_ledger, run_round, watched
 from profl.storage.checkpoints import Checkpoints
 from profl.typing import Batch, Theta
-
-HIGH_ROUNDS = 3  # in a row with a risk far above the first: one may be an accident of its data
 
 
 class Client(Protocol):
@@ -68,35 +65,29 @@ def train(
     resume: bool = True,
     callbacks: Iterable[Callback] | Callback = (),
 ) -> Run:
-    """Train on clients that deploy for real.
+    """The run of a method on clients that deploy for real.
 
     A client has ``deploy(theta, samples) -> batch``: it puts theta (a pytree of numpy arrays) to use, waits, and
-    returns what came in as a numpy array, a pandas frame or a pytree of arrays. The batch may have fewer rows than
-    asked for, or up to 64 times as many. ``deploy`` may be a coroutine; where it takes an argument ``step``, that is
-    the number of the deployment, which is the same again when a round is repeated after a crash. A batch that an
-    earlier deployment brought in is returned as ``profl.Delayed(batch, deployed)``.
+    returns what came in as a numpy array, a pandas frame or a pytree of arrays, of up to 64 times the rows that were
+    asked for. ``deploy`` may be a coroutine; an argument ``step``, where it has one, is the number of the deployment,
+    the same again when a round is repeated after a crash. A batch that an earlier deployment brought in is returned as
+    ``profl.Delayed(batch, deployed)``. Ctrl-C ends the run with ``profl.Interrupted``, which holds what was done.
 
     Args:
       clients: client i has weight ``problem.weights[i]``.
       problem: a ``LiveProblem``; or a ``Problem``, whose exact answers are then measured as well.
       rounds, local_steps, samples, seed, participation, scheme, record_every, initial, attack, hostile, min_reports,
         stop: see ``profl.Schedule``; an attack is simulated on what the clients named ``hostile`` report.
-      timeout: seconds that one deployment may take, reading what it brought in included.
-      patience: after so many rounds in a row with fewer than ``min_reports`` usable reports, which change nothing, the
-        run stops with ``profl.TooFewReports``, which holds what was done.
-      guard: the run stops with ``profl.DivergedError`` when the estimated risk, the median of the clients', has risen,
-        three rounds in a row, by more than ``guard`` times its scale in the first round.
-      privacy: clip and noise every report at its client (``profl.Privacy``); nothing else about its data leaves it,
-        and ``run.privacy`` states what was spent.
+      timeout: seconds that one deployment may take, reading its batch included.
+      patience: rounds in a row with fewer than ``min_reports`` usable reports, after which ``TooFewReports`` is raised.
+      guard: ``DivergedError`` is raised when the estimated risk, the median of the clients', has been more than
+        ``guard`` times its scale in the first round above it, three rounds in a row.
+      privacy: clip and noise every report at its client (``profl.Privacy``); ``run.privacy`` is what was spent.
       report: called with one sentence per incident, such as ``print``; they are also in ``run.incidents``.
       progress: show a progress bar on a terminal.
-      checkpoint: a folder; after every round all that the next one needs is written there, the clients' states, as
-        they are, among it: only its owner can read it.
+      checkpoint: a folder for what the next round needs, the clients' states among it; only its owner can read it.
       resume: go on from the newest checkpoint in that folder.
-      callbacks: called with every record (``profl.Record``); what returns something true ends the run. Ready ones are
-        in ``profl.tracking``.
-
-    Ctrl-C ends the run at once with ``profl.Interrupted``, whose ``run`` holds the rounds that were finished.
+      callbacks: called with every record (``profl.Record``); one that returns something true ends the run.
 
     >>> import profl
     >>> case, method = profl.cases.housing(clients=2), profl.pofl()
@@ -107,112 +98,132 @@ def train(
     """
     clients = _check_clients(clients)
     world = problem.problem(len(clients)) if isinstance(problem, LiveProblem) else problem
+    plan = _checked_plan(world, method, schedule, len(clients), patience)
+    limits = _Limits(checks.positive("timeout", timeout), checks.positive("guard", guard))
+    check_privacy(plan, privacy)
+    watch = Watch(world, method, describe(plan), callbacks)
+    session = _Session(world, plan, limits, watch, report)
+    return session.run(clients, privacy, progress, checkpoint, resume)
+
+
+class _Limits(NamedTuple):
+    timeout: float
+    guard: float
+
+
+class _Session:
+    """One call of ``train``, its arguments checked."""
+
+    def __init__(
+        self, problem: Problem, plan: Plan, limits: _Limits, watch: Watch, report: Callable[[str], None] | None
+    ) -> None:
+        self.problem, self.plan, self.limits, self.watch, self.report = problem, plan, limits, watch, report
+        self.started = time.perf_counter()
+        self.live = LiveState(open_ledger(plan, trees.take(plan.models, 0)))
+        self.account: Account | None = None
+
+    def run(
+        self,
+        clients: Sequence[Client],
+        privacy: Privacy | None,
+        progress: bool,
+        checkpoint: str | os.PathLike[str] | None,
+        resume: bool,
+    ) -> Run:
+        plan, checkpoints, rounds = self.plan, None, self.plan.settings.rounds
+        if checkpoint is not None:
+            words = fingerprint("train", self.problem, plan) | {"privacy": repr(privacy)}
+            checkpoints = Checkpoints(checkpoint, words, resume)
+            self.live = self.live.restore(checkpoints, rounds)
+        if privacy is not None:
+            self.account = Account(privacy, plan, checkpoints)
+        workers = Workers(clients, plan, self.limits.timeout, self.account)
+        nobody = cache(partial(blank, plan))
+        try:
+            with progress_bar(f"{plan.settings.method.name} on {self.problem.name}", rounds, progress) as advance:
+                advance(self.live.ledger.round)
+                while self.live.ledger.round < rounds and not self.live.ledger.settled and not self.watch.stopped:
+                    before = self.live.ledger
+                    self._round(workers, nobody)
+                    advance(1)
+                    self._check()
+                    if checkpoints is not None:
+                        self.live.save(checkpoints)
+                    watched(plan, self.watch, before, self.live.ledger)
+        except KeyboardInterrupt:
+            if not self.live.ledger.tallies:
+                raise
+            self.watch.interrupt()
+        finally:
+            workers.close()
+            self.watch.close()
+            if checkpoints is not None:
+                checkpoints.close()
+        return self.watch.ended(self._finish())
+
+    def _round(self, workers: Workers, nobody: Callable[[], Work]) -> None:
+        """One more round, its incidents reported."""
+        plan, live = self.plan, self.live
+        ledger = run_round(plan, plan.roots[0], live.ledger, workers.work, f"seed {plan.seeds[0]}", nobody)
+        alerts, fresh = update_alerts(live.alerts, plan, live.ledger, ledger)
+        incidents = (*workers.take_incidents(ledger.round), *refused_reports(live.ledger, ledger))
+        report_incidents(self.report, (*incidents, *(alert.incident for alert in fresh)))
+        guard = live.guard.update(ledger, self.limits.guard)
+        self.live = LiveState(ledger, guard, (*live.incidents, *incidents), alerts)
+
+    def _check(self) -> None:
+        """Stop a run that has too few reports or diverges."""
+        settings, live = self.plan.settings, self.live
+        number = live.ledger.round
+        if live.ledger.given_up:
+            last = [f"client {client} {what}" for round_, client, what in live.incidents if round_ == number]
+            raise checks.TooFewReports(
+                f"round {number}: fewer than min_reports={settings.min_reports} reports could be used, "
+                f"{settings.patience} rounds in a row; what was done until then is in the error's .run. "
+                f"{'; '.join(last)}",
+                self._finish(),
+            )
+        live.guard.check(number, self.limits.guard)
+
+    def _finish(self) -> Run:
+        """The run so far; with privacy, the clients' states at the end stay with them."""
+        plan, account = self.plan, self.account
+        ledger = closed(plan.settings, self.live.ledger)
+        trace: Any = ledger.trace(plan, ledger.at_the_end(plan) if account is None else None)
+        trace = jax.tree.map(lambda leaf: np.asarray(leaf)[None], trace)
+        seconds = time.perf_counter() - self.started
+        run = make_run(self.problem, plan.settings.method, trace, describe(plan), seconds)
+        spent = None if account is None else account.spent()
+        return replace(run, live=live_figures(ledger), incidents=self.live.all_incidents, privacy=spent)
+
+
+def _checked_plan(problem: Problem, method: Method, schedule: Schedule, clients: int, patience: int) -> Plan:
     checks.positive_int("min_reports", schedule.min_reports)
-    plan = make_plan(world, method, schedule, patience=checks.positive_int("patience", patience))
+    plan = make_plan(problem, method, schedule, patience=checks.positive_int("patience", patience))
     if method.pooled:
         raise checks.InputError(
             f"{method.name} pools raw data in one place; train with a federated method such as profl.pofl()"
         )
-    if world.count != len(clients):
-        raise checks.InputError(f"problem {world.name!r} has {world.count} clients, got {len(clients)}")
-    checks.positive("timeout", timeout)
-    checks.positive("guard", guard)
-    check_privacy(plan, privacy)
-    started, rounds = time.perf_counter(), schedule.rounds
-    live = UnderWay(open_ledger(plan, trees.take(plan.models, 0)))
-    watch = Watch(world, method, describe(plan), callbacks)
-    saved, account = None, None
-    if checkpoint is not None:
-        words = fingerprint("train", world, plan) | {"privacy": repr(privacy)}
-        saved = Checkpoints(checkpoint, words, resume)
-        live = restore(saved, rounds, live)
-    if privacy is not None:
-        account = Account(privacy, plan, saved)
-    team = Team(clients, plan, timeout, account)
-    finish, nobody = partial(_finish, world, plan, started, account), cache(partial(blank, plan))
-    try:
-        with progress_bar(f"{method.name} on {world.name}", rounds, progress) as advance:
-            advance(live.ledger.round)
-            while live.ledger.round < rounds and not live.ledger.settled and not watch.stopped:
-                ledger = run_round(plan, plan.roots[0], live.ledger, team.work, f"seed {plan.seeds[0]}", nobody)
-                spells, begun = follow(live.spells, plan, live.ledger, ledger)
-                new = (*team.take_incidents(ledger.round), *refusals(live.ledger, ledger))
-                tell(report, (*new, *(spell.incident for spell in begun)))
-                before, live = (
-                    live,
-                    UnderWay(ledger, guarded(live.guard, ledger, guard), (*live.incidents, *new), spells),
-                )
-                advance(1)
-                if ledger.given_up:
-                    raise checks.TooFewReports(_why_stopped(plan, live), finish(live))
-                if live.guard.high >= HIGH_ROUNDS:
-                    raise checks.DivergedError(why_diverged(live, guard))
-                if saved is not None:
-                    keep(saved, live)
-                watched(plan, watch, before.ledger, ledger)
-    except KeyboardInterrupt:
-        if not live.ledger.tallies:
-            raise
-        watch.interrupt()
-    finally:
-        team.close()
-        watch.close()
-        if saved is not None:
-            saved.close()
-    return watch.ended(finish(live))
-
-
-def live_figures(ledger: Ledger) -> Live:
-    """What stands in for the exact figures, one seed; the start has none."""
-
-    def series(name: str) -> np.ndarray:
-        later = [float(tally.latest.get(name, np.nan)) for tally in ledger.tallies]
-        return np.array([np.nan, *later])[None]
-
-    absent = np.array([0, *(int(tally.absent) for tally in ledger.tallies)])[None]
-    return Live(series("loss"), series("jacobian_error"), absent, *map(series, BAND))
+    if problem.count != clients:
+        raise checks.InputError(f"problem {problem.name!r} has {problem.count} clients, got {clients}")
+    return plan
 
 
 def _check_clients(clients: Sequence[Client]) -> Sequence[Client]:
-    """Refuse what has no ``deploy``; a property is not looked at, it may hang: that is left to a round."""
-    found = list(clients)
-    if not found:
+    """The clients; one without ``deploy`` is refused. A property is not read here, since it may hang."""
+    clients = list(clients)
+    if not clients:
         raise checks.InputError("clients must hold at least one client, got none")
-    for number, client in enumerate(found):
-        known = inspect.getattr_static(client, "deploy", None)
-        made = _makes_attributes(type(client)) if known is None else hasattr(type(known), "__get__")
-        if not made and not callable(known):
+    for number, client in enumerate(clients):
+        deploy = inspect.getattr_static(client, "deploy", None)
+        computed = _computes_attributes(type(client)) if deploy is None else hasattr(type(deploy), "__get__")
+        if not computed and not callable(deploy):
             raise checks.InputError(
                 f"clients[{number}] must have a method deploy(theta, samples) -> batch, got a {type(client).__name__}"
             )
-    return found
+    return clients
 
 
-def _makes_attributes(kind: type) -> bool:
-    """Whether objects of a class may have attributes that cannot be seen from outside."""
+def _computes_attributes(kind: type) -> bool:
+    """Whether objects of a class may have attributes that exist only when they are asked for."""
     return hasattr(kind, "__getattr__") or kind.__getattribute__ is not object.__getattribute__
-
-
-def _finish(problem: Problem, plan: Plan, started: float, account: Account | None, live: UnderWay) -> Run:
-    """With privacy, what clients had at the end stays with them."""
-    ledger = closed(plan.settings, live.ledger)
-    trace: Any = ledger.trace(plan, ledger.at_the_end(plan) if account is None else None)
-    trace = jax.tree.map(lambda leaf: np.asarray(leaf)[None], trace)
-    run = make_run(problem, plan.settings.method, trace, describe(plan), time.perf_counter() - started)
-    spent = None if account is None else account.spent()
-    return replace(run, live=live_figures(ledger), incidents=in_order(live.incidents, live.spells), privacy=spent)
-
-
-def _why_stopped(plan: Plan, live: UnderWay) -> str:
-    last = [f"client {client} {what}" for round_, client, what in live.incidents if round_ == live.ledger.round]
-    return (
-        f"round {live.ledger.round}: fewer than min_reports={plan.settings.min_reports} reports could be used, "
-        f"{plan.settings.patience} rounds in a row; what was done until then is in the error's .run. {'; '.join(last)}"
-    )
-
-
-def why_diverged(live: UnderWay, guard: float) -> str:
-    return (
-        f"round {live.ledger.round}: the estimated risk has been {guard:g} times its first scale above its first value "
-        f"({live.guard.first:.4g}) for three rounds; try a smaller learning_rate, more samples, or a larger guard"
-    )
