@@ -331,13 +331,18 @@ def test_what_is_found_is_said():
         return profl.simulate(problem, profl.pofl(), **short)
 
     slow, falling, plain = run(profl.slow(PRICING, 0.2)), run(profl.drifting(PRICING, trend=-0.003)), run(PRICING)
-    assert slow.memory.found.all()
+    assert slow.memory.significant.all()
     assert np.all(np.abs(slow.memory.settling - 5) < 4 * slow.memory.error + 0.3)
     assert "people react slowly: 0.19 of the way" in slow.summary() or "people react slowly: 0.2" in slow.summary()
-    assert falling.trend.found.all()
+    assert falling.trend.significant.all()
     assert np.all(falling.trend.rate < 0)
     assert "move by themselves, lately by -0.00" in falling.summary()
-    for found in (plain.memory.found, plain.trend.found, slow.trend.found, falling.memory.found):
+    for found in (
+        plain.memory.significant,
+        plain.trend.significant,
+        slow.trend.significant,
+        falling.memory.significant,
+    ):
         assert not found.any()
     assert "by themselves" not in plain.summary()
     assert profl.simulate(PRICING, profl.pfl(), **short).memory is None

@@ -195,7 +195,7 @@ def test_slow_people_are_waited_for(rate, left):
     problem = profl.slow(profl.cases.pricing(), rate)
     run = profl.simulate(problem, METHOD, rounds=60, local_steps=1, samples=500, seeds=range(3), progress=False)
     assert np.all(run.excess[:, -1] <= left * (problem.risk(problem.stable) - problem.risk(problem.optimum)))
-    assert run.memory.found.all()
+    assert run.memory.significant.all()
 
 
 @pytest.mark.parametrize(("width", "off"), [(1e4, 0.01), (1e9, 0.2)])

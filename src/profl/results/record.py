@@ -20,7 +20,7 @@ from profl.typing import Theta
 if TYPE_CHECKING:
     import pandas
 
-    from profl.results.reaction_findings import Memory, Spread, Trend
+    from profl.results.warnings import Memory, Trend
 
 
 class Live(NamedTuple):
@@ -130,24 +130,17 @@ class Run:
 
     @property
     def memory(self) -> Memory | None:
-        """How slowly people react, as far as the method found out; None where it does not look."""
-        from profl.results import reaction_findings
+        """How slowly people react, as the method estimates it; None where it does not."""
+        from profl.results.warnings import memory
 
-        return reaction_findings.memory(self)
+        return memory(self)
 
     @property
     def trend(self) -> Trend | None:
-        """How the data move by themselves, as far as the method found out; None where it does not look."""
-        from profl.results import reaction_findings
+        """How the data move by themselves, as the method estimates it; None where it does not."""
+        from profl.results.warnings import trend
 
-        return reaction_findings.trend(self)
-
-    @property
-    def spread(self) -> Spread | None:
-        """How the spread of the data moves where the family takes it for fixed; None where the method does not look."""
-        from profl.results import reaction_findings
-
-        return reaction_findings.spread(self)
+        return trend(self)
 
     @property
     def exact(self) -> bool:

@@ -10,9 +10,9 @@ import numpy as np
 from profl import html
 from profl.parts.privacy import SEEDED, Spent
 from profl.parts.trusted_samples import MUCH
-from profl.results import reaction_findings, warnings
 from profl.results.cells import count, number
 from profl.results.record import Run, mean_over_seeds
+from profl.results.warnings import warnings
 
 _LAST = ("risk", "deployed_regret", "to_optimum", "to_stable", "accuracy", "expected_excess", "expected_error")
 SHOWN = 3  # clients that lost most
@@ -86,8 +86,7 @@ def remarks(run: Run) -> list[str]:
     return [
         *_outlook(run, found),
         *_dropped(found["dropped"]),
-        *reaction_findings.warnings(run),
-        *warnings.warnings(run),
+        *warnings(run),
         *run.failures(),
         *_live(run),
     ]
