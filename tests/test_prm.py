@@ -14,11 +14,11 @@ import profl
 from profl import random
 from profl.experiments.deployment_problems import no_reaction
 from profl.experiments.units import rescaled, shifted
-from profl.linear import inverse
 from profl.methods.prm.consensus import consensus
 from profl.methods.prm.newton import least_inside
 from profl.methods.prm.observation_buffer import Trials, add, no_trials
 from profl.methods.prm.response import Prior, curvatures, features, fit, likelihood, moved, remembered
+from profl.numerics import inverse
 from profl.parts.jacobian.reaction_memory import follow
 from tests.problems import CrossDemand, cross_pricing
 

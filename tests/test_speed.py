@@ -57,7 +57,7 @@ def test_what_is_written_out_is_what_was_made():
     def make():
         return {"x": random.normal(random.seed_key(0), 6, 2), "y": jnp.arange(6)}
 
-    made = jax.jit(lambda yes: trees.written(make, yes))(jnp.asarray(True))
+    made = jax.jit(lambda yes: trees.materialise(make, yes))(jnp.asarray(True))
     jax.tree.map(np.testing.assert_array_equal, made, make())
 
 
@@ -69,7 +69,7 @@ def test_a_batch_drawn_in_blocks_lies_in_memory_with_its_samples_innermost():
     def means(keys, yes):
         def one(key, client):
             draw = partial(sample_batch, plan.settings, key, (), plan.models[0], client, 200)
-            return jnp.full(200, 1 / 200) @ trees.written(draw, yes) ** 2
+            return jnp.full(200, 1 / 200) @ trees.materialise(draw, yes) ** 2
 
         return jax.vmap(one)(keys, plan.population.clients)
 

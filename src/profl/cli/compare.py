@@ -13,7 +13,7 @@ from profl.cli.shown import print_comparison
 from profl.results.plots import plot_runs
 from profl.results.record import Run
 from profl.run.compiled.simulate import simulate
-from profl.storage.places import check_folder
+from profl.storage.paths import check_folder
 
 
 @asks

@@ -12,7 +12,7 @@ from profl.methods import ALGORITHMS
 from profl.methods import get as get_algorithm
 from profl.methods.method import Method
 from profl.methods.stopping import Settled
-from profl.objects import named
+from profl.objects import import_object
 from profl.parts.sample_size import AdaptiveSamples
 from profl.problem.contamination import contaminate
 from profl.problem.problem import Problem
@@ -76,7 +76,7 @@ def _own_problem(asked: Asked) -> Problem:
     for name in ("clients", "heterogeneity"):
         if getattr(asked, name) is not None:
             raise checks.InputError(f"--{name} is for the case studies; {asked.case} has its own")
-    found = named(asked.case)
+    found = import_object(asked.case)
     if not isinstance(found, Problem):
         raise checks.InputError(f"{asked.case} must be a profl.Problem, got a {type(found).__name__}")
     return found

@@ -11,7 +11,7 @@ from profl.cli.making import make_methods, make_problem, make_schedule
 from profl.cli.options import AlgorithmName, Asked, SavePath, asks
 from profl.interrupts import Interrupted
 from profl.run.compiled.simulate import simulate
-from profl.storage.places import check_folder
+from profl.storage.paths import check_folder
 
 
 @asks

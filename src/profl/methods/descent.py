@@ -117,9 +117,9 @@ class Descent(Method):
     ) -> tuple[Theta, State, dict[str, Array]]:
         batch, weights, told = arrival.batch, arrival.weights, {}
         if self.filter != "none":
-            with stage("filter") as seen:  # lines 7 and 11: which samples to trust
+            with stage("filter") as check:  # lines 7 and 11: which samples to trust
                 chosen = filters.get(self.filter)
-                weights, told["kept"], memory = seen(
+                weights, told["kept"], memory = check(
                     trusted_samples.filter_weights(problem, chosen, arrival.deployed, batch, weights, state.filter)
                 )
                 state = state._replace(filter=memory)
@@ -131,8 +131,8 @@ class Descent(Method):
         if self.correction is not None:
             gradient, kept = drift_correction.corrected(state.control, gradient)
             state = state._replace(control=kept)
-        with stage("update") as seen:  # lines 9 and 14: project(theta - eta g)
-            theta, optimiser = seen(
+        with stage("update") as check:  # lines 9 and 14: project(theta - eta g)
+            theta, optimiser = check(
                 descend(
                     problem,
                     self.transformation,
@@ -149,9 +149,9 @@ class Descent(Method):
 
     def slope(self, problem: View, state: State, theta: Theta, arrival: Arrival) -> tuple[Array, Theta, State]:
         """The loss, the gradient to follow, and the state with this deployment in it."""
-        with stage("gradient") as seen:
+        with stage("gradient") as check:
             nothing = jnp.zeros((0,))
-            found = seen(terms(problem, "none", arrival.deployed, arrival.batch, arrival.weights, nothing))
+            found = check(terms(problem, "none", arrival.deployed, arrival.batch, arrival.weights, nothing))
         return found.loss, found.first, state
 
     def report(self, problem: View, state: State, theta: Theta) -> Report:
@@ -199,7 +199,7 @@ class Descent(Method):
             seen = (found["deployed"], found["gradient"], found["gradient_noise"], jnp.exp(found["scales"]))
             rate, known = rates.update(server.rate, *seen, steps)
             mail, server = {**mail, "rate": rate, "scales": known.scales}, server._replace(rate=known)
-        return model, server, trees.copies(mail, len(weights)) or ()
+        return model, server, trees.repeat(mail, len(weights)) or ()
 
     def _kept(self, problem: View, theta: Theta, batch: Batch) -> dict[str, Any]:
         """What all descending methods keep at a client besides the optimiser's state."""

@@ -190,7 +190,7 @@ class Method:
         """The next model, the server's state, and the mail: a pytree with one row per report, () for none.
 
         ``theta`` is the model that was sent; rows of ``reports`` that are not ``accepted`` may hold anything.
-        Whose they are is in ``problem.who``, out of ``problem.clients``; one that was drawn twice stands there twice.
+        ``problem.client_ids`` has their clients, out of ``problem.client_count``; one may be drawn twice.
         """
         rule, models = rules.get(self.aggregate), reports["theta"]
         weights, memory = weigh(rule, server, problem, models, weights, accepted, theta)

@@ -164,38 +164,38 @@ class PerformativeDescent(Descent):
     def deploy(self, problem: View, state: State, key: Key, theta: Theta) -> tuple[Theta, State]:
         if not self._explores(problem):
             return theta, state
-        with stage("explore") as seen:
+        with stage("explore") as check:
             known: tuple[Any, ...] = self._of_push(problem, state) if self._pushes(problem) else self._known(state)
             if getattr(self.explore, "measured", False):
                 known = *known, state.measures
             if hasattr(self.jacobian, "hold") and getattr(self.explore, "holds", False) and not self._pushes(problem):
                 known = *known, self.jacobian.hold(state.jacobian)
-            deployed, explored = seen(self.explore.explore(problem, key, state.explored, theta, *known))
+            deployed, explored = check(self.explore.explore(problem, key, state.explored, theta, *known))
         return deployed, state._replace(explored=explored)
 
     def slope(self, problem: View, state: State, theta: Theta, arrival: Arrival) -> tuple[Array, Theta, State]:
         batch, weights, deployed, last = arrival
         pushes = self._pushes(problem)
-        with stage("estimate f") as seen:  # lines 8 and 12
-            f = seen(problem.family.estimate(batch, weights))
-        with stage("Jacobian") as seen:  # line 13
+        with stage("estimate f") as check:  # lines 8 and 12
+            f = check(problem.family.estimate(batch, weights))
+        with stage("Jacobian") as check:  # line 13
             follow = self._push if pushes else self._jacobian
-            state, jacobian = seen(follow(problem, state, theta, arrival, f))
+            state, jacobian = check(follow(problem, state, theta, arrival, f))
         if pushes and push_of(problem).unknown:
             push = push_of(problem)
             problem = problem._replace(push=push.at(push_parameters.learned(push, state.jacobian).parameters))
         elif self.exact and not pushes:  # it stands in theta already, and needs no way back from a signal
             problem = problem._replace(signal=trees.ravel)
-        with stage("gradient") as seen:  # line 14
+        with stage("gradient") as check:  # line 14
             second = self._second(problem)
-            found = seen(terms(problem, second, deployed, batch, weights, f))
+            found = check(terms(problem, second, deployed, batch, weights, f))
             back = pull_back(problem, deployed, jacobian, found.f_gradient)
-            gradient = seen(jax.tree.map(jnp.add, found.first, back))
+            gradient = check(jax.tree.map(jnp.add, found.first, back))
         samples = state.samples
         if self.samples is not None:
-            with stage("sample size") as seen:  # line 15, once a round
+            with stage("sample size") as check:  # line 15, once a round
                 known = Evidence(deployed, batch, weights, f, jacobian, gradient, second, self._stated_rate(state))
-                samples = seen(jax.lax.cond(last, lambda: self.samples.next(problem, known), lambda: state.samples))
+                samples = check(jax.lax.cond(last, lambda: self.samples.next(problem, known), lambda: state.samples))
         return found.loss, gradient, state._replace(samples=samples)
 
     def samples_wanted(self, state: State) -> Array:
@@ -356,7 +356,7 @@ class PerformativeDescent(Descent):
             return units.look_again(problem, old, units.take_measures(problem, theta, *few(), f, one), theta)
 
         once = units.large(deployed)  # to look again costs as many gradients as a step has, and is amortised late
-        found = trees.once(~old.known if once else batches & (batches - 1) == 0, look, old, deployed)
+        found = trees.cond_or_keep(~old.known if once else batches & (batches - 1) == 0, look, old, deployed)
         state = state._replace(measures=found._replace(batches=batches))
         signal, again = problem.signal(deployed), old.known & jnp.any(found.scales < old.scales)
         fresh: dict[str, Any] = {}

@@ -63,8 +63,8 @@ class Retraining(Descent):
         )
         batch, share = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (batches, weights))
         share = share / jnp.sum(share)
-        with stage("update") as seen:
-            theta, optimiser = seen(self._minimised(problem, state.own.optimiser, theta, batch, share))
+        with stage("update") as check:
+            theta, optimiser = check(self._minimised(problem, state.own.optimiser, theta, batch, share))
         own = state.own._replace(optimiser=optimiser)
         return theta, Snapshots(own, batches, weights, state.made + 1), {"loss": loss}
 

@@ -44,7 +44,7 @@ def noted(problem: View, pace: Pace, deployed: Theta, batch: Batch, weights: Arr
     signs = jnp.where(jnp.arange(weights.shape[0]) % 2, 1.0, -1.0).astype(weights.dtype)
     noise = jax.grad(lambda t: (weights * signs) @ losses(t, batch))(deployed)
     few = some(batch, weights)
-    own = trees.once(
+    own = trees.cond_or_keep(
         jnp.all(pace.own == 0), lambda theta: theta_scales(problem, theta, *few(), COMMON), pace.own, deployed
     )
     news = zip((pace.gradient, pace.noise, pace.deployed), (gradient, noise, deployed), strict=True)

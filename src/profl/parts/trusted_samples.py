@@ -42,7 +42,7 @@ def begin(problem: HasLoss, filter_: Filter, theta: Theta, batch: Batch) -> Any:
     like = jax.ShapeDtypeStruct((rows,), jnp.float32)
     seen = jax.eval_shape(partial(_view(filter_), problem), theta, batch, like)
     memory, groups = filter_.start(seen.shape[1]), problem.family.group_count
-    return trees.copies(memory, groups) if groups > 1 else memory
+    return trees.repeat(memory, groups) if groups > 1 else memory
 
 
 def filter_weights(

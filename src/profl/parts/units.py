@@ -51,7 +51,7 @@ a scale is a matter of factors."""
 def some(batch: Batch, weights: Array) -> Callable[[], tuple[Batch, Array]]:
     """The first samples of a batch and their weights, for measuring on: to be asked for before, called in a loop.
 
-    The samples go into the loop innermost, as they lie in memory (``trees.written``): otherwise they would be
+    The samples go into the loop innermost, as they lie in memory (``trees.materialise``): otherwise they would be
     rearranged in every step, whether the loop is entered or not (PoFL on pricing: 1.2 times as long, ProFL 1.5 times).
     """
     few, inner = weights[:ENOUGH], jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1)[..., :ENOUGH], batch)

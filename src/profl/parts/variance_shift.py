@@ -70,7 +70,7 @@ def followed(family: Family, state: Spread, signal: Array, some: Callable[[], tu
         return update(state, signal, log_spread(family, batch, weights, f), jnp.sum(weights**2))
 
     due = (state.made < SOON) | (state.made % EVERY == 0)
-    return trees.once(due, look, state)._replace(made=state.made + 1)
+    return trees.cond_or_keep(due, look, state)._replace(made=state.made + 1)
 
 
 def update(state: Spread, signal: Array, y: Array, share: Array) -> Spread:

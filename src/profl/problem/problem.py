@@ -47,7 +47,7 @@ def everywhere(theta: Theta) -> Theta:
 
 
 class View(NamedTuple):
-    """A problem as a method sees it, at one client or at the server: it can be learned from, and not sampled."""
+    """What a method sees of a problem, at one client or at the server: everything but the reaction and the data."""
 
     loss: Loss
     family: Family
@@ -55,8 +55,8 @@ class View(NamedTuple):
     signal: Callable[[Theta], Array]
     jacobian: Callable[[Theta], Array] | None = None  # df/dtheta of this client, exactly, where it is known
     push: Push | None = None  # where a sample would lie under another model, where the problem says so
-    clients: int = 0  # at the server: how many there are
-    who: Array | None = None  # at the server, in ``combine``: the client behind every row of the reports
+    client_count: int = 0  # at the server
+    client_ids: Array | None = None  # at the server, in ``combine``: the client of every row of the reports
 
 
 class Functions(NamedTuple):

@@ -173,7 +173,7 @@ class PooledReaction(Reaction):
 
     def sample(self, key: Key, theta: Theta, client: Client, n: int) -> Batch:
         pooled = jax.vmap(lambda k, c: self.member.sample(k, theta, c, n))(self._keys(key, client), client["members"])
-        return trees.joined(pooled)
+        return trees.concatenate_batches(pooled)
 
     def start(self, theta: Theta, client: Client) -> Any:
         return jax.vmap(lambda c: self.member.start(theta, c))(client["members"])
@@ -184,7 +184,7 @@ class PooledReaction(Reaction):
 
     def sample_in(self, state: Any, key: Key, theta: Theta, client: Client, n: int) -> Batch:
         pooled = jax.vmap(lambda s, k, c: self.member.sample_in(s, k, theta, c, n))
-        return trees.joined(pooled(state, self._keys(key, client), client["members"]))
+        return trees.concatenate_batches(pooled(state, self._keys(key, client), client["members"]))
 
     def risk_in(self, state: Any, deployed: Theta, theta: Theta, client: Client) -> Array:
         each = jax.vmap(lambda s, c: self.member.risk_in(s, deployed, theta, c))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from profl.results.cells import cell, changed, tally, verdict
+from profl.results.cells import cell, changes_note, claims_summary, verdict
 
 Result = dict[str, Any]
 
@@ -13,9 +13,10 @@ Result = dict[str, Any]
 def summary(results: Sequence[Result]) -> str:
     """How many claims hold, one line per item, and those that do not or only in direction, with what was measured."""
     lines = [
-        [result["item"], result["title"], tally(result["claims"]).replace(" claims hold", "")] for result in results
+        [result["item"], result["title"], claims_summary(result["claims"]).replace(" claims hold", "")]
+        for result in results
     ]
-    text = tally(claim for result in results for claim in result["claims"])
+    text = claims_summary(claim for result in results for claim in result["claims"])
     text += ".\n\n" + table(["item", "what it shows", "claims that hold"], lines)
     return "\n\n".join(
         [text, *misses([(f"{result['item']}, ", claim) for result in results for claim in result["claims"]])]
@@ -57,9 +58,9 @@ def field(results: Sequence[Result]) -> str:
             text
             for text in (
                 f"### {result['citation']}",
-                f"`profl reproduce {result['item']}`: {tally(result['claims'])}.",
+                f"`profl reproduce {result['item']}`: {claims_summary(result['claims'])}.",
                 result["finding"],
-                changed(result),
+                changes_note(result),
                 *misses([("", claim) for claim in result["claims"]]),
                 f"![{result['title']}](figures/{result['item']}.png)",
                 item(result),

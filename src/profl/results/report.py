@@ -13,7 +13,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from profl.results.cells import cell, changed, tally, verdict
+from profl.results.cells import cell, changes_note, claims_summary, verdict
 from profl.results.markdown import by_paper
 from profl.results.plots import colours
 from profl.storage.atomic import atomic
@@ -97,7 +97,7 @@ def _verdict(claim: Result) -> str:
 
 
 def _tally(results: Sequence[Result]) -> str:
-    return tally(claim for result in results for claim in result["claims"])
+    return claims_summary(claim for result in results for claim in result["claims"])
 
 
 def _contents(results: Sequence[Result], landscape: bool) -> str:
@@ -147,7 +147,7 @@ def _section(result: Result, panels: dict[str, Any]) -> str:
     return "\n".join(
         [
             f'<section id="{name}"><h2>{_title(name)}</h2><p>{escape(result["title"])}.</p>',
-            *(f"<p>{escape(text)}</p>" for text in (result.get("finding"), changed(result)) if text),
+            *(f"<p>{escape(text)}</p>" for text in (result.get("finding"), changes_note(result)) if text),
             f'<div class="panels">{figure}</div>',
             f'<p class="{"no" if failed else "yes"}">{_tally([result])}</p>' + (f"<ul>{misses}</ul>" if misses else ""),
             _table(columns, rows, numeric),

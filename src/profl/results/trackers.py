@@ -23,7 +23,7 @@ from typing import Any
 
 from profl import checks
 from profl.results.callbacks import Record
-from profl.storage.places import check_file
+from profl.storage.paths import check_file
 
 SHOWN = ("risk", "excess", "accuracy", "loss")
 

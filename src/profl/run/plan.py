@@ -53,7 +53,7 @@ class Settings(NamedTuple):
     @property
     def server(self) -> View:
         """The problem as the server sees it."""
-        return self.functions.view()._replace(clients=self.clients)
+        return self.functions.view()._replace(client_count=self.clients)
 
 
 def compiled(
@@ -164,7 +164,7 @@ def first_states(settings: Settings, population: Population, theta: Theta) -> Ke
     batch = batch_shape(settings, population, theta, settings.samples)
     own = settings.method.init(settings.server, theta, batch)
     world = jax.vmap(lambda client: settings.functions.reaction.start(theta, client))(population.clients)
-    return Kept(trees.copies(own, trees.rows(population.clients)), world)
+    return Kept(trees.repeat(own, trees.rows(population.clients)), world)
 
 
 def first_state(settings: Settings, population: Population, theta: Theta, client: int = 0) -> Kept:
@@ -249,6 +249,6 @@ def _models(problem: Problem, keys: Key, initial: Theta | None) -> Theta:
     else:
         like = jax.eval_shape(problem.initial, random.seed_key(0))
         checks.same_structure("initial", initial, like)
-        models = trees.copies(initial, keys.shape[0])
+        models = trees.repeat(initial, keys.shape[0])
     checks.finite_tree("the initial model", models)
     return jax.vmap(problem.project)(trees.cast(models))

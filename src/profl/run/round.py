@@ -127,7 +127,7 @@ def combine(
     key = random.server_key(root, round_)
     if method.exchanges:
         key = jax.random.fold_in(key, turn)
-    server = settings.server._replace(who=asked.clients)
+    server = settings.server._replace(client_ids=asked.clients)
     theta, state, mail = method.combine(server, carry.server, carry.theta, sent, asked.weights, accepted, key)
     return Combined(project(theta), state, mail, accepted, usual)
 

@@ -220,8 +220,8 @@ def watched(plan: Plan, watch: Watch, before: Ledger, after: Ledger) -> None:
     every = plan.settings.record_every
     if after.round % every and (after.settled or after.round == plan.settings.rounds):
         after = _recorded(plan.settings, after)
-    if watch.listens and len(after.tallies) > len(before.tallies):
-        watch.see(after.since_last(plan), (len(after.tallies) - 1) * every)
+    if watch.active and len(after.tallies) > len(before.tallies):
+        watch.record(after.since_last(plan), (len(after.tallies) - 1) * every)
 
 
 def _stack(rows: list[Any]) -> Any:

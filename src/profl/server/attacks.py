@@ -90,7 +90,7 @@ class Together(Attack):
             rows = jax.vmap(trees.ravel)(entry)
             start = trees.ravel(sent) if name == "theta" else jnp.zeros_like(rows[0])
             row = start + self.move(rows - start, ~hostile)
-            return trees.copies(ravel_pytree(jax.tree.map(lambda leaf: leaf[0], entry))[1](row), len(hostile))
+            return trees.repeat(ravel_pytree(jax.tree.map(lambda leaf: leaf[0], entry))[1](row), len(hostile))
 
         return {name: same(name, entry) for name, entry in reports.items()}
 

@@ -232,13 +232,13 @@ class PRM(Method):
         """theta the first time; then to a random corner and to the opposite one, in turns; each held while people
         get used to it."""
         flat, unravel = ravel_pytree(theta)
-        with stage("explore") as seen:
+        with stage("explore") as check:
             signs = random.signs(random.explore_key(key), flat.size).astype(flat.dtype)
             held = (state.left > 0) & (state.made > 0)
             delta = jnp.where(held, state.delta, jnp.where(state.due, -state.delta, signs))
             delta = jnp.where(state.made == 0, 0.0, delta)
             step = state.size * state.scale * delta
-            deployed = seen(problem.project(unravel(flat + step)))
+            deployed = check(problem.project(unravel(flat + step)))
             due = jnp.where(held, state.due, ~state.due) & (state.made > 0)
             left = jnp.where(held, state.left, reaction_memory.hold(state.habit, DOUBT)) - 1
         return deployed, state._replace(delta=delta, due=due, left=left)
@@ -249,26 +249,26 @@ class PRM(Method):
         batch, weights, deployed, _ = arrival
         told = {}
         if self.filter != "none":
-            with stage("filter") as seen:
+            with stage("filter") as check:
                 chosen = filters.get(self.filter)
-                weights, told["kept"], memory = seen(
+                weights, told["kept"], memory = check(
                     trusted_samples.filter_weights(problem, chosen, deployed, batch, weights, state.filter)
                 )
                 state = state._replace(filter=memory)
-        with stage("estimate f") as seen:
-            f = seen(problem.family.estimate(batch, weights))
+        with stage("estimate f") as check:
+            f = check(problem.family.estimate(batch, weights))
             share = jnp.sum(weights**2)
             spread = problem.family.observed_variance(batch, weights, f) / share
         state = trees.where(state.made == 0, self._begun(problem, state, deployed, batch, weights, spread), state)
         state = state._replace(spread=state.spread + (spread - state.spread) / (state.made + 1))
-        with stage("fit") as seen:
-            state = seen(self._learned(problem, state, theta, deployed, f, 1 / share))
+        with stage("fit") as check:
+            state = check(self._learned(problem, state, theta, deployed, f, 1 / share))
             kept = keep(state.fitted.kept, state.made % self.keep, batch, weights, f)
             state = state._replace(made=state.made + 1, fitted=state.fitted._replace(kept=kept))
-        with stage("curvature") as seen:
+        with stage("curvature") as check:
             unknown = jnp.minimum(state.variance / state.prior.variance, 1.0) ** 2 * state.error
             size = state.fitted.ruler.unit.size
-            state = state._replace(bend=seen(bend(problem, state.fitted, theta, unknown[:, :size])))
+            state = state._replace(bend=check(bend(problem, state.fitted, theta, unknown[:, :size])))
         loss = weights @ jax.vmap(problem.loss, (None, 0))(deployed, batch)
         return theta, state, {"loss": loss, **told}
 
@@ -395,7 +395,7 @@ class PRM(Method):
         found = consensus(reports["jacobian"], agreed, concentration)
         alone, ready = jnp.sum(share > 0) < 2, somebody & (turn < self.talks)
         mail = Mail(server.size, server.held, server.region, server.fear, found, alone, ready, speed)
-        return unravel(flat), server, trees.copies(mail, len(weights))
+        return unravel(flat), server, trees.repeat(mail, len(weights))
 
     def outlook(self, problem: View, server: Server) -> Outlook:
         return server.outlook

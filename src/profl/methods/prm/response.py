@@ -19,8 +19,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from profl.linear import inverse, inverse_logdet
 from profl.methods.prm.observation_buffer import Trials
+from profl.numerics import inverse, inverse_logdet
 from profl.parts.jacobian.reaction_memory import Peak, peak
 from profl.typing import Array
 

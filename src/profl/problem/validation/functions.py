@@ -25,7 +25,6 @@ from profl.problem.families import Family
 from profl.problem.push import check as check_push
 from profl.problem.reaction import Reaction, SampledReaction, Unmeasured
 from profl.problem.validation import samples
-from profl.storage.fingerprint import mark
 from profl.typing import Batch, Client, Key, Theta
 
 if TYPE_CHECKING:

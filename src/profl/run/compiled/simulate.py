@@ -83,7 +83,7 @@ def simulate(
     run = make_run(problem, method, trace, layout, time.perf_counter() - started)
     if np.any(given_up := (trace.stopped >= 0) & (trace.why == 0)):
         raise checks.TooFewReports(_why_given_up(plan, trace.stopped, given_up), run)
-    return watch.ended(run)
+    return watch.finish(run)
 
 
 def _why_given_up(plan: Plan, stopped: np.ndarray, given_up: np.ndarray) -> str:

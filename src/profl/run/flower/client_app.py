@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 
 from profl import trees
 from profl.checks import InputError
-from profl.objects import named
+from profl.objects import import_object
 from profl.run.flower import wire
 from profl.run.flower.federation import Federation, from_config
 from profl.run.flower.identity import proof
@@ -166,7 +166,7 @@ def _number(context: Context, federation: Federation) -> int:
 def _named_clients(context: Context) -> Clients:
     """Looked up when a client is asked for: what fails then is the client's own affair."""
     name = context.run_config.get("client")
-    return None if name is None else lambda number: _numbered(named(str(name)), number)
+    return None if name is None else lambda number: _numbered(import_object(str(name)), number)
 
 
 def _numbered(clients: Callable[[int], Any] | Sequence[Any], number: int) -> Any:

@@ -16,7 +16,7 @@ from profl import checks, trees
 from profl.cases import get as get_case
 from profl.methods import get as get_algorithm
 from profl.methods.method import Method
-from profl.objects import named
+from profl.objects import import_object
 from profl.parts.privacy import Privacy
 from profl.problem.live import LiveProblem
 from profl.problem.problem import Problem
@@ -161,7 +161,7 @@ def from_config(config: Mapping[str, Any]) -> Federation:
 def _from_items(items: tuple[tuple[str, Any], ...]) -> Federation:
     config = dict(items)
     if "federation" in config:
-        found = named(str(config["federation"]))
+        found = import_object(str(config["federation"]))
         if not isinstance(found, Federation):
             raise checks.InputError(f"{config['federation']} must be a Federation, got {type(found).__name__}")
         rounds = config.get("rounds")

@@ -118,7 +118,7 @@ class ProFLStrategy(Strategy):
             self.watch.close()
             if self.saved is not None:
                 self.saved.close()
-        return self.watch.ended(self.finish())
+        return self.watch.finish(self.finish())
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *arguments: Any, **named: Any) -> Result:
         """Flower's loop over turns, which a run that is done (``profl.Settled``) leaves early."""

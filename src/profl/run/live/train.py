@@ -159,7 +159,7 @@ class _Session:
             self.watch.close()
             if checkpoints is not None:
                 checkpoints.close()
-        return self.watch.ended(self._finish())
+        return self.watch.finish(self._finish())
 
     def _round(self, workers: Workers, nobody: Callable[[], Work]) -> None:
         """One more round, its incidents reported."""
