@@ -263,7 +263,7 @@ def test_a_run_warns_of_itself(runs, change, words):
 
 def test_odd_requests_are_told():
     case = profl.cases.strategic(clients=4, sensitivity=1.0, heterogeneity=1.5)
-    flips, twice = measure.odd(case, (0, 1, 1))
+    flips, twice = measure.setup_notes(case, (0, 1, 1))
     assert "1 of 4 clients answer in the opposite direction (gamma has both signs)" in flips
     assert "seeds 1 stand there more than once" in twice
-    assert measure.odd(profl.cases.orange_juice(clients=5), (0, 1)) == ()
+    assert measure.setup_notes(profl.cases.orange_juice(clients=5), (0, 1)) == ()

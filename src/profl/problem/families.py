@@ -191,8 +191,8 @@ class LocationScale(Family):
         share = jnp.sum(weights**2)
         spread = average(weights, (batch - mean) ** 2)
         varies = spread > self._least(mean)
-        seen = average(weights, ((batch - mean) * jnp.exp(-log_sd)) ** 4)
-        kurtosis = (seen / share + BELIEVED * GAUSSIAN_KURTOSIS) / (1 / share + BELIEVED)
+        sample = average(weights, ((batch - mean) * jnp.exp(-log_sd)) ** 4)
+        kurtosis = (sample / share + BELIEVED * GAUSSIAN_KURTOSIS) / (1 / share + BELIEVED)
         of_log_sd = (jnp.where(varies, kurtosis, GAUSSIAN_KURTOSIS) - 1) / 4
         return jnp.concatenate([jnp.where(varies, spread, 0.0), of_log_sd]) * share
 

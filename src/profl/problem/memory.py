@@ -1,8 +1,7 @@
-"""Worlds with a memory: people who react slowly or in turn, and a world that moves by itself.
+"""Reactions with memory: people who react slowly or in groups, and a world that drifts by itself.
 
-Each wraps a problem. What people answer to in the end is the problem's own reaction, so its optimum, its stable point
-and its risk are those of the long run, exact as before; what was earned on the way is in ``run.deployed_regret``. Wraps
-can be put around each other.
+Each wraps a problem. The long-run reaction is the problem's own, so its optimum, its stable point and its risk stay
+exact; the cost on the way is in ``run.deployed_regret``. Wraps can be nested.
 """
 
 from __future__ import annotations
@@ -31,20 +30,20 @@ class LongRun(WrappedReaction):
 
 
 class Slow(LongRun):
-    """People answer to what they are used to: seen <- seen + rate (theta - seen), with every deployment."""
+    """People respond to an exponential average: average <- average + rate (theta - average), with every deployment."""
 
     def start(self, theta: Theta, client: Client) -> Any:
-        return {"seen": theta, "inner": self.inner.start(theta, client["inside"])}
+        return {"average": theta, "inner": self.inner.start(theta, client["inside"])}
 
     def move(self, state: Any, key: Key, theta: Theta, client: Client) -> Any:
-        seen = jax.tree.map(lambda old, new: old + client["rate"] * (new - old), state["seen"], theta)
-        return {"seen": seen, "inner": self.inner.move(state["inner"], key, seen, client["inside"])}
+        average = jax.tree.map(lambda old, new: old + client["rate"] * (new - old), state["average"], theta)
+        return {"average": average, "inner": self.inner.move(state["inner"], key, average, client["inside"])}
 
     def sample_in(self, state: Any, key: Key, theta: Theta, client: Client, n: int) -> Batch:
-        return self.inner.sample_in(state["inner"], key, state["seen"], client["inside"], n)
+        return self.inner.sample_in(state["inner"], key, state["average"], client["inside"], n)
 
     def risk_in(self, state: Any, deployed: Theta, theta: Theta, client: Client) -> Array:
-        return self.inner.risk_in(state["inner"], state["seen"], theta, client["inside"])
+        return self.inner.risk_in(state["inner"], state["average"], theta, client["inside"])
 
 
 def slow(problem: Problem, rate: Any) -> Problem:
@@ -65,10 +64,10 @@ def slow(problem: Problem, rate: Any) -> Problem:
     rates = _one_per_client("rate", rate, problem.count)
     if not np.all((rates > 0) & (rates <= 1)):
         raise checks.InputError(f"rate must be above 0 and at most 1, got {rate!r}: 1 is at once")
-    shown = f"{rates[0]:g}" if np.all(rates == rates[0]) else f"{rates.min():g} to {rates.max():g}"
+    text = f"{rates[0]:g}" if np.all(rates == rates[0]) else f"{rates.min():g} to {rates.max():g}"
     return replace(
         problem,
-        name=f"{problem.name}, slow (rate {shown})",
+        name=f"{problem.name}, slow (rate {text})",
         clients={"inside": problem.clients, "rate": rates},
         reaction=Slow(problem.reaction),
     )
@@ -84,26 +83,26 @@ class Staggered(LongRun):
     groups: int
 
     def start(self, theta: Theta, client: Client) -> Any:
-        state = {"seen": theta, "inner": self.inner.start(theta, client["inside"])}
+        state = {"model": theta, "inner": self.inner.start(theta, client["inside"])}
         copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self.groups, *jnp.shape(leaf))), state)
         return {"groups": copies, "next": jnp.int32(0)}
 
     def move(self, state: Any, key: Key, theta: Theta, client: Client) -> Any:
         now = state["next"]
         old = jax.tree.map(lambda leaf: leaf[now], state["groups"])
-        new = {"seen": theta, "inner": self.inner.move(old["inner"], key, theta, client["inside"])}
+        new = {"model": theta, "inner": self.inner.move(old["inner"], key, theta, client["inside"])}
         groups = jax.tree.map(lambda leaf, row: leaf.at[now].set(row), state["groups"], new)
         return {"groups": groups, "next": (now + 1) % self.groups}
 
     def sample_in(self, state: Any, key: Key, theta: Theta, client: Client, n: int) -> Batch:
         keys = jax.vmap(lambda group: jax.random.fold_in(key, group))(jnp.arange(self.groups))
         rows = math.ceil(n / self.groups)
-        drawn = jax.vmap(lambda k, s: self.inner.sample_in(s["inner"], k, s["seen"], client["inside"], rows))
+        drawn = jax.vmap(lambda k, s: self.inner.sample_in(s["inner"], k, s["model"], client["inside"], rows))
         batch = drawn(keys, state["groups"])  # groups take turns among the rows: any beginning of them is mixed
         return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1).reshape(-1, *leaf.shape[2:])[:n], batch)
 
     def risk_in(self, state: Any, deployed: Theta, theta: Theta, client: Client) -> Array:
-        each = jax.vmap(lambda s: self.inner.risk_in(s["inner"], s["seen"], theta, client["inside"]))
+        each = jax.vmap(lambda s: self.inner.risk_in(s["inner"], s["model"], theta, client["inside"]))
         return jnp.mean(each(state["groups"]))
 
 
@@ -258,9 +257,9 @@ def _one_per_client(name: str, value: Any, count: int) -> np.ndarray:
 
 def _fields(clients: Any) -> set[str]:
     """The names of the clients' floating numbers."""
-    found = jax.tree_util.tree_leaves_with_path(clients)
+    leaves = jax.tree_util.tree_leaves_with_path(clients)
     return {
         path[-1].key
-        for path, leaf in found
+        for path, leaf in leaves
         if path and hasattr(path[-1], "key") and np.issubdtype(np.asarray(leaf).dtype, np.floating)
     }

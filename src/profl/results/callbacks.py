@@ -21,7 +21,7 @@ from profl.results.measure import Layout, Trace, make_run
 from profl.results.record import SERIES, Run
 from profl.typing import Theta
 
-ASKED = "a callback asked for it"
+CALLBACK_STOP = "a callback stop_requested for it"
 TOTALS = ("deployments", "samples", "bytes_up", "bytes_down", "refused")
 
 
@@ -59,7 +59,7 @@ class Watch:
         self.problem, self.method, self.layout = problem, method, layout
         self.totals = {name: np.zeros(len(layout.seeds)) for name in TOTALS}
         self.regret, self.round = np.zeros(len(layout.seeds)), -1
-        self.asked = self.interrupted = False  # to end the run: by a callback, by Ctrl-C
+        self.stop_requested = self.interrupted = False  # to end the run: by a callback, by Ctrl-C
 
     @property
     def active(self) -> bool:
@@ -73,11 +73,11 @@ class Watch:
         for record in self._records(run):
             self.round = record.round
             for callback in self.callbacks if call else ():
-                self.asked = bool(callback(record)) or self.asked
+                self.stop_requested = bool(callback(record)) or self.stop_requested
 
     @property
     def stopped(self) -> bool:
-        return self.asked or self.interrupted
+        return self.stop_requested or self.interrupted
 
     def interrupt(self) -> None:
         self.interrupted = True
@@ -86,9 +86,9 @@ class Watch:
         """The run with its reason to stop; where Ctrl-C ended it, ``Interrupted`` is raised, which holds the run."""
         if self.interrupted and run.rounds[-1] < self.layout.rounds:
             raise Interrupted(f"interrupted after round {run.rounds[-1]} of {self.layout.rounds}", run)
-        if not self.asked or run.rounds[-1] >= self.layout.rounds:
+        if not self.stop_requested or run.rounds[-1] >= self.layout.rounds:
             return run
-        reasons = tuple(reason or ASKED for reason in run.stop_reason)
+        reasons = tuple(reason or CALLBACK_STOP for reason in run.stop_reason)
         return replace(run, settled=tuple(end or int(run.rounds[-1]) for end in run.settled), stop_reason=reasons)
 
     def close(self) -> None:

@@ -44,9 +44,9 @@ def papers(results: Sequence[Result]) -> str:
     """One line per paper: how many of its claims hold, hold in direction, do not, and whether any were changed."""
     lines = []
     for work in by_paper(results):
-        found = [verdict(claim) for result in work for claim in result["claims"]]
-        far = sum(each.startswith("in direction") for each in found)
-        counts = [f"{found.count('yes')} of {len(found)}", str(far or ""), str(found.count("no") or "")]
+        verdicts = [verdict(claim) for result in work for claim in result["claims"]]
+        far = sum(each.startswith("in direction") for each in verdicts)
+        counts = [f"{verdicts.count('yes')} of {len(verdicts)}", str(far or ""), str(verdicts.count("no") or "")]
         lines.append([work[0]["work"], work[0]["citation"], *counts])
     return table(["name", "paper", "claims that hold", "in direction", "not"], lines)
 

@@ -92,8 +92,8 @@ def _paper(results: Sequence[Result]) -> str:
 
 
 def _verdict(claim: Result) -> str:
-    found = verdict(claim)
-    return f'<span class="{found if found in ("yes", "no") else "far"}">{escape(found)}</span>'
+    text = verdict(claim)
+    return f'<span class="{text if text in ("yes", "no") else "far"}">{escape(text)}</span>'
 
 
 def _tally(results: Sequence[Result]) -> str:
@@ -184,8 +184,8 @@ def _settings(result: Result) -> str:
 
 
 def _versions(results: Sequence[Result]) -> str:
-    found = dict.fromkeys(f"{name} {version}" for result in results for name, version in result["versions"].items())
-    return escape(", ".join(found))
+    versions = dict.fromkeys(f"{name} {version}" for result in results for name, version in result["versions"].items())
+    return escape(", ".join(versions))
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], numeric: set[str]) -> str:

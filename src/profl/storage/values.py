@@ -1,4 +1,4 @@
-"""What a value is made of, as a tree of short words: no addresses, nothing that another process would have otherwise.
+"""What a value is made of, as a tree of short words that are the same in every process.
 
 A function is its name, its code, its defaults, what it caught, and the globals that it reads, helper functions among
 them; an object is its class and its attributes; sets and dicts are in an order of their own. Code of Python itself and
@@ -71,12 +71,12 @@ class ValueWalker:
             return _make_node(f"a part beyond {NODES} others, or {DEEP} deep", unclear=True)
         self._above.add(id(value))
         try:
-            made = self._node(value)
+            node = self._node(value)
         finally:
             self._above.discard(id(value))
-        self._known[id(value)] = made
+        self._known[id(value)] = node
         self._alive.append(value)
-        return made
+        return node
 
     def _node(self, value: Any) -> Node:
         describe = _kind(type(value))  # type: ignore[arg-type]
@@ -94,8 +94,11 @@ class ValueWalker:
         parts = [("code", _make_node(self._code(code)))] if own or _top(module) == "profl" else []
         if own:
             names = code.co_varnames[: code.co_argcount][-len(function.__defaults__ or ()) :]
-            given = {**dict(zip(names, function.__defaults__ or (), strict=False)), **(function.__kwdefaults__ or {})}
-            parts += [(f"default {name}", self.node(value)) for name, value in given.items()]
+            defaults = {
+                **dict(zip(names, function.__defaults__ or (), strict=False)),
+                **(function.__kwdefaults__ or {}),
+            }
+            parts += [(f"default {name}", self.node(value)) for name, value in defaults.items()]
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             parts.append((f"caught {name}", self._cell(cell)))
         if own:
@@ -167,12 +170,12 @@ class ValueWalker:
         """What a copy would be made from; some objects of compiled code state nothing of the kind."""
         cls = type(value)
         try:
-            made = value.__reduce_ex__(2)
+            reduced = value.__reduce_ex__(2)
         except Exception:
             return _make_node(f"a {_name(cls)}", unclear=True)
-        if isinstance(made, str):
-            return _make_node(f"{_name(cls)} {made}")
-        rest = [list(part) if isinstance(part, Iterator) else part for part in made[1:]]
+        if isinstance(reduced, str):
+            return _make_node(f"{_name(cls)} {reduced}")
+        rest = [list(part) if isinstance(part, Iterator) else part for part in reduced[1:]]
         return _make_node(_name(cls), [("content", self.node(rest)), *self._own_class(cls)])
 
     def _sequence(self, value: Any) -> Node:
@@ -223,9 +226,9 @@ def _array(walk: ValueWalker, value: Any) -> Node:
 
 
 def _partial(walk: ValueWalker, value: Any) -> Node:
-    given = [(f"argument {i}", walk.node(item)) for i, item in enumerate(value.args)]
-    given += [(f"argument {name}", walk.node(item)) for name, item in sorted(value.keywords.items())]
-    return _make_node("partial", [("function", walk.node(value.func)), *given])
+    arguments = [(f"argument {i}", walk.node(item)) for i, item in enumerate(value.args)]
+    arguments += [(f"argument {name}", walk.node(item)) for name, item in sorted(value.keywords.items())]
+    return _make_node("partial", [("function", walk.node(value.func)), *arguments])
 
 
 def _method(walk: ValueWalker, value: types.MethodType) -> Node:
@@ -260,8 +263,8 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
         names |= dict.fromkeys(slots if not isinstance(slots, str) else [slots])
     names |= dict.fromkeys(sorted(getattr(value, "__dict__", {}), key=str))
     for name in names:
-        kept = isinstance(getattr(cls, name, None), functools.cached_property)
-        if not kept and name not in ("__dict__", "__weakref__", "__wrapped__") and hasattr(value, name):
+        cached = isinstance(getattr(cls, name, None), functools.cached_property)
+        if not cached and name not in ("__dict__", "__weakref__", "__wrapped__") and hasattr(value, name):
             yield name, getattr(value, name)
 
 

@@ -25,6 +25,7 @@ from profl.problem.families import Family
 from profl.problem.push import check as check_push
 from profl.problem.reaction import Reaction, SampledReaction, Unmeasured
 from profl.problem.validation import samples
+from profl.storage.fingerprint import local_hash
 from profl.typing import Batch, Client, Key, Theta
 
 if TYPE_CHECKING:
@@ -261,7 +262,7 @@ def clear_stale_code(*parts: Any) -> tuple[str, ...]:
     >>> before == clear_stale_code(loss), clear_stale_code(loss) == clear_stale_code(loss)
     (False, True)
     """
-    marks = tuple(map(mark, parts))
+    marks = tuple(map(local_hash, parts))
     changed = False
     for part, now in zip(parts, marks, strict=True):
         try:

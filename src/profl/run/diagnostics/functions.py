@@ -53,9 +53,9 @@ def gradient(subject: Subject, batch: Batch) -> Finding:
 
         slope = np.asarray(jax.grad(mean)(flat, batch64))
         h = H * max(1.0, float(np.abs(flat).max()))
-        seen = [(mean(flat + h * d, batch64) - mean(flat - h * d, batch64)) / (2 * h) for d in directions]
+        differences = [(mean(flat + h * d, batch64) - mean(flat - h * d, batch64)) / (2 * h) for d in directions]
     automatic = directions @ slope
-    error = float(np.max(np.abs(np.array(seen) - automatic)) / max(float(np.max(np.abs(automatic))), NO_SLOPE))
+    error = float(np.max(np.abs(np.array(differences) - automatic)) / max(float(np.max(np.abs(automatic))), NO_SLOPE))
     if not math.isfinite(error) or not np.any(slope):
         return Finding("gradient", "fail", "the gradient of the mean loss is zero or not finite: is theta used?")
     hint = ": the loss has a kink, or stops a gradient" if error > SMOOTH else ""

@@ -30,8 +30,8 @@ KEPT, DROPPED = "█", "░"
 def junk(world: Problem, theta: Theta, batch: Batch) -> Finding:
     n = batches.rows(batch)
     weights = jnp.full(n, 1 / n)
-    after, kept = _filter(world.functions, RobustFilter(), theta, batch, weights)
-    share = max(0.0, 1.0 - float(kept))
+    after, passed = _filter(world.functions, RobustFilter(), theta, batch, weights)
+    share = max(0.0, 1.0 - float(passed))
     verdict, hint = ("ok", "") if share <= 1 - SOUND else ("warn", IF_JUNK if share < MUCH else IF_MUCH)
     picture = _picture(batch, np.asarray(after < weights / 2))
     return Finding("junk", verdict, f"the filter would drop {share:.1%} of the samples{hint}", picture)
@@ -72,17 +72,17 @@ def histogram(name: str, values: np.ndarray, dropped: np.ndarray) -> str:
         5 │
     > 5.5 │░░░░░░░░░░░░░░░░░░░░░░ + 1
     """
-    kept = values[~dropped]
-    span = np.ptp(kept) if np.ptp(kept) > 0 else np.ptp(values)
-    low, high = max(values.min(), kept.min() - span), min(values.max(), kept.max() + span)
-    shown = np.clip(values, low, high)
-    edges = np.histogram_bin_edges(shown, BINS)
-    stays, goes = (np.histogram(shown[chosen], edges)[0].tolist() for chosen in (~dropped, dropped))
+    rest = values[~dropped]
+    span = np.ptp(rest) if np.ptp(rest) > 0 else np.ptp(values)
+    low, high = max(values.min(), rest.min() - span), min(values.max(), rest.max() + span)
+    clipped = np.clip(values, low, high)
+    edges = np.histogram_bin_edges(clipped, BINS)
+    stays, goes = (np.histogram(clipped[rows], edges)[0].tolist() for rows in (~dropped, dropped))
     labels = [f"{edge:.3g}" for edge in edges[:-1]]
     labels[0] = f"< {edges[1]:.3g}" if low > values.min() else labels[0]
     labels[-1] = f"> {labels[-1]}" if high < values.max() else labels[-1]
     margin, unit = max(map(len, labels)), WIDTH / max(map(sum, zip(stays, goes, strict=True)))
-    numbers = f"{KEPT} {kept.size} kept, {DROPPED} {dropped.sum()} dropped"
+    numbers = f"{KEPT} {rest.size} kept, {DROPPED} {dropped.sum()} dropped"
     lines = [f"{name} from {values.min():.4g} to {values.max():.4g}: {numbers}"]
     for label, stay, go in zip(labels, stays, goes, strict=True):
         bar = KEPT * _columns(stay, unit) + DROPPED * _columns(go, unit)

@@ -264,8 +264,8 @@ def _cast(array: np.ndarray, name: str, dtype: Any) -> np.ndarray:
         raise InputError(f"{name} is NaN or Inf in {bad} of {len(array)} rows")
     if not np.issubdtype(dtype, np.floating):
         if np.any(other := cast != array):
-            shown = ", ".join(map(str, np.unique(array[other])[:6]))
-            raise InputError(f"{name} must be a whole number of {np.dtype(dtype)}, got {shown}, dtype {array.dtype}")
+            examples = ", ".join(map(str, np.unique(array[other])[:6]))
+            raise InputError(f"{name} must be a whole number of {np.dtype(dtype)}, got {examples}, dtype {array.dtype}")
         return cast
     largest = np.sqrt(np.finfo(dtype).max / SQUARES)
     if bad := _bad_rows(~(np.abs(cast) <= largest)):

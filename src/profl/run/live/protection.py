@@ -115,18 +115,18 @@ def discreet(privacy: Privacy | None, client: int) -> Iterator[None]:
 
 
 class Account:
-    """How many reports have left each client.
+    """The number of reports that have left each client.
 
     Beside checkpoints it is a file of its own, written before a round begins: a round that is repeated after a crash
     counts twice, as it must.
     """
 
-    def __init__(self, privacy: Privacy, plan: Plan, saved: Checkpoints | None = None) -> None:
+    def __init__(self, privacy: Privacy, plan: Plan, checkpoints: Checkpoints | None = None) -> None:
         self.privacy, self.share = privacy, "jacobian" in blank(plan).reports
-        self.path = None if saved is None else saved.folder / "privacy.json"
+        self.path = None if checkpoints is None else checkpoints.folder / "privacy.json"
         self.counts = np.zeros(plan.settings.clients, np.int64)
-        if self.path is not None and saved is not None and (self.path.exists() or saved.numbers()):
-            with saved.closed_on_failure():
+        if self.path is not None and checkpoints is not None and (self.path.exists() or checkpoints.numbers()):
+            with checkpoints.closed_on_failure():
                 self.counts = self._read()
 
     def charge(self, clients: Iterable[int]) -> None:

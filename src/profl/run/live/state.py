@@ -75,15 +75,15 @@ class LiveState(NamedTuple):
     def restore(self, checkpoints: Checkpoints, rounds: int) -> LiveState:
         """The state in the newest checkpoint; this one, that of the start, where there is none."""
         with checkpoints.closed_on_failure():
-            saved = checkpoints.newest(pack(self.ledger)[0], {**item_shapes(self.ledger), "incidents": (0, 0, "")})
-            if saved is None:
+            newest = checkpoints.newest(pack(self.ledger)[0], {**item_shapes(self.ledger), "incidents": (0, 0, "")})
+            if newest is None:
                 return self
-            if saved.round > rounds:
-                raise checks.InputError(f"{checkpoints.folder} holds round {saved.round}, asked for {rounds} rounds")
-        incidents = tuple((int(r), int(c), str(what)) for r, c, what in saved.lists["incidents"])
-        alerts = tuple(FilterAlert(*alert) for alert in saved.notes["alerts"])
-        ledger = unpack(saved.round, saved.state, saved.lists)
-        return LiveState(ledger, Guard(*saved.notes["guard"]), incidents, alerts)
+            if newest.round > rounds:
+                raise checks.InputError(f"{checkpoints.folder} holds round {newest.round}, asked for {rounds} rounds")
+        incidents = tuple((int(r), int(c), str(what)) for r, c, what in newest.lists["incidents"])
+        alerts = tuple(FilterAlert(*alert) for alert in newest.notes["alerts"])
+        ledger = unpack(newest.round, newest.state, newest.lists)
+        return LiveState(ledger, Guard(*newest.notes["guard"]), incidents, alerts)
 
 
 def refused_reports(before: Ledger, after: Ledger) -> tuple[Incident, ...]:
