@@ -57,7 +57,7 @@ def test_groups_answer_in_turn():
     for group, f in enumerate(each):
         np.testing.assert_allclose(batch[group::3].mean(0), f, atol=5 / np.sqrt(333))
     later = moved(problem, [first, second, second, second])  # the first group is the oldest again
-    np.testing.assert_allclose(later["groups"]["seen"], [second, second, second])
+    np.testing.assert_allclose(later["groups"]["model"], [second, second, second])
 
 
 def test_a_world_drifts_by_trend_season_and_walk():

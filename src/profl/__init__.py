@@ -27,8 +27,9 @@ from profl.problem.contamination import contaminate
 from profl.problem.families import ClassMeans, Family, GaussianMean, GroupShares, LinearGaussian, LocationScale
 from profl.problem.live import LiveProblem
 from profl.problem.memory import drifting, slow, staggered
+from profl.problem.model_space import Box
 from profl.problem.personal import personal
-from profl.problem.problem import Box, Problem
+from profl.problem.problem import Problem
 from profl.problem.push import Push
 from profl.problem.reaction import Reaction, SampledReaction
 from profl.problem.rejection import ResampleIfRejected

@@ -71,7 +71,7 @@ def theta_scales(problem: View, theta: Theta, batch: Batch, weights: Array, comm
     mean square, with less it depends less on how far theta is from where the slopes cancel.
 
     >>> from profl.problem.families import GaussianMean
-    >>> from profl.problem.problem import everywhere
+    >>> from profl.problem.model_space import everywhere
     >>> view = View(lambda theta, z: jnp.sum((theta - z) ** 2), GaussianMean(), everywhere, lambda theta: theta)
     >>> batch = jnp.array([[1.0], [-1.0], [2.0], [-2.0]])
     >>> round(float(theta_scales(view, jnp.zeros(1), batch, jnp.full(4, 0.25))[0]), 3)

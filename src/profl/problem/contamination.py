@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import checks, random, trees
-from profl.problem.problem import Problem
+from profl.problem.problem import Problem, check_problem
 from profl.problem.reaction import WrappedReaction
 from profl.problem.sources import Source, dtypes, get, is_float, name_of, samples_first, samples_last
 from profl.typing import Array, Batch, Client, Key, Theta
@@ -91,8 +91,7 @@ def contaminate(problem: Problem, fraction: Any, source: Any = "blob", *, distan
     >>> batch.shape, round(float(is_junk.mean()), 1)
     ((1000, 5), 0.2)
     """
-    if not isinstance(problem, Problem):
-        raise checks.InputError(f"problem must be a profl.Problem such as profl.cases.pricing(), got {problem!r}")
+    check_problem(problem)
     fractions = _per_client("fraction", fraction, problem.count, _fraction)
     distances = _per_client("distance", distance, problem.count, checks.positive)
     sources, index = _sources(source, problem.count)

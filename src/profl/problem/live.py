@@ -15,7 +15,8 @@ import numpy as np
 
 from profl import checks, trees
 from profl.problem.families import Family
-from profl.problem.problem import Problem, everywhere
+from profl.problem.model_space import everywhere
+from profl.problem.problem import Problem
 from profl.problem.reaction import Reaction
 from profl.typing import Array, Batch, Client, Key, Loss, Theta
 

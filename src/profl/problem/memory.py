@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import checks, random
-from profl.problem.problem import Problem
+from profl.problem.problem import Problem, check_problem
 from profl.problem.reaction import Reaction, WrappedReaction
 from profl.typing import Array, Batch, Client, Key, Theta
 
@@ -60,7 +60,7 @@ def slow(problem: Problem, rate: Any) -> Problem:
     >>> case.name, bool(np.allclose(case.optimum, profl.cases.pricing(clients=2).optimum))
     ('pricing, slow (rate 0.2)', True)
     """
-    _check(problem)
+    check_problem(problem)
     rates = _one_per_client("rate", rate, problem.count)
     if not np.all((rates > 0) & (rates <= 1)):
         raise checks.InputError(f"rate must be above 0 and at most 1, got {rate!r}: 1 is at once")
@@ -113,7 +113,7 @@ def staggered(problem: Problem, groups: int) -> Problem:
     >>> staggered(profl.cases.pricing(clients=2), groups=3).name
     'pricing, 3 groups in turn'
     """
-    _check(problem)
+    check_problem(problem)
     if checks.positive_int("groups", groups) < 2:
         raise checks.InputError("groups must be 2 or more: one group answers at once")
     return replace(
@@ -212,7 +212,7 @@ def drifting(
     >>> float(np.round(falling.at(100).optimum[0] - falling.at(0).optimum[0], 3))
     -0.1
     """
-    _check(problem)
+    check_problem(problem)
     amplitude, period = season
     field = problem.reaction.level if of is None else of
     fields = _fields(problem.clients)
@@ -241,11 +241,6 @@ def drifting(
 
 
 # -- inside ------------------------------------------------------------------------------------------------------------
-
-
-def _check(problem: Any) -> None:
-    if not isinstance(problem, Problem):
-        raise checks.InputError(f"problem must be a profl.Problem such as profl.cases.pricing(), got {problem!r}")
 
 
 def _one_per_client(name: str, value: Any, count: int) -> np.ndarray:

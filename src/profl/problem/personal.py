@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from profl import checks
-from profl.problem.problem import Problem
+from profl.problem.problem import Problem, check_problem
 from profl.problem.reaction import WrappedReaction
 from profl.typing import Key, Theta
 
@@ -67,8 +67,7 @@ def personal(problem: Problem) -> Problem:
     >>> case.name, sorted(case.initial(jax.random.key(0)))
     ('pricing, personal', ['common', 'own'])
     """
-    if not isinstance(problem, Problem):
-        raise checks.InputError(f"problem must be a profl.Problem such as profl.cases.pricing(), got {problem!r}")
+    check_problem(problem)
     if problem.push is not None:
         raise checks.InputError("personal is for a problem without a push, got one: its theta would have no parts")
 

@@ -1,4 +1,4 @@
-"""A problem: a loss, a family, how the data react, who the clients are, and what is known exactly.
+"""A problem: a loss, a family, a reaction, clients, and what is known exactly.
 
 The performative risk is L(theta) = sum_i alpha_i E_{z ~ D_i(theta)} l(z; theta) (paper, Eq. 2). Its minimiser is the
 performative optimum (PO); retraining on what comes in ends at a performatively stable point (PS, Eq. 3).
@@ -18,6 +18,7 @@ import numpy as np
 from profl import checks, html, random, trees
 from profl.problem import oracle
 from profl.problem.families import Family
+from profl.problem.model_space import bounds, everywhere
 from profl.problem.oracle import MonteCarloReaction
 from profl.problem.push import Push
 from profl.problem.reaction import PooledReaction, Reaction
@@ -26,24 +27,10 @@ from profl.problem.validation.functions import check_functions, clear_stale_code
 from profl.typing import Array, Client, Loss, Theta
 
 
-@dataclass(frozen=True)
-class Box:
-    """The model space [lower, upper] in every coordinate; calling it projects.
-
-    >>> Box(0.0, 5.0)(jnp.array([-1.0, 2.0, 9.0]))
-    Array([0., 2., 5.], dtype=float32)
-    """
-
-    lower: float
-    upper: float
-
-    def __call__(self, theta: Theta) -> Theta:
-        return jax.tree.map(lambda leaf: jnp.clip(leaf, self.lower, self.upper), theta)
-
-
-def everywhere(theta: Theta) -> Theta:
-    """The model space without bounds: nothing to project."""
-    return theta
+def check_problem(value: Any) -> None:
+    """Refuse what is not a ``Problem``."""
+    if not isinstance(value, Problem):
+        raise checks.InputError(f"problem must be a profl.Problem such as profl.cases.pricing(), got {value!r}")
 
 
 class View(NamedTuple):
@@ -60,7 +47,7 @@ class View(NamedTuple):
 
 
 class Functions(NamedTuple):
-    """A problem without its data: only functions. Hashable, so that compiled code is found again."""
+    """The functions of a problem, without its data; hashable, so that compiled code is found again."""
 
     loss: Loss
     family: Family
@@ -79,7 +66,7 @@ class Functions(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What is to be learned, by whom, and how the data answer.
+    """What is to be learned, by whom, and how the data react.
 
     Args:
       name: shown in tables and plots.
@@ -101,6 +88,7 @@ class Problem:
     >>> def sample(key, theta, client, n):
     ...     return 6.0 - client["gamma"] * theta + random.normal(key, n, 1)
     >>> from profl.problem.families import GaussianMean
+    >>> from profl.problem.model_space import Box
     >>> problem = Problem(
     ...     "one good", lambda theta, z: -jnp.sum(theta * z), GaussianMean(), sample,
     ...     clients={"gamma": jnp.array([1.0, 2.0])}, initial=lambda key: jnp.ones(1), project=Box(0.0, 5.0),
@@ -147,11 +135,9 @@ class Problem:
     def _repr_html_(self) -> str:
         return html.text(repr(self)[1:-1])
 
-    # -- what it is made of --------------------------------------------------------------------------------------------
-
     @property
     def count(self) -> int:
-        """How many clients there are."""
+        """The number of clients."""
         return trees.rows(self.clients)
 
     @property
@@ -164,15 +150,15 @@ class Problem:
         return self.reaction.decoupled is not None
 
     def pooled(self) -> Problem:
-        """The same problem seen by one centralised learner who puts all clients' data together."""
+        """The same problem for one centralised learner with the data of all clients."""
         clients = jax.tree.map(lambda leaf: leaf[None], {"members": self.clients, "weights": self.weights})
         return replace(self, clients=clients, weights=None, reaction=PooledReaction(self.reaction))
 
     def solve(self, samples: int = 20_000) -> Problem:
-        """This problem with its answers found numerically, from ``samples`` fixed draws per client.
+        """This problem with numerical answers, from ``samples`` fixed draws per client.
 
-        The optimum is the best minimum that was found from the starts of five seeds, from the stable point and from the
-        best four of 64 models all over the space: it need not be the global one. A run that falls below it says so.
+        The optimum is the best local minimum from the starts of five seeds, the stable point and the best four of 64
+        scattered models: it need not be the global one. A run that falls below it says so.
         """
         if self.exact:
             return self
@@ -180,7 +166,7 @@ class Problem:
         return replace(self, reaction=MonteCarloReaction(self.reaction, self.family, self.loss, samples))
 
     def at(self, time: float) -> Problem:
-        """The problem of a world that stands still after ``time`` deployments; this one, unless its world drifts."""
+        """The problem with its world frozen after ``time`` deployments; this one, unless its world drifts."""
         if not self.reaction.drifts:
             return self
         with jax.enable_x64(True):
@@ -195,7 +181,7 @@ class Problem:
 
     def risks(self, thetas: Theta) -> np.ndarray:
         """L(theta) of a stack of models, exactly."""
-        return self._evaluate_each("risks", thetas)
+        return self._evaluate("risks", thetas, stacked=True)
 
     def client_risks(self, theta: Theta) -> np.ndarray:
         """L_i(theta) of every client, exactly."""
@@ -232,14 +218,12 @@ class Problem:
         return self._evaluate("jacobian", theta)
 
     def accuracy(self, theta: Theta) -> float:
-        """Share of right decisions on the data that theta itself brings in (classification only)."""
-        self._need_accuracy()
+        """Share of right decisions on the data of D(theta) (classification only)."""
         return self._evaluate("accuracy", theta)
 
     def accuracies(self, thetas: Theta) -> np.ndarray:
         """The accuracy of a stack of models."""
-        self._need_accuracy()
-        return self._evaluate_each("accuracies", thetas)
+        return self._evaluate("accuracies", thetas, stacked=True)
 
     @property
     def optimum(self) -> Theta:
@@ -272,10 +256,7 @@ class Problem:
             starts = jax.tree.map(lambda leaf: leaf[:1], starts)
         first, others = trees.take(starts, 0), None
         if is_user_defined(self.reaction):
-            space = self.project
-            finite = isinstance(space, Box) and bool(np.isfinite([space.lower, space.upper]).all())
-            box = (space.lower, space.upper) if isinstance(space, Box) and finite else None
-            others = oracle.scattered_models(space, first, box)
+            others = oracle.scattered_models(self.project, first, bounds(self.project))
         world = (self.reaction, self.project, self.clients, self.weights)
         optimum, stable, least = oracle.known_points(*world, starts, others)
         if not np.isfinite(least):
@@ -297,29 +278,22 @@ class Problem:
         )
 
     def _evaluate(self, name: str, *models: Theta, stacked: bool = False) -> Any:
+        """The result of one of ``oracle.FUNCTIONS``; ``stacked`` where a model has one row more."""
         clear_stale_code(self.reaction)
         if "risk" in name or "gradient" in name:
             self._need_risk()
+        if "accurac" in name and self.reaction.accuracy is None:
+            raise checks.InputError(f"problem {self.name!r} is no classification problem: accuracy is not defined")
         for model in models:
             checks.same_structure("theta", trees.take(model, 0) if stacked else model, self._like)
-        return oracle.evaluate(name, self.reaction, self.clients, self.weights, *models)
-
-    def _evaluate_each(self, name: str, thetas: Theta) -> np.ndarray:
-        clear_stale_code(self.reaction)
-        if "risk" in name:
-            self._need_risk()
-        checks.same_structure("theta", trees.take(thetas, 0), self._like)
-        return oracle.evaluate_each(name, self.reaction, self.clients, self.weights, thetas)
+        evaluate = oracle.evaluate_each if name in ("risks", "accuracies") else oracle.evaluate
+        return evaluate(name, self.reaction, self.clients, self.weights, *models)
 
     def _need_risk(self) -> None:
         if not self.exact:
             raise checks.InputError(
                 f"problem {self.name!r} has no closed-form risk; call problem.solve() to find the answers numerically"
             )
-
-    def _need_accuracy(self) -> None:
-        if self.reaction.accuracy is None:
-            raise checks.InputError(f"problem {self.name!r} is no classification problem: accuracy is not defined")
 
     @cached_property
     def _like(self) -> Theta:

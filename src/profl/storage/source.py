@@ -1,8 +1,8 @@
-"""What a function's code says, in words that hold in every process and under every Python.
+"""The code of functions and the content of classes and objects, in words that are the same in every process.
 
-Bytecode is another in every minor version, so a function is known by its source: the syntax tree without places,
-docstrings and annotations. Where there is none to be had (``exec``, a prompt, a file that was edited since), its
-bytecode stands in, and the words say so: "bytecode 3.11 ...".
+Bytecode differs between minor versions of Python, so a function is described by its source: the syntax tree without
+places, docstrings and annotations. Where there is none (``exec``, a prompt, a file that was edited since), its bytecode
+stands in, and the words say so: "bytecode 3.11 ...".
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import linecache
 import sys
 import types
 from collections.abc import Iterator
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cached_property, lru_cache
 from types import CodeType
 from typing import Any, NamedTuple
@@ -102,7 +102,7 @@ def _is_text(body: list[Any]) -> bool:
     return bool(body) and isinstance(body[0], ast.Expr) and isinstance(getattr(body[0].value, "value", None), str)
 
 
-# -- what a class defines ----------------------------------------------------------------------------------------------
+# -- what a class defines, and an object holds -------------------------------------------------------------------------
 
 
 _GENERATED = frozenset(
@@ -146,6 +146,21 @@ def class_members(cls: type, name: str, value: Any) -> Iterator[tuple[str, Any]]
         yield "", value.func
     else:
         yield "", value
+
+
+def object_attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    """(name, value) of fields, attributes and slots, without cached properties."""
+    cls, names = type(value), {}
+    if is_dataclass(value):
+        names = {field.name: None for field in fields(value)}
+    for base in cls.__mro__:
+        slots = vars(base).get("__slots__", ())
+        names |= dict.fromkeys(slots if not isinstance(slots, str) else [slots])
+    names |= dict.fromkeys(sorted(getattr(value, "__dict__", {}), key=str))
+    for name in names:
+        cached = isinstance(getattr(cls, name, None), cached_property)
+        if not cached and name not in ("__dict__", "__weakref__", "__wrapped__") and hasattr(value, name):
+            yield name, getattr(value, name)
 
 
 # -- where the source is -----------------------------------------------------------------------------------------------

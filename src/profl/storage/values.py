@@ -18,14 +18,14 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from profl.storage.hashes import array_words, short_hash
-from profl.storage.source import bytecode, class_members, code_words, names_used
+from profl.storage.source import bytecode, class_members, code_words, names_used, object_attributes
 
 LIBRARIES = frozenset(
     {"profl", "jax", "jaxlib", "numpy", "optax", "scipy", "chex", "flax", "equinox", "jaxtyping", "ml_dtypes"}
@@ -157,7 +157,7 @@ class ValueWalker:
         cls = type(value)
         if isinstance(value, _NEVER):
             return _make_node(f"a {_name(cls)}", unclear=True)
-        attributes = dict(_attributes(value))
+        attributes = dict(object_attributes(value))
         if not attributes and not hasattr(value, "__dict__") and not is_dataclass(value):
             return self._reduced(value)
         parts = [(f"attribute {name}", self.node(inner)) for name, inner in attributes.items()]
@@ -251,21 +251,6 @@ def _only_a_name(walk: ValueWalker, value: Any) -> Node:
     return _make_node(
         f"{type(value).__name__} {getattr(value, '__name__', None) or getattr(value, 'name', None) or value}"
     )
-
-
-def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    """Fields, attributes and slots; not what was computed from them and kept."""
-    cls, names = type(value), {}
-    if is_dataclass(value):
-        names = {field.name: None for field in fields(value)}
-    for base in cls.__mro__:
-        slots = vars(base).get("__slots__", ())
-        names |= dict.fromkeys(slots if not isinstance(slots, str) else [slots])
-    names |= dict.fromkeys(sorted(getattr(value, "__dict__", {}), key=str))
-    for name in names:
-        cached = isinstance(getattr(cls, name, None), functools.cached_property)
-        if not cached and name not in ("__dict__", "__weakref__", "__wrapped__") and hasattr(value, name):
-            yield name, getattr(value, name)
 
 
 def _name(value: Any) -> str:

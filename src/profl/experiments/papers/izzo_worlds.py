@@ -10,7 +10,8 @@ import numpy as np
 
 from profl.experiments.papers.stateful import SpamMean, Spammers, StatefulMean, spam_loss
 from profl.problem.families import GaussianMean
-from profl.problem.problem import Box, Problem
+from profl.problem.model_space import Box
+from profl.problem.problem import Problem
 from profl.typing import Array
 
 SETTLED = 0.01
