@@ -7,7 +7,7 @@ A family defines (paper, Section III-B)
 * ``shift(z, delta)``, where f is a location: the sample z after f moves by delta; ``shift(z, delta, f)`` where that
   depends on f. It gives the pathwise gradient, which needs no density and stays right for noise that is not Gaussian;
 * ``variance(batch, weights, f)``: the sampling variance of f_hat; by default the sandwich formula of M-estimation;
-* ``observed_variance(batch, weights, f)``: the same from the batch alone, where ``variance`` rests on a declared ``sd``;
+* ``observed_variance(batch, weights, f)``: the same from the batch alone, where ``variance`` uses a declared ``sd``;
 * ``group_count`` and ``group_of(z)``: where clean samples come in groups (classes, say) that differ from one another. A
   filter compares a sample with its own group only;
 * ``takes``, ``fits(batch)`` and ``labels(batch)``: for error messages where a batch does not suit it.
@@ -61,11 +61,10 @@ class Family:
 
     shift: Callable[..., Batch] | None = None
 
-    takes: str = ""
-    """The batches that it reads, in words."""
+    takes: str = ""  # the batches that it reads, in words
 
     def fits(self, batch: Batch) -> bool:
-        """Whether a batch, or its shapes, is one of those; asked only where ``estimate`` stands in the same class."""
+        """Whether the family reads a batch, or its shapes; used only where ``estimate`` is defined in the same class."""
         return True
 
     def labels(self, batch: Batch) -> Array | None:
@@ -90,11 +89,10 @@ class Family:
     def moved(self, z: Batch, delta: Array, f: Array) -> Batch:
         """``shift`` of a sample that lies at ``f``, for a family that is known to have it."""
         assert self.shift is not None
-        needs_f = len(inspect.signature(self.shift).parameters) > 2
-        return self.shift(z, delta, f) if needs_f else self.shift(z, delta)
+        return self.shift(z, delta, *([f] if len(inspect.signature(self.shift).parameters) > 2 else []))
 
     def variance(self, batch: Batch, weights: Array, f: Array) -> Array:
-        """diag(A^-1 B A^-1) * sum w^2 with A = -E[Hessian of log p], B = E[score score^T]."""
+        """diag(A^-1 B A^-1) sum w^2, shape (p,), with A = -E[Hessian of log p] and B = E[score score^T]."""
         scores = jax.vmap(jax.grad(self.log_prob, argnums=1), (0, None))(batch, f)
         hessian = jax.hessian(lambda g: weights @ jax.vmap(self.log_prob, (0, None))(batch, g))(f)
         bread = jnp.linalg.pinv(-hessian, hermitian=True)
@@ -249,9 +247,8 @@ class LinearGaussian(Family):
         return _has(batch, "x", 2) and _has(batch, "y", 1)
 
     def estimate(self, batch: Batch, weights: Array) -> Array:
-        x, y = batch["x"], batch["y"]
-        gram = x.T @ (weights[:, None] * x)
-        moment = jnp.sum(weights[:, None] * x * y[:, None], axis=0)
+        x, weighted = batch["x"], weights[:, None] * batch["x"]
+        gram, moment = x.T @ weighted, jnp.sum(weighted * batch["y"][:, None], axis=0)
         if gram.shape[0] == 1:  # a batched 1 x 1 solve is a library call that costs more than the whole step
             return moment / gram[0]
         return jnp.linalg.solve(gram, moment)
@@ -263,8 +260,7 @@ class LinearGaussian(Family):
         return {**z, "y": z["y"] + z["x"] @ delta}
 
     def variance(self, batch: Batch, weights: Array, f: Array) -> Array:
-        x = batch["x"]
-        gram = x.T @ (weights[:, None] * x)
+        gram = batch["x"].T @ (weights[:, None] * batch["x"])
         inverse = 1 / gram if gram.shape[0] == 1 else jnp.linalg.inv(gram)
         return self.sd**2 * jnp.diagonal(inverse) * jnp.sum(weights**2)
 

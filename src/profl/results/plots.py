@@ -1,4 +1,4 @@
-"""Plots in one house style: risk, and excess over the optimum, against deployments; one column per case."""
+"""Plots: risk, and excess over the optimum, against deployments; one column per case."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def plot_runs(
     Where the exact risk is not known, there is one panel with the clients' own. ``jacobian`` adds a panel with the
     error of the Jacobians, as the clients state it and as it is. Returns the figure, written where there is a path.
     """
-    suffix = "" if path is None else checks.one_of("plot suffix", _suffix(path), SUFFIXES)
+    if path is not None:
+        _suffix(path)  # refused before anything is drawn
     exact = all(run.exact for runs in cases.values() for run in runs)
     rows = (2 if exact else 1) + jacobian
     figure = new_figure(5.2 * len(cases), 3.1 * rows)
@@ -57,8 +58,7 @@ def plot_runs(
             _jacobian_panel(panel, runs)
         column[-1].set_xlabel("deployments per client")
     if path is not None:
-        with atomic(path) as temporary:
-            figure.savefig(temporary, dpi=150, format=suffix[1:])
+        _save(figure, path)
     return figure
 
 
@@ -79,7 +79,17 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def _suffix(path: str | os.PathLike[str]) -> str:
-    return os.path.splitext(os.fspath(path))[1].lower()
+    return checks.one_of("plot suffix", os.path.splitext(os.fspath(path))[1].lower(), SUFFIXES)
+
+
+def _save(figure: Any, path: str | os.PathLike[str], **options: Any) -> None:
+    with atomic(path) as temporary:
+        figure.savefig(temporary, dpi=150, format=_suffix(path)[1:], **options)
+
+
+def _style(axis: Any) -> None:
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(alpha=0.25)
 
 
 def plot_excess(rows: Mapping[str, Mapping[str, Sequence[Run]]], path: str | os.PathLike[str]) -> None:
@@ -87,7 +97,7 @@ def plot_excess(rows: Mapping[str, Mapping[str, Sequence[Run]]], path: str | os.
 
     ``rows`` is {what the row shows: {case: runs}}; a column has one scale, so that rows can be compared.
     """
-    suffix = checks.one_of("plot suffix", _suffix(path), SUFFIXES)
+    _suffix(path)  # refused before anything is drawn
     columns = max(map(len, rows.values()))
     figure = new_figure(5.2 * columns, 3.1 * len(rows))
     panels = figure.subplots(len(rows), columns, squeeze=False, sharex="col", sharey="col")
@@ -103,8 +113,7 @@ def plot_excess(rows: Mapping[str, Mapping[str, Sequence[Run]]], path: str | os.
         line[-1].legend(frameon=False, fontsize=8)
     for panel in panels[-1]:
         panel.set_xlabel("deployments per client")
-    with atomic(path) as temporary:
-        figure.savefig(temporary, dpi=150, format=suffix[1:])
+    _save(figure, path)
 
 
 def _jacobian_panel(panel: Any, runs: Sequence[Run]) -> None:
@@ -121,8 +130,7 @@ def _jacobian_panel(panel: Any, runs: Sequence[Run]) -> None:
     panel.set_yscale("log")
     panel.set_ylabel("error of the Jacobian (log scale)")
     panel.legend(frameon=False, fontsize=8)
-    panel.spines[["top", "right"]].set_visible(False)
-    panel.grid(alpha=0.25)
+    _style(panel)
 
 
 def _panel(panel: Any, runs: Sequence[Run], name: str) -> None:
@@ -134,8 +142,7 @@ def _panel(panel: Any, runs: Sequence[Run], name: str) -> None:
         good = ~run.diverged
         if good.any():
             panel.fill_between(per_client, low[good].min(0), high[good].max(0), color=colour, alpha=0.18, lw=0)
-    panel.spines[["top", "right"]].set_visible(False)
-    panel.grid(alpha=0.25)
+    _style(panel)
 
 
 def _series(run: Run, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -169,7 +176,7 @@ def plot_panels(
 
     All side by side, unless ``columns`` says how many.
     """
-    suffixes = [checks.one_of("plot suffix", _suffix(path), SUFFIXES) for path in paths]
+    suffixes = [*map(_suffix, paths)]
     columns = columns or len(panels)
     rows = -(-len(panels) // columns)
     figure = new_figure(4.6 * columns, 3.9 * rows)
@@ -187,8 +194,7 @@ def plot_panels(
             (_draw_landscape if spec.get("kind") == "landscape" else _draw_lines)(axis, spec)
         for path, suffix in zip(paths, suffixes, strict=True):
             date = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix)
-            with atomic(path) as temporary:
-                figure.savefig(temporary, dpi=150, format=suffix[1:], metadata=date)
+            _save(figure, path, metadata=date)
 
 
 def _draw_lines(axis: Any, spec: Mapping[str, Any]) -> None:
@@ -204,8 +210,7 @@ def _draw_lines(axis: Any, spec: Mapping[str, Any]) -> None:
         axis.axhline(level["value"], color="0.15", lw=1, ls=dash, label=level["label"])
     axis.set_yscale(spec["scale"])
     axis.legend(frameon=False, fontsize=8)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(alpha=0.25)
+    _style(axis)
 
 
 def _draw_landscape(axis: Any, spec: Mapping[str, Any]) -> None:
