@@ -64,7 +64,7 @@ class Family:
     takes: str = ""  # the batches that it reads, in words
 
     def fits(self, batch: Batch) -> bool:
-        """Whether the family reads a batch, or its shapes; used only where ``estimate`` is defined in the same class."""
+        """Whether the family reads a batch, or its shapes; used only where the same class defines ``estimate``."""
         return True
 
     def labels(self, batch: Batch) -> Array | None:
