@@ -32,7 +32,7 @@ def test_the_stated_variance_is_that_of_the_estimate(noise):
 def test_moved_samples_have_the_f_that_was_asked_for():
     batch, equal = 3 + jax.random.laplace(jax.random.key(1), (50, 2)), jnp.full(50, 1 / 50)
     f, delta = FAMILY.estimate(batch, equal), jnp.array([1.0, -2.0, 0.5, -1.0])
-    moved = jax.vmap(FAMILY.moved, (0, None, None))(batch, delta, f)
+    moved = jax.vmap(FAMILY.apply_shift, (0, None, None))(batch, delta, f)
     np.testing.assert_allclose(FAMILY.estimate(moved, equal), f + delta, atol=1e-5)
 
 
@@ -58,7 +58,7 @@ def test_a_coordinate_that_does_not_vary(value, n):
     assert stated[0] == 0  # as exact as rounding, which the batch's other coordinates must not hear of
     assert np.all(stated[2:] > 0.1 / n)  # a spread is never known without error, not from two samples either
     assert np.all(seen > 0)
-    moved = jax.vmap(FAMILY.moved, (0, None, None))(batch, jnp.array([0.0, 0.0, 2.0, 0.0]), f)
+    moved = jax.vmap(FAMILY.apply_shift, (0, None, None))(batch, jnp.array([0.0, 0.0, 2.0, 0.0]), f)
     np.testing.assert_allclose(moved, batch, rtol=1e-5)
 
 

@@ -86,8 +86,8 @@ class Family:
     def log_prob(self, z: Batch, f: Array) -> Array:
         raise NotImplementedError(f"{type(self).__name__} must define log_prob(z, f) -> scalar")
 
-    def moved(self, z: Batch, delta: Array, f: Array) -> Batch:
-        """``shift`` of a sample that lies at ``f``, for a family that is known to have it."""
+    def apply_shift(self, z: Batch, delta: Array, f: Array) -> Batch:
+        """The sample z, drawn at ``f``, after f moves by ``delta``; for a family with a ``shift``."""
         assert self.shift is not None
         return self.shift(z, delta, *([f] if len(inspect.signature(self.shift).parameters) > 2 else []))
 
@@ -148,7 +148,7 @@ class LocationScale(Family):
     >>> f = family.estimate(batch, equal)
     >>> f
     Array([2., 0.], dtype=float32)
-    >>> family.moved(batch[1], jnp.array([1.0, jnp.log(2.0)]), f)  # the mean is 3 then, and the sd 2
+    >>> family.apply_shift(batch[1], jnp.array([1.0, jnp.log(2.0)]), f)  # the mean is 3 then, and the sd 2
     Array([5.], dtype=float32)
     """
 

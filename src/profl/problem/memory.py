@@ -47,13 +47,12 @@ class Slow(LongRun):
 
 
 def slow(problem: Problem, rate: Any) -> Problem:
-    """``problem`` with people who change their habits by a share of the way with every deployment.
+    """``problem`` with people who respond to an exponential average of what was deployed.
 
-    Where f is linear in the model this is f <- (1 - rate) f + rate f(theta). In the beginning they are used to the
-    model that the run begins with.
+    Where f is linear in the model this is f <- (1 - rate) f + rate f(theta). The average starts at the first model.
 
     Args:
-      rate: of the way to what they would do in the end, above 0 and at most 1: one number, or one per client.
+      rate: weight of the newest deployment, above 0 and at most 1: one number, or one per client.
 
     >>> import profl
     >>> case = slow(profl.cases.pricing(clients=2), rate=0.2)
@@ -78,7 +77,7 @@ def slow(problem: Problem, rate: Any) -> Problem:
 
 @dataclass(frozen=True)
 class Staggered(LongRun):
-    """People in groups of one size: with every deployment the group that did so longest ago answers to it."""
+    """People in groups of equal size: each deployment reaches one group, in turn; the others keep their last model."""
 
     groups: int
 
@@ -107,7 +106,7 @@ class Staggered(LongRun):
 
 
 def staggered(problem: Problem, groups: int) -> Problem:
-    """``problem`` with people in ``groups`` of one size that answer in turn, one with every deployment.
+    """``problem`` with people in ``groups`` of equal size, of which each deployment reaches one, in turn.
 
     >>> import profl
     >>> staggered(profl.cases.pricing(clients=2), groups=3).name
@@ -129,7 +128,7 @@ def staggered(problem: Problem, groups: int) -> Problem:
 
 @dataclass(frozen=True)
 class Drifting(LongRun):
-    """A number of every client moves by itself, with every deployment: by a trend, a season and a walk.
+    """A number of every client changes with every deployment: by a trend, a season and a random walk.
 
     A client is ``{"inside": ..., "trend", "amplitude", "period", "walk", "seed"}``.
     """
@@ -160,7 +159,7 @@ class Drifting(LongRun):
         return self.inner.risk_in(state["inner"], deployed, theta, self._at(state, client))
 
     def at(self, clients: Client, time: float) -> tuple[Reaction, Client]:
-        """The walk is drawn from a seed of its own, so that where it leads is known."""
+        """The walk is drawn from a seed of its own, so its value at any time is known."""
         steps = jnp.arange(1, int(time) + 1)
         walked = jax.vmap(lambda client: jnp.sum(jax.vmap(lambda t: self._walk(client, t))(steps)))(clients)
         state = {"time": jnp.full(walked.shape, time), "walked": walked}
@@ -192,10 +191,10 @@ def drifting(
     of: str | None = None,
     seed: int = 0,
 ) -> Problem:
-    """``problem`` in a world that moves by itself: a number of every client changes with every deployment.
+    """``problem`` with drift: a number of every client changes with every deployment, whatever is deployed.
 
-    Time is the client's own number of deployments. The answers move too: ``drifted.at(time)`` is the problem of a world
-    that stands still after so many, and a run is measured against the optimum of the time.
+    Time is the client's own number of deployments. ``problem.at(time)`` has the exact answers of a time, and a run is
+    measured against the optimum of the time.
 
     Args:
       trend: what is added with every deployment: one number, or one per client.

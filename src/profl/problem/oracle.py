@@ -89,7 +89,7 @@ def own_risks(world: World, thetas: Theta) -> Array:
 
 
 def decoupled_risk(world: World, deployed: Theta, theta: Theta) -> Array:
-    """Many clients are summed up in chunks, also when this is differentiated: a million would not fit in memory."""
+    """DPR(deployed; theta), summed over chunks of clients, also when differentiated: a million do not fit in memory."""
     reaction, clients, weights = world
     count = weights.shape[0]
     whole = count - count % _CHUNK
@@ -225,7 +225,7 @@ def scattered_models(project: Callable[[Theta], Theta], start: Theta, box: tuple
 
 
 def exact_jacobian(reaction: Reaction, theta: Theta, client: Client) -> Array:
-    """df/dtheta at one client, by differentiating the stated f(theta): shape (p, size of theta)."""
+    """df/dtheta at one client, by differentiating f(theta): shape (p, size of theta)."""
     parameters = reaction.parameters
     assert parameters is not None
     vector, unravel = ravel_pytree(theta)

@@ -18,28 +18,28 @@ from profl.problem.reaction import WrappedReaction
 from profl.typing import Key, Theta
 
 
-def whole(theta: dict[str, Theta]) -> Theta:
-    """The model that the two parts make.
+def sum_parts(theta: dict[str, Theta]) -> Theta:
+    """The deployed model, common + own.
 
-    >>> whole({"common": 1.0, "own": 0.5})
+    >>> sum_parts({"common": 1.0, "own": 0.5})
     1.5
     """
     return jax.tree.map(lambda common, own: common + own, theta["common"], theta["own"])
 
 
 @dataclass(frozen=True)
-class OfWhole:
-    """A function of a model, for one in two parts."""
+class OfSum:
+    """A function of the deployed model, as a function of the two parts."""
 
     function: Callable[..., Any]
 
     def __call__(self, theta: dict[str, Theta], *arguments: Any) -> Any:
-        return self.function(whole(theta), *arguments)
+        return self.function(sum_parts(theta), *arguments)
 
 
 @dataclass(frozen=True)
-class BothInside:
-    """Projects so that the common model and the whole one lie in the model space."""
+class ProjectParts:
+    """Projects the common model and the sum onto the model space."""
 
     project: Callable[[Theta], Theta]
 
@@ -53,7 +53,7 @@ class PersonalReaction(WrappedReaction):
     """People respond to the sum of the two parts."""
 
     def inner_model(self, theta: dict[str, Theta]) -> Theta:
-        return whole(theta)
+        return sum_parts(theta)
 
 
 def personal(problem: Problem) -> Problem:
@@ -78,9 +78,9 @@ def personal(problem: Problem) -> Problem:
     return replace(
         problem,
         name=f"{problem.name}, personal",
-        loss=OfWhole(problem.loss),
+        loss=OfSum(problem.loss),
         reaction=PersonalReaction(problem.reaction),
         initial=initial,
-        project=BothInside(problem.project),
-        signal=OfWhole(problem.signal),
+        project=ProjectParts(problem.project),
+        signal=OfSum(problem.signal),
     )

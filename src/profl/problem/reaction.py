@@ -1,6 +1,6 @@
-"""Reactions: what data come in once theta is deployed at a client.
+"""Reactions: the distribution D_i(theta) of the data that a client gets once theta is deployed.
 
-A reaction states ``sample``. One that is known exactly also states
+A reaction defines ``sample``. One that is known exactly also defines
 
 * ``parameters(theta, client)``: f_i(theta), the parameters of the family;
 * ``decoupled(deployed, theta, client)``: DPR_i(deployed; theta) = E_{z ~ D_i(deployed)} l(z; theta), the risk of the
@@ -9,10 +9,9 @@ A reaction states ``sample``. One that is known exactly also states
   argument alone, and the performative gradient is the total derivative;
 * ``accuracy(deployed, theta, client)``, for classification: the share of right decisions.
 
-People who adapt slowly, and a world that moves by itself, have a state, one per client: it has a fixed shape, begins
-with ``start``, moves once with every deployment of its client (``move``), and data come from it (``sample_in``). What
-is stated above is then the long run: what comes in once theta has been deployed for good. ``risk_in`` is the risk under
-way. Ready-made ones are in ``profl.problem.memory``.
+A reaction with memory or drift has a state per client, of fixed shape: ``start`` is the first one, ``move`` changes it
+once with every deployment, ``sample_in`` draws data from it, and ``risk_in`` is the risk in it. The functions above
+then describe the long run, after theta has been deployed for good. ``profl.problem.memory`` has ready-made ones.
 """
 
 from __future__ import annotations
@@ -42,22 +41,22 @@ class Reaction:
         """Sample weights that sum to one when only the first ``count`` of ``n`` samples exist."""
         return jnp.where(jnp.arange(n) < count, 1.0 / count, 0.0)
 
-    # -- memory: nothing to state where people answer at once ----------------------------------------------------------
+    # -- memory: nothing to define where people respond at once --------------------------------------------------------
 
     def start(self, theta: Theta, client: Client) -> Any:
         """The state of a client's people before the first deployment, in a run that begins with ``theta``."""
         return ()
 
     def move(self, state: Any, key: Key, theta: Theta, client: Client) -> Any:
-        """The state once ``theta`` is deployed."""
+        """The state after ``theta`` is deployed."""
         return state
 
     def sample_in(self, state: Any, key: Key, theta: Theta, client: Client, n: int) -> Batch:
-        """n samples of what comes in from that state, with ``theta`` deployed."""
+        """n samples in that state, with ``theta`` deployed."""
         return self.sample(key, theta, client, n)
 
     def risk_in(self, state: Any, deployed: Theta, theta: Theta, client: Client) -> Array:
-        """The risk of ``theta`` on the data that come from that state, with ``deployed`` deployed."""
+        """The risk of ``theta`` in that state, with ``deployed`` deployed."""
         assert self.decoupled is not None
         return self.decoupled(deployed, theta, client)
 
@@ -68,7 +67,7 @@ class Reaction:
     """The name of the client's number that moves by default where the world drifts."""
 
     def at(self, clients: Client, time: float) -> tuple[Reaction, Client]:
-        """The long run of a world that stands still after so many deployments, and the (stacked) clients in it."""
+        """(the long run of a world that is frozen at ``time`` deployments, the stacked clients in it)."""
         return self, clients
 
 

@@ -1,4 +1,4 @@
-"""What an engine hands over, measured against the exact answers: a ``Run``."""
+"""A ``Run`` from the trace of an engine, measured against the exact answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ JACOBIAN = ("jacobian_error", "jacobian_off")  # figures that a run has under na
 
 
 class Trace(NamedTuple):
-    """What an engine hands over (seeds x records; models begin with the start, counts with the first record)."""
+    """The raw result of an engine (seeds x records; models begin with the start, counts with the first record)."""
 
     theta: Theta
     tally: dict[str, Any]  # what was counted between two records, by name: ``profl.run.tally.Tally``
@@ -33,7 +33,7 @@ class Trace(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How a run was laid out."""
+    """The sizes of a run."""
 
     seeds: tuple[int, ...]
     rounds: int
@@ -49,7 +49,7 @@ class Layout(NamedTuple):
 
 
 def make_run(problem: Problem, method: Method, trace: Trace, layout: Layout, seconds: float) -> Run:
-    """Measure what an engine handed over; means and totals are from its first record on."""
+    """The run of a trace; means and totals are from its first record on."""
     tally = trace.tally
     later = np.arange(tally["deployments"].shape[1] + 1) * layout.record_every
     records = np.minimum(layout.first + later, layout.rounds)
@@ -137,7 +137,7 @@ ERRORS = 4.0  # standard errors of a risk that was drawn
 
 
 def optimum_note(problem: Problem, answers: Answers) -> tuple[str, ...]:
-    """A sentence where a run has a lower risk than the stated optimum, by more than that may be off."""
+    """A sentence where the risk of a run is below that of the known optimum by more than its error."""
     if not problem.exact or not np.isfinite(answers.risk).any():
         return ()
     least = float(np.nanmin(answers.risk - answers.optimum_risk))
@@ -182,20 +182,20 @@ def _answers(problem: Problem, theta: Theta, times: np.ndarray, shape: tuple[int
 
 
 def _mean_so_far(values: np.ndarray, records: np.ndarray) -> np.ndarray:
-    """The mean over the deployments until each record of what is known at the records, on lines between them."""
+    """The mean over the deployments until each record, linear between records, shape (records,)."""
     areas = np.diff(records) * (values[1:] + values[:-1]) / 2
     return (np.concatenate([[0.0], np.cumsum(areas)]) - (values - values[0]) / 2) / np.maximum(records, 1)
 
 
 def _root(squares: np.ndarray | None) -> np.ndarray | None:
-    """Root of what was measured at the records; before the first there is nothing."""
+    """The root of ``squares``, with NaN for the start; None where nothing was measured."""
     if squares is None or np.all(np.isnan(squares)):
         return None
     return _after_start(np.sqrt(squares))
 
 
 def _per_round(total: np.ndarray, rounds_run: np.ndarray) -> np.ndarray:
-    """Means over the rounds between two records; before the first there is nothing, after the end the last ones."""
+    """Means over the rounds between two records, NaN at the start; after the end the last ones."""
     with np.errstate(invalid="ignore", divide="ignore"):
         means = _after_start(total / np.diff(rounds_run, axis=1))
     last = np.argmax(rounds_run == rounds_run[:, -1:], axis=1)[:, None]  # the record that the later ones repeat
@@ -203,7 +203,7 @@ def _per_round(total: np.ndarray, rounds_run: np.ndarray) -> np.ndarray:
 
 
 def _after_start(values: np.ndarray) -> np.ndarray:
-    """One more record at the beginning, of which nothing is known."""
+    """``values`` with NaN in front, for the record of the start."""
     return np.concatenate([np.full_like(values[:, :1], np.nan), values], axis=1)
 
 

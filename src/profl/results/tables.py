@@ -75,9 +75,9 @@ def summarise(run: Run) -> str:
 
 
 def as_html(run: Run) -> str:
-    """The same as a notebook shows it."""
-    said = "\n".join([run.answers(), f"seconds {run.seconds:.2f}", *remarks(run)])
-    return html.table(_measured(run), _head(run)) + html.table(_costs(run)) + html.text(said.strip())
+    """One run as HTML, for a notebook."""
+    text = "\n".join([run.answers(), f"seconds {run.seconds:.2f}", *remarks(run)])
+    return html.table(_measured(run), _head(run)) + html.table(_costs(run)) + html.text(text.strip())
 
 
 def remarks(run: Run) -> list[str]:
@@ -131,7 +131,7 @@ def _costs(run: Run) -> list[list[str]]:
 
 
 def _outlook(run: Run, values: dict[str, Any]) -> list[str]:
-    """What the method expects of its model, and which seeds were done before the last round."""
+    """The expected excess, and which seeds stopped before the last round."""
     lines = []
     if values["expected_excess"] is not None:
         expected, error = (number(values[name]["mean"]) for name in ("expected_excess", "expected_error"))
@@ -145,7 +145,7 @@ def _outlook(run: Run, values: dict[str, Any]) -> list[str]:
 
 
 def _dropped(values: dict[str, Any] | None) -> list[str]:
-    """What the filter dropped, and a warning where that is much."""
+    """The share that the filter dropped, and a warning where it is large."""
     if values is None or not values["most"]:
         return []
     names = {f"client {client} ({share:.1%})": share for client, share in values["most"]}
@@ -171,7 +171,7 @@ def _live(run: Run) -> list[str]:
 
 
 def _privacy(spent: Spent | None) -> list[str]:
-    """What was spent of the clients' privacy."""
+    """The privacy spent."""
     if spent is None:
         return []
     worst = int(np.argmax(spent.epsilon))

@@ -1,4 +1,4 @@
-"""Ready callbacks for ``simulate``, ``train`` and Flower's server, ``callbacks=[...]``: each is told of every record.
+"""Ready callbacks for ``simulate``, ``train`` and Flower's server, ``callbacks=[...]``.
 
 A callback is any function of a ``profl.Record``; one that returns something true ends the run. What these write is the
 mean over seeds of every figure that is known.
@@ -113,7 +113,7 @@ class EarlyStopping:
         return not self.better(means[self.figure]) and self.since >= self.patience
 
     def better(self, value: float) -> bool:
-        """Whether the figure is better than it ever was; if not, that counts."""
+        """Whether the figure is the best so far; otherwise one more record counts towards ``patience``."""
         improved = self.sign * value < self.best - self.least
         self.best, self.since = (self.sign * value, 0) if improved else (self.best, self.since + 1)
         return improved

@@ -24,7 +24,7 @@ RATIO = 1100  # deflate packs at most 1,032 bytes into one
 
 
 class DamagedFile(Exception):
-    """A file that cannot be read; in one line, why."""
+    """A file that cannot be read; the message says why in one line."""
 
 
 def write(path: Path, arrays: dict[str, np.ndarray], meta: dict[str, Any], compressed: bool = False) -> None:
@@ -36,14 +36,14 @@ def write(path: Path, arrays: dict[str, np.ndarray], meta: dict[str, Any], compr
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """(arrays, the text without its sha256, which is right); raises ``DamagedFile``."""
+    """(arrays, the text without its sha256); raises ``DamagedFile`` where the sha256 is wrong."""
     arrays, meta = read_unchecked(path)
     verify(arrays, meta)
     return arrays, meta
 
 
 def verify(arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
-    """Take the sha256 out of the text; raises ``DamagedFile`` where it is not that of the rest."""
+    """Remove the sha256 from the text; raises ``DamagedFile`` where it is not that of the rest."""
     expected = meta.pop("sha256", None)
     if (actual := checksum(arrays, meta)) != expected:
         raise DamagedFile(f"its sha256 is {actual}, the file says {words(expected)}")

@@ -36,7 +36,7 @@ NODES, DEEP = 20_000, 100  # parts that a description may have, and levels
 
 
 class Node(NamedTuple):
-    """A word, what lies below it by name, and a hash of both."""
+    """A word, the named parts below it, and a hash of both."""
 
     word: str
     parts: tuple[tuple[str, Node], ...]

@@ -130,7 +130,7 @@ def _check_family(problem: Problem, theta: Theta, client: Client, batch: Batch, 
     if _shapes(density) != ():
         raise checks.InputError(f"the family's log_prob(z, f) must be a scalar, got shape {_shapes(density)}")
     if family.shift is not None:
-        moved = output_shapes("family.shift", family.moved, z=z, delta=f, f=f)
+        moved = output_shapes("family.shift", family.apply_shift, z=z, delta=f, f=f)
         checks.same_structure("what the family's shift returns", moved, z)
     if problem.reaction.parameters is not None:
         parameters = output_shapes("reaction.parameters", problem.reaction.parameters, theta=theta, client=client)

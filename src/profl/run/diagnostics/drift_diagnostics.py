@@ -91,7 +91,7 @@ def log_variances(family: Family, batch: Batch, f: Array) -> Array:
     Array([ 0.   , -4.605], dtype=float32)
     """
     n = batches.rows(batch)
-    centred = jax.tree.leaves(jax.vmap(family.moved, (0, None, None))(batch, -f, f))
+    centred = jax.tree.leaves(jax.vmap(family.apply_shift, (0, None, None))(batch, -f, f))
     before = jax.tree.leaves(batch)
     return jnp.concatenate(
         [_log_variance(centred[i], before[i], jnp.full(n, 1 / n)) for i in _moved_leaves(family, batch, f)]
@@ -106,6 +106,6 @@ def _log_variance(centred: Array, before: Array, weights: Array) -> Array:
 def _moved_leaves(family: Family, batch: Batch, f: Array) -> list[int]:
     """Which leaves of a sample the family's ``shift`` changes."""
     z, f = jax.eval_shape(lambda batch, f: (trees.take(batch, 0), f), batch, f)
-    jaxpr = jax.make_jaxpr(family.moved)(z, f, f).jaxpr
+    jaxpr = jax.make_jaxpr(family.apply_shift)(z, f, f).jaxpr
     changed = [i for i, leaf in enumerate(jaxpr.outvars) if leaf not in jaxpr.invars]
     return [i for i in changed if jnp.issubdtype(jaxpr.outvars[i].aval.dtype, jnp.floating)]
