@@ -87,7 +87,8 @@ def contaminate(problem: Problem, fraction: Any, source: Any = "blob", *, distan
     >>> case = contaminate(clean, 0.2, "blob", distance=10)
     >>> case.name, bool(np.isclose(case.risk(np.ones(5)), clean.risk(np.ones(5))))
     ('pricing with 20% blob', True)
-    >>> batch, is_junk = case.reaction.sample_and_mask(random.seed_key(0), np.ones(5), trees.take(case.clients, 0), 1000)
+    >>> client = trees.take(case.clients, 0)
+    >>> batch, is_junk = case.reaction.sample_and_mask(random.seed_key(0), np.ones(5), client, 1000)
     >>> batch.shape, round(float(is_junk.mean()), 1)
     ((1000, 5), 0.2)
     """

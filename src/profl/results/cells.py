@@ -58,7 +58,7 @@ def claims_summary(claims: Iterable[dict[str, Any]]) -> str:
 def changes_note(result: dict[str, Any]) -> str:
     """What was changed in a reproduced result's claims once results had been seen; nothing where all was fixed before.
 
-    >>> changes_note({"changed": "A tolerance, from 1 to 2."}), changed({})
+    >>> changes_note({"changed": "A tolerance, from 1 to 2."}), changes_note({})
     ('Changed after results had been seen: A tolerance, from 1 to 2.', '')
     """
     return f"Changed after results had been seen: {result['changed']}" if result.get("changed") else ""
