@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 WORKERS ?= 2
+NAME ?= speed
 
 .PHONY: help setup dev demo test pages test-full test-faults federation lint bench reproduce docs dist smoke clean
 
@@ -50,8 +51,9 @@ lint: dev  ## ruff (lint and format) and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: dev  ## speed against the random numbers, NumPy and Flower; adds a line to benchmarks/history.jsonl
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python benchmarks/track.py speed
+bench: dev  ## make bench NAME=robust: one benchmark; speed by default, which adds a line to benchmarks/history.jsonl
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
+	  $(BIN)/python -m benchmarks $(NAME) $(if $(filter speed scale memory,$(NAME)),--history)
 
 reproduce: setup  ## the paper's tables and figures, ten seeds; writes out/paper/report.html
 	$(BIN)/profl reproduce all --out out/paper

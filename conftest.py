@@ -28,7 +28,7 @@ import jax  # noqa: E402
 import pytest  # noqa: E402
 
 collect_ignore_glob = (
-    [] if find_spec("flwr") else ["src/profl/engines/flower/*", "tests/federation.py", "tests/flower_run.py"]
+    [] if find_spec("flwr") else ["src/profl/run/flower/*", "tests/federation.py", "tests/flower_run.py"]
 )
 
 

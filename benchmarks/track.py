@@ -1,4 +1,4 @@
-"""Keep the history of a benchmark: ``python benchmarks/track.py speed`` (or scale, memory) measures, appends a line to
+"""The history of a benchmark: ``python -m benchmarks speed --history`` (or scale, memory) measures, appends a line to
 ``benchmarks/history.jsonl`` with machine and versions, and draws all lines so far to ``benchmarks/history.png``.
 
 Ratios can be compared from line to line; times cannot, unless the machine was the same and did nothing else.
@@ -6,7 +6,6 @@ Ratios can be compared from line to line; times cannot, unless the machine was t
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import json
 import os
@@ -18,23 +17,24 @@ import jax
 import numpy as np
 
 import profl
-from profl.cli import BENCHMARKS
 
 HERE = Path(__file__).parent
 HISTORY = HERE / "history.jsonl"
+TRACKED = ("speed", "scale", "memory")
+"""Benchmarks whose figures are compared from one version of profl to the next."""
 
 
-def line(found: dict[str, Any], quick: bool) -> dict[str, Any]:
+def line(result: dict[str, Any], quick: bool) -> dict[str, Any]:
     """What is kept of a benchmark: when, where, with what, and every claim's figure."""
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "benchmark": found["item"],
+        "benchmark": result["item"],
         "quick": quick,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {jax.default_backend()}",
         "load": round(os.getloadavg()[0], 1),
         "versions": {"profl": profl.__version__, "jax": jax.__version__, "numpy": np.__version__},
-        "claims": {claim["claim"]: claim["measured"] for claim in found["claims"]},
-        "rows": found["rows"],
+        "claims": {claim["claim"]: claim["measured"] for claim in result["claims"]},
+        "rows": result["rows"],
     }
 
 
@@ -59,12 +59,8 @@ def draw(lines: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("benchmark", choices=["speed", "scale", "memory"])
-    parser.add_argument("--quick", action="store_true")
-    options = parser.parse_args()
-    measured = BENCHMARKS[options.benchmark][0](quick=options.quick)
+def append(result: dict[str, Any], quick: bool) -> None:
+    """Add a benchmark's result to the history and draw all of it again."""
     with HISTORY.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line(measured, options.quick)) + "\n")
+        file.write(json.dumps(line(result, quick)) + "\n")
     draw([json.loads(entry) for entry in HISTORY.read_text(encoding="utf-8").splitlines()], HERE / "history.png")

@@ -16,7 +16,7 @@ from typing import Any
 import reference
 import tutorial
 
-from profl.experiments.demo import HOSTILE, JUNK, SAMPLES
+from profl.cli.demo_runs import HOSTILE, JUNK, SAMPLES
 from profl.results import markdown
 from profl.results.cells import claims_summary
 from profl.results.plots import plot_panels
@@ -160,9 +160,9 @@ def keep_demo(path: Path) -> None:
 
 def collect(directory: Path) -> None:
     """Results of a directory into ``results.json``, the landscape's picture, and the README."""
-    from profl.experiments.bounds import beside_the_bound
-    from profl.experiments.pages import landscapes
-    from profl.experiments.reproduce import read_all
+    from profl_papers.bounds import beside_the_bound
+    from profl_papers.pages import landscapes
+    from profl_papers.reproduce import read_all
 
     found = [result | {"panels": [thinned(panel) for panel in result["panels"]]} for result in read_all(directory)]
     stored = {"items": found, "landscapes": landscapes(directory), "theory": beside_the_bound(found)}

@@ -77,7 +77,7 @@ def furnish(folder: Path) -> None:
 def line(number: int) -> list[str]:
     """A command line; where it is all right, one that is soon done."""
     draw = random.Random(number)
-    command = draw.choice([*["run"] * 5, *["compare"] * 3, "cases", "data", "check", "bench", "reproduce", "report"])
+    command = draw.choice([*["run"] * 5, *["compare"] * 3, "cases", "data", "check", "reproduce", "report"])
     command = draw.choice(["flower", "demo", "", "rnu"]) if draw.random() < 0.1 else command
     return [command, *_arguments(draw, command)] if command else _arguments(draw, "")
 
@@ -97,8 +97,6 @@ def _arguments(draw: random.Random, command: str) -> list[str]:
         return draw.choice(
             [["list", "--json", place()], ["path", draw.choice([*ODD, "adult"])], ["get", "x"], ["nonsense"]]
         )
-    if command == "bench":
-        return [draw.choice([*ODD, "robus"]), "--json", place()]
     if command == "reproduce":
         return draw.choice([["--list"], [draw.choice(ODD), "--out", place()], ["table1", "--json", "folder"]])
     if command == "report":

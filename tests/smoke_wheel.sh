@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The wheel in a clean environment without extras, as a person who types `pip install profl` has it.
 #     tests/smoke_wheel.sh DIST      DIST holds one wheel and one sdist
-# It holds every file of src/profl, and the sdist every file of the repository; `profl` says its version, runs a case,
+# It holds every file of src/profl and papers/profl_papers, and the sdist every file of the repository; `profl` says its version, runs a case,
 # and where an extra is missing it says which, in one line and with exit status 2.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -19,6 +19,7 @@ export PATH="$place/venv/bin:$PATH"
 installed=$(python -c 'import profl, pathlib; print(pathlib.Path(profl.__file__).parent)')
 case $installed in "$place"/*) ;; *) echo "profl was imported from $installed, not from the wheel" >&2 && exit 1 ;; esac
 diff -rq --exclude=__pycache__ "$root/src/profl" "$installed"
+diff -rq --exclude=__pycache__ "$root/papers/profl_papers" "$(dirname "$installed")/profl_papers"
 
 if git -C "$root" rev-parse --quiet --verify HEAD >/dev/null 2>&1; then
   missing=$(git -C "$root" ls-files | grep -vE '^\.(ci|github|pre-commit)' | sort | comm -23 - "$place/sdist")
@@ -31,6 +32,8 @@ version=$(python -c 'import profl; print(profl.__version__)')
 small=(--rounds 3 --local-steps 1 --samples 20 --clients 2 --seeds 0)
 profl run housing "${small[@]}" --json run.json
 python -c 'import json, math; assert math.isfinite(json.load(open("run.json"))["runs"][0]["tail_excess"]["mean"])'
+profl reproduce --list >papers
+grep -q table1 papers || { cat papers && echo "profl reproduce finds no papers" >&2 && exit 1; }
 
 status=0
 profl run housing "${small[@]}" --quiet --plot run.png 2>error || status=$?

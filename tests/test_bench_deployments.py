@@ -1,4 +1,4 @@
-"""``profl bench deployments`` on one row with one seed, to the file and the picture; and the bandit by itself."""
+"""Benchmark ``deployments`` on one row with one seed, to the file and the picture; and the bandit by itself."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 import profl
-from profl import cli
-from profl.experiments import deployment_methods as methods
-from profl.experiments import deployment_picture, deployments
-from profl.experiments.bandit import bandit, space
+from benchmarks import command
+from benchmarks.deployments import bench as deployments
+from benchmarks.deployments import methods, picture
+from benchmarks.deployments.bandit import bandit, space
+from benchmarks.deployments.problems import no_reaction
 
 
 class Parabola:
@@ -45,7 +46,7 @@ def test_the_gaussian_process_is_one():
 
 
 def test_without_a_model_space_the_bandit_looks_where_runs_start():
-    lower, upper = space(profl.experiments.deployment_problems.no_reaction())
+    lower, upper = space(no_reaction())
     assert np.all((lower > -5) & (lower < -2) & (upper > 2) & (upper < 5))
 
 
@@ -85,7 +86,7 @@ def test_one_row_to_the_file_and_the_picture(subject, tmp_path, monkeypatch):
         methods, "METHODS", [each for each in methods.METHODS if each.name in (methods.SUBJECT, "pfl", "pofl")]
     )
     path = tmp_path / "bench.json"
-    result = CliRunner().invoke(cli.app, ["bench", "deployments", "--quick", "--seeds", "1", "--json", str(path)])
+    result = CliRunner().invoke(command.app, ["deployments", "--quick", "--seeds", "1", "--json", str(path)])
     assert result.exit_code in (0, 1), result.output
     assert "per seed" not in result.output
     (item,) = json.loads(path.read_text())["items"]
@@ -97,9 +98,9 @@ def test_one_row_to_the_file_and_the_picture(subject, tmp_path, monkeypatch):
     assert {"housing: share left", "all rows: best pofl's excess over its, geometric mean"} <= {
         claim["claim"] for claim in item["claims"]
     }
-    picture = tmp_path / "picture.png"
-    deployment_picture.draw(str(path), str(picture))
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    drawn = tmp_path / "picture.png"
+    picture.draw(str(path), str(drawn))
+    assert drawn.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_row_whose_data_are_missing_is_left_out_with_a_note():

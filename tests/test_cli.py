@@ -16,8 +16,8 @@ import profl
 from profl import cli
 from profl.cases import CASES
 from profl.cli import app, main
+from profl.cli import demo_runs as demo
 from profl.cli.cases import ANSWERS, describe_case, stored
-from profl.experiments import demo
 
 SHORT = ["--rounds", "3", "--samples", "20", "--seeds", "0-1", "--clients", "2"]
 
@@ -54,7 +54,6 @@ def test_help_teaches():
     [
         (["run"], ["orange_juice", "FILE.py:NAME", "--checkpoint", "--no-resume", "--adaptive", "sign_flip"]),
         (["compare"], ["orange_juice", "--wide", "--filter", "robust", "nnm+"]),
-        (["bench"], ["deployments", "--quick"]),
         (["check"], ["MODULE:NAME", "--hold"]),
         (["data", "get"], ["adult", "--force"]),
     ],
@@ -182,7 +181,7 @@ def test_reproduce_keeps_what_is_finished(tmp_path, monkeypatch, capsys):
         finished(result, False)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("profl.cli.reproduce.work.reproduce", reproduce)
+    monkeypatch.setattr("profl_papers.reproduce.reproduce", reproduce)
     path = tmp_path / "a.json"
     code, shown, said = ended(monkeypatch, capsys, "reproduce", "fig3a", "fig3b", "--json", str(path))
     assert code == 130
@@ -303,7 +302,7 @@ def test_random_bad_options_are_one_line_and_exit_2(part, tmp_path, asked, monke
 
 
 def test_a_place_that_cannot_be_written_is_refused_by_every_command(tmp_path, monkeypatch, capsys):
-    commands = "cases|demo|reproduce table1|bench robust|data list|check a:b"
+    commands = "cases|demo|reproduce table1|data list|check a:b"
     for command in map(str.split, commands.split("|")):
         code, _, said = ended(monkeypatch, capsys, *command, "--json", str(tmp_path))
         assert (code, said) == (2, f"error: --json must name a file, got the folder {tmp_path}\n")

@@ -1,4 +1,4 @@
-"""The problems of ``profl bench deployments``: what they state exactly is so, also when it is told in other units."""
+"""The problems of the benchmark ``deployments``: what they state exactly is so, also when it is told in other units."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import profl
+from benchmarks.deployments import problems as made
+from benchmarks.deployments.units import Units, rescaled, shifted
 from profl import trees
-from profl.experiments import deployment_problems as made
-from profl.experiments.units import Units, rescaled, shifted
 
 OWN = {
     "asymmetric 0": made.asymmetric,

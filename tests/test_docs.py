@@ -15,13 +15,13 @@ import pytest
 import profl
 from profl import tracking
 from profl.cases import CASES
-from profl.experiments import demo
-from profl.experiments.reproduce import ITEMS
+from profl.cli import demo_runs as demo
 from profl.methods import ALGORITHMS
 from profl.parts.filters import FILTERS
 from profl.parts.jacobian.estimators import ESTIMATORS
 from profl.server.attacks import ATTACKS
 from profl.server.rules import RULES
+from profl_papers.reproduce import ITEMS
 from tests.made import made_adult
 from tests.problems import QUICK
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import profl
-from profl.experiments import crowds, filter_bars, shapes
-from profl.experiments.filter_bars import clean_rows, junk_rows, measured, surrounding_rows
+from benchmarks import crowds, filter_bars, shapes
+from benchmarks.filter_bars import clean_rows, junk_rows, measured, surrounding_rows
 from profl.methods.descent import Descent
 from profl.parts.filters import RobustFilter, histogram
 from profl.parts.filters.memory import along_a_line, recalled

@@ -324,7 +324,7 @@ def test_without_memory_or_drift_nothing_changes():
 
 
 def test_what_is_found_is_said():
-    """After 100 deployments. More seeds, and the false alarms of more problems, in ``profl bench dynamics``."""
+    """After 100 deployments. More seeds, and the false alarms of more problems, in the benchmark ``dynamics``."""
     short = {**LONG, "rounds": 20, "record_every": 20}
 
     def run(problem):

@@ -9,10 +9,7 @@ import pytest
 
 from profl import random
 from profl.data import MissingDataError
-from profl.experiments import reproduce as work
-from profl.experiments.paper.item import Trial
-from profl.experiments.papers import (
-    ITEMS,
+from profl_papers import (
     brown2022,
     credit_gaps,
     cyffers2024,
@@ -29,9 +26,12 @@ from profl.experiments.papers import (
     perdomo2020,
     ray2022,
 )
-from profl.experiments.papers import credit as credits
-from profl.experiments.papers.izzo_worlds import WORLDS
-from profl.experiments.papers.stateful import ENDS, MOVES
+from profl_papers import credit as credits
+from profl_papers import reproduce as work
+from profl_papers.item import Trial
+from profl_papers.items import FIELD
+from profl_papers.izzo_worlds import WORLDS
+from profl_papers.stateful import ENDS, MOVES
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_who_learns_the_state_finds_the_optimum():
     settings = {
         "rounds": 40,
         "n": 100,
-        "linear": {name: ITEMS["izzo2022"].settings["linear"][name] for name in ("RGD", "SPGD")},
+        "linear": {name: FIELD["izzo2022"].settings["linear"][name] for name in ("RGD", "SPGD")},
     }
     outcome = izzo2022.observe(Trial(settings, (0, 1)), "linear", settling=8)
     assert outcome.ended("SPGD") < 0.95 * outcome.best()
@@ -175,7 +175,7 @@ def test_variants_of_the_credit_benchmark_have_a_gap(made):
 def test_the_notebooks_gaps_on_real_people():
     """eps = 1: 0.11436 and then 0.00284, after a first fit of 1872 steps."""
     try:
-        ITEMS["perdomo2020"].check_data()
+        FIELD["perdomo2020"].check_data()
     except MissingDataError as error:
         pytest.skip(str(error))
     data, zero = credits.rows(), np.zeros(11)
@@ -324,13 +324,13 @@ def test_epochs_and_what_early_steps_are_worth():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ITEMS)
+@pytest.mark.parametrize("name", FIELD)
 def test_an_item_runs_quickly(name):
     try:
-        ITEMS[name].check_data()
+        FIELD[name].check_data()
     except MissingDataError as error:
         pytest.skip(str(error))
-    found = work.run(ITEMS[name], range(2), quick=True)
+    found = work.run(FIELD[name], range(2), quick=True)
     assert found["rows"]
     assert all(claim["measured"] is not None for claim in found["claims"])
     for panel in found["panels"]:
@@ -341,7 +341,7 @@ def test_an_item_runs_quickly(name):
 def test_the_recorded_figures_of_real_people():
     """Brown et al.: the fit on the rows as they are, and the advantages at eps = 25 under delayed retraining."""
     try:
-        ITEMS["brown2022"].check_data()
+        FIELD["brown2022"].check_data()
     except MissingDataError as error:
         pytest.skip(str(error))
     data = credits.rows()

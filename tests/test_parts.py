@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -41,7 +43,6 @@ LAYERS = [
     {"run"},
     {"deploy"},
     {"theory"},
-    {"experiments"},
     {"cli"},
     {"__main__"},
 ]
@@ -57,6 +58,31 @@ def test_layers_import_downwards_only():
         assert own in rank, f"{own} has no layer: add it to LAYERS"
         for imported in imports(file):
             assert rank[imported] <= rank[own], f"{relative} imports {imported}, a later layer"
+
+
+def test_only_one_command_knows_the_papers_and_nothing_the_benchmarks():
+    beside = {
+        (file.relative_to(SOURCE).as_posix(), package)
+        for file in SOURCE.rglob("*.py")
+        for package in packages(file) & {"benchmarks", "profl_papers"}
+    }
+    assert beside == {("cli/reproduce.py", "profl_papers")}
+
+
+def test_the_command_line_starts_without_the_papers():
+    code = "import sys, profl.cli; print([m for m in ('profl_papers', 'benchmarks') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def packages(file: Path) -> set[str]:
+    """The top-level packages a file imports, wherever in it."""
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return {name.split(".")[0] for name in names}
 
 
 def imports(file: Path) -> set[str]:
@@ -87,9 +113,6 @@ def test_no_module_uses_a_private_name_of_another():
 
 
 def test_the_core_imports_neither_plots_nor_tables_nor_networks():
-    import subprocess
-    import sys
-
     heavy = "matplotlib pandas sklearn flwr cryptography tomli_w typer rich"
     code = f"import sys, profl; print([m for m in '{heavy}'.split() if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"

@@ -11,9 +11,9 @@ import pytest
 from scipy import stats
 
 import profl
+from benchmarks.deployments.problems import no_reaction
+from benchmarks.deployments.units import rescaled, shifted
 from profl import random
-from profl.experiments.deployment_problems import no_reaction
-from profl.experiments.units import rescaled, shifted
 from profl.methods.prm.consensus import consensus
 from profl.methods.prm.newton import least_inside
 from profl.methods.prm.observation_buffer import Trials, add, no_trials

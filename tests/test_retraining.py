@@ -11,6 +11,7 @@ import pytest
 
 import profl
 from profl.checks import InputError
+from profl_papers.dfo_lambda import ForgettingDFO as dfo_lambda
 
 BUT_FOR_ROUNDING = 1e-5
 
@@ -99,7 +100,7 @@ def test_losses_alone_where_people_follow():
     case = profl.slow(profl.cases.pricing(clients=1, goods=1, heterogeneity=0), 0.5)
     ends = {}
     for forgetting in (0.0, 0.75):
-        method = profl.dfo_lambda(0.02, 1.0, forgetting, hold=1.0)
+        method = dfo_lambda(0.02, 1.0, forgetting, hold=1.0)
         run = profl.simulate(case, method, rounds=400, samples=50, local_steps=1, seeds=range(6), progress=False)
         assert np.all(run.to_optimum[:, -1] < run.to_optimum[:, 0])
         ends[forgetting] = run.to_optimum[:, -1].mean() / run.to_optimum[:, 0].mean()
@@ -112,8 +113,8 @@ def test_losses_alone_where_people_follow():
         (lambda: profl.lazy(schedule="k^4"), "did you mean"),
         (lambda: profl.rrm(window=0), "window must be"),
         (lambda: profl.rrm(until=-1.0), "until must be"),
-        (lambda: profl.dfo_lambda(forgetting=1.0), "below 1"),
-        (lambda: profl.dfo_lambda(delta=0.0), "delta must be"),
+        (lambda: dfo_lambda(forgetting=1.0), "below 1"),
+        (lambda: dfo_lambda(delta=0.0), "delta must be"),
     ],
 )
 def test_bad_input(make, message):
@@ -125,10 +126,7 @@ def test_bad_input(make, message):
     "method",
     [
         profl.lazy(0.1, "k"),
-        *(
-            pytest.param(m, marks=pytest.mark.slow)
-            for m in (profl.rrm(0.1, inner_steps=5, window=2), profl.dfo_lambda(0.01))
-        ),
+        *(pytest.param(m, marks=pytest.mark.slow) for m in (profl.rrm(0.1, inner_steps=5, window=2), dfo_lambda(0.01))),
     ],
     ids=lambda m: m.name,
 )

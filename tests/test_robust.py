@@ -12,9 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 import profl
-from profl import cli, trees
-from profl.cli.bench import BENCHMARKS
-from profl.experiments import robust
+from benchmarks import command, robust
+from profl import trees
 from profl.parts.filters import RobustFilter, keep_all
 from profl.parts.sample_size import Evidence, paper_size, variance_size
 from profl.parts.trusted_samples import begin, filter_weights, gradients, samples
@@ -107,7 +106,7 @@ def test_the_share_that_is_kept_is_of_the_whole_batch_with_kinds_and_memory():
 
 @pytest.mark.parametrize(("clients", "settings"), [(2, SHORT), pytest.param(10, FULL, marks=pytest.mark.slow)])
 def test_with_the_filter_junk_costs_little_and_without_it_much(clients, settings):
-    """Short form of ``profl bench robust``'s second part: 20 % of samples ten deviations away."""
+    """Short form of ``python -m benchmarks robust``'s second part: 20 % of samples ten deviations away."""
     problem = profl.cases.pricing(clients=clients)
     none, case = (profl.contaminate(problem, share, "blob", distance=10) for share in (0.0, 0.2))  # one program
     methods = {name: profl.profl(filter=name, jacobian="kalman") for name in ("robust", "none")}
@@ -311,25 +310,30 @@ def test_filter_table_in_short(monkeypatch):
     assert any(row["paper failed"] == 1 for row in found.rows)
 
 
-def test_bench_prints_writes_and_fails_where_a_claim_does_not_hold(tmp_path, monkeypatch):
+def test_a_benchmark_prints_writes_and_fails_where_a_claim_does_not_hold(tmp_path, monkeypatch):
     def made(holds):
         claim = {"claim": "two and two", "expected": "at most 5", "measured": 4.0, "threshold": 5.0, "holds": holds}
         return {"item": "made", "seeds": 2, "seconds": 1.0, "rows": [{"part": "sums", "of": 2}], "claims": [claim]}
 
+    monkeypatch.setattr(command.track, "HERE", tmp_path)
+    monkeypatch.setattr(command.track, "HISTORY", tmp_path / "history.jsonl")
     for holds, code in ((True, 0), (False, 1)):
-        monkeypatch.setitem(BENCHMARKS, "made", (lambda holds=holds, **_: made(holds), 1))
+        monkeypatch.setitem(command.BENCHMARKS, "speed", (lambda holds=holds, **_: made(holds), 1))
         path = tmp_path / f"{code}.json"
-        result = CliRunner().invoke(cli.app, ["bench", "made", "--json", str(path)])
+        result = CliRunner().invoke(command.app, ["speed", "--history", "--json", str(path)])
         assert result.exit_code == code
         assert ("yes" in result.output) == holds
         assert json.loads(path.read_text())["items"][0]["claims"][0]["holds"] == holds
+    lines = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    assert [line["claims"] for line in lines] == [{"two and two": 4.0}] * 2
+    assert (tmp_path / "history.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["robust", "jacobian"])
 def test_bench_runs(name, tmp_path):
     path = tmp_path / "bench.json"
-    CliRunner().invoke(cli.app, ["bench", name, "--quick", "--seeds", "1", "--json", str(path)])
+    CliRunner().invoke(command.app, [name, "--quick", "--seeds", "1", "--json", str(path)])
     (item,) = json.loads(path.read_text())["items"]
     assert item["item"] == name
     assert item["rows"]

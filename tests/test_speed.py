@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import profl
+from benchmarks import peers
 from profl import random, trees
-from profl.experiments import peers
 from profl.parts import filters
 from profl.parts.filters.normality_test import figures, gaussian
 from profl.problem import oracle

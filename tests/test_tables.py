@@ -20,8 +20,8 @@ import profl
 from profl.cli import cases, reproduce
 from profl.cli.console import print_table
 from profl.cli.shown import print_comparison, print_item
-from profl.experiments.reproduce import choose
 from profl.results.tables import comparison
+from profl_papers.reproduce import choose
 
 STORED = Path(__file__).parent.parent / "docs" / "results.json"
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from profl import cases, data
 from profl.checks import DivergedError, InputError, TooFewReports
 from profl.interrupts import Interrupted
-from profl.methods import ALGORITHMS, dfo, dfo_lambda, lazy, pfl, pg, pofl, prm, profl, rgd, rrm, two_stage
+from profl.methods import ALGORITHMS, dfo, lazy, pfl, pg, pofl, prm, profl, rgd, rrm, two_stage
 from profl.methods.method import Arrival, Method, Outlook
 from profl.methods.stopping import Settled
 from profl.parts.exploration import Exploration
@@ -102,7 +102,6 @@ __all__ = [
     "contaminate",
     "data",
     "dfo",
-    "dfo_lambda",
     "drifting",
     "lazy",
     "load",

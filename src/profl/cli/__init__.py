@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from profl import checks
-from profl.cli import bench, cases, check, compare, data, demo, flower, reproduce, run
+from profl.cli import cases, check, compare, data, demo, flower, reproduce, run
 from profl.cli.compiling import keep_compiled
 from profl.cli.interrupts import answered
 
@@ -28,7 +28,6 @@ app.command()(run.run)
 app.command()(compare.compare)
 app.command()(reproduce.reproduce)
 app.command()(reproduce.report)
-app.command()(bench.bench)
 app.command()(check.check)
 app.add_typer(data.app, name="data")
 app.add_typer(flower.app, name="flower")
@@ -53,17 +52,17 @@ def _of_all(
     pass
 
 
-def main() -> None:
-    """The entry point: errors that a person can act on are one line, not a traceback."""
+def main(commands: typer.Typer | None = None) -> None:
+    """The entry point of ``profl``, or of other commands: errors that a person can act on are one line."""
     keep_compiled()
     with answered():
-        sys.exit(status())
+        sys.exit(status(commands))
 
 
-def status() -> int:
+def status(commands: typer.Typer | None = None) -> int:
     """The exit status of the command that was called: 0, 1 where a claim fails, 2 for errors, 130 after Ctrl-C."""
     try:
-        found = app(standalone_mode=False)
+        found = (commands or app)(standalone_mode=False)
         return found if isinstance(found, int) else 0
     except FROM_CLICK as error:
         if type(error).__name__ == "NoArgsIsHelpError":

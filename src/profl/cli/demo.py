@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from profl.cli import demo_runs as work
 from profl.cli import outputs
 from profl.cli.compiling import compile_lightly
 from profl.cli.console import fitting, print_table, say
 from profl.cli.making import parse_seeds
 from profl.cli.options import JsonPath, Quiet, Rounds, Seeds
-from profl.experiments import demo as work
 from profl.results.cells import number
 from profl.results.plots import plot_excess
 from profl.results.record import Run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,12 +15,11 @@ from profl.cli.console import fitting, print_table, say
 from profl.cli.making import parse_seeds
 from profl.cli.options import JsonPath, Quiet
 from profl.cli.shown import print_claims, print_item
-from profl.experiments import pages
-from profl.experiments import reproduce as work
-from profl.experiments.paper.item import Item
-from profl.experiments.seconds import SECONDS
 from profl.results.cells import changes_note, claims_summary, verdict
 from profl.storage.paths import check_folder
+
+if TYPE_CHECKING:
+    from profl_papers.item import Item
 
 QUICK_SEEDS = "0-1"
 
@@ -28,7 +27,7 @@ QUICK_SEEDS = "0-1"
 def reproduce(
     items: Annotated[
         list[str] | None,
-        typer.Argument(help=f"Which: {', '.join(work.works())}, one of their items, or all.", show_default="all"),
+        typer.Argument(help="A paper (profl2024), an item (table1), or all; --list names them.", show_default="all"),
     ] = None,
     seeds: Annotated[
         str | None,
@@ -42,9 +41,7 @@ def reproduce(
     workers: Annotated[
         int | None, typer.Option(help="Items run at a time, each in a process.", show_default="one per core, 4 at most")
     ] = None,
-    listed: Annotated[
-        bool, typer.Option("--list", help="Show the items and how long each takes; run nothing.")
-    ] = False,
+    listed: Annotated[bool, typer.Option("--list", help="Show the items and the data they need; run nothing.")] = False,
     json_path: JsonPath = None,
     quiet: Quiet = False,
 ) -> None:
@@ -55,6 +52,8 @@ def reproduce(
 
     Example: profl reproduce all --out out/paper
     """
+    from profl_papers import reproduce as work
+
     chosen = work.choose(items or [])
     if listed:
         show_list(Console(), chosen)
@@ -111,6 +110,9 @@ def report(
 
 def write_pages(directory: Path, console: Console, quiet: bool) -> None:
     """The page over everything the directory holds, and the pictures of what is new."""
+    from profl_papers import pages
+    from profl_papers import reproduce as work
+
     results = work.read_all(directory)
     try:
         pages.write_pictures(directory, results)
@@ -132,11 +134,11 @@ def progress_line(result: dict[str, Any], kept: bool) -> str:
 
 
 def show_list(console: Console, items: Sequence[Item]) -> None:
-    """Every item with its paper, its time and the data it needs."""
-    header = ["item", "paper", "what it shows", "needs", "seconds"]
-    rows = [[item.name, item.work, item.title, ", ".join(item.data), f"{SECONDS[item.name]}"] for item in items]
-    print_table(console, "items", header, rows, header[:4])
-    say(console, f"{sum(SECONDS[item.name] for item in items)} s in all; --workers runs several items at a time")
+    """Every item with its paper and the data it needs."""
+    header = ["item", "paper", "what it shows", "needs"]
+    rows = [[item.name, item.work, item.title, ", ".join(item.data)] for item in items]
+    print_table(console, "items", header, rows, header)
+    say(console, f"{len(items)} items; --workers runs several at a time")
 
 
 def show(console: Console, results: list[dict[str, Any]]) -> None:

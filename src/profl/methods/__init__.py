@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 from profl import checks
 from profl.methods.dfo import DerivativeFree as dfo
-from profl.methods.dfo_lambda import ForgettingDFO as dfo_lambda
 from profl.methods.lazy import lazy
 from profl.methods.method import Method
 from profl.methods.pfl import pfl, rgd, rrm
@@ -28,7 +27,6 @@ ALGORITHMS: dict[str, Callable[..., Method]] = {
     "rrm": rrm,
     "lazy": lazy,
     "dfo": dfo,
-    "dfo_lambda": dfo_lambda,
     "two_stage": two_stage,
 }
 

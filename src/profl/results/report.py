@@ -1,7 +1,7 @@
 """One page that holds a whole evaluation: claims with what was measured, interactive figures, settings, versions.
 
 The page is one file. Its style, its script (``report.css``, ``report.js``) and its data are written into it, so it
-needs no network and can be mailed. It is made from plain results as ``profl.experiments.reproduce`` describes them.
+needs no network and can be mailed. It is made from plain results as ``profl_papers.reproduce`` describes them.
 """
 
 from __future__ import annotations

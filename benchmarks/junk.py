@@ -1,0 +1,67 @@
+"""Junk among the samples of a run (Figure 2a): what it costs with the filter and without."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from benchmarks.together import together
+from profl.cases import pricing, strategic
+from profl.methods import profl
+from profl.problem.contamination import contaminate
+from profl.run.compiled.simulate import simulate
+from profl_papers.claims import Part, at_most
+
+SAMPLES = 500
+SHARES, DISTANCE = (0.1, 0.2, 0.4), 10
+"""The paper's shares of junk; it gives no distance."""
+FILTERS = ("robust", "none")
+TIMES, MORE = 1.5, 0.01
+"""The bar of Figure 2a: at most TIMES the excess of the clean run plus MORE, for a clean excess near zero."""
+FLIPPED, RATE = 0.2, 0.1
+"""A fifth of the labels, and strategic's own learning rate."""
+POINTS = 1.0
+"""Of accuracy that may be lost, in percent."""
+
+
+def junk(settings: dict[str, Any], sources: tuple[str, ...]) -> Part:
+    """Pricing with junk of each kind, filtered and not."""
+    tried = [(share, source, name) for share in SHARES for source in sources for name in FILTERS]
+    runs = [partial(_excess, settings, *each) for each in [*tried, (0.0, sources[0], "robust")]]
+    programs = len(sources) * len(FILTERS)
+    *found, clean = together(runs[:programs]) + together(
+        runs[programs:]
+    )  # those after the first share find them compiled
+    rows, claims = [_row("pricing", "none", 0.0, "robust", excess=clean)], []
+    for (share, source, name), excess in zip(tried, found, strict=True):
+        rows.append(_row("pricing", source, share, name, excess=excess))
+        if name == "robust":
+            claim = f"pricing, {share:.0%} {source}: tail excess with the filter"
+            claims.append(at_most(claim, excess, TIMES * clean + MORE))
+    return Part(rows, claims)
+
+
+def _excess(settings: dict[str, Any], share: float, source: str, filter: str) -> float:
+    case = contaminate(pricing(), share, source, distance=DISTANCE)
+    return simulate(case, profl(filter=filter), samples=SAMPLES, **settings).tail_excess().mean()
+
+
+def flipped(settings: dict[str, Any]) -> Part:
+    """Strategic classification with a fifth of the labels flipped."""
+    found = together(partial(_accuracies, settings, name) for name in FILTERS)
+    honest = found[0][0]
+    lost = {name: 100 * (honest - accuracy) for name, (_, accuracy) in zip(FILTERS, found, strict=True)}
+    rows = [_row("strategic", "label_flip", FLIPPED, name, **{"points lost": points}) for name, points in lost.items()]
+    claim = f"strategic, {FLIPPED:.0%} labels flipped: accuracy lost with the filter"
+    return Part(rows, [at_most(claim, lost["robust"], POINTS, " points")])
+
+
+def _accuracies(settings: dict[str, Any], filter: str) -> list[float]:
+    """With no labels flipped, and with a fifth of them."""
+    cases = [contaminate(strategic(), share, "label_flip") for share in (0.0, FLIPPED)]
+    runs = [simulate(case, profl(RATE, filter=filter), samples=SAMPLES, **settings) for case in cases]
+    return [float(run.tail("accuracy").mean()) for run in runs]
+
+
+def _row(case: str, source: str, share: float, name: str, **figure: float) -> dict[str, Any]:
+    return {"part": "junk", "case": case, "source": source, "share": share, "filter": name, **figure}

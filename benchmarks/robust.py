@@ -1,0 +1,160 @@
+"""``python -m benchmarks robust``: what junk, small samples and hostile clients cost, and what the robust parts save.
+
+Parts, each a table and the claims it must meet: the filter alone and its memory (here), on data of many shapes
+(``filter_bars``) and in a run with them (``crowds``), junk in a run (``junk``, Figure 2a), shared Jacobians
+(``sharing``, Figure 2b), adaptive sample size (``adaptive``, Figure 2c) and hostile clients (``hostile``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.adaptive import adaptive
+from benchmarks.crowds import crowds
+from benchmarks.filter_bars import filter_bars
+from benchmarks.hostile import hostile
+from benchmarks.junk import SAMPLES, flipped, junk
+from benchmarks.sharing import sharing
+from profl.parts.filters import FILTERS, PaperFilter
+from profl.problem.sources import SOURCES
+from profl.typing import Array, Key
+from profl_papers.claims import Advance, Part, at_least, at_most, item, nothing
+
+ROUNDS, QUICK_ROUNDS = 200, 20
+TRIALS, QUICK_TRIALS, QUICK_ROWS = 200, 20, 40
+"""Batches per row of the filter's table: with 200 of them the error of a mean is known to about 2 %."""
+JUNK = ("blob", "heavy_tail", "adaptive")
+"""Of all sources, for runs: a cloud beside the data, values without a mean, and one that follows the model."""
+RULE = "history"
+"""The rule to take: it knows clients that differ from hostile ones by their noise."""
+
+DIMENSIONS = 5
+"""Of the filter's table: as many as pricing has goods."""
+FIXED_SOURCES = ("blob", "point", "uniform", "heavy_tail", "two_blobs", "scaled")
+SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.45)
+DISTANCES = (5, 10, 30, 300)
+FAR = 10
+"""Standard deviations beyond which junk does not overlap with five-dimensional normal data."""
+NEAR_SHARE, FAR_SHARE = 0.2, 0.4
+"""How much junk the filter must withstand with room to spare, where it is near and where it is far; past FAR_SHARE only
+few samples more are good than bad, and the bar is LOOSE."""
+TIGHT, LOOSE = 1.25, 1.5
+"""How many times the error of the clean mean the filtered mean's may be."""
+CLEAN = 1.03
+"""The same on clean data, where every sample thrown away is a loss: 3 % is what losing 6 % of the samples costs."""
+NO_WORSE = 1.1
+"""How many times the error of the plain mean it may be anywhere: where junk is too near to be seen, it does no harm."""
+KEPT, ROUNDING = 0.5, 1e-6
+"""At least half of the weight stays, less what adding 500 weights in single precision may lose."""
+MEMORY_DIMENSIONS, MEGABYTES = 2000, 50
+"""With 2000 numbers a batch has 4 MB of gradients; a square matrix per batch would be 16 MB, one per sample 8 GB."""
+
+
+def bench(seeds: int = 10, quick: bool = False, progress: bool = False, advance: Advance = nothing) -> dict[str, Any]:
+    """All parts; ``quick`` makes short runs that show the form of the result but prove nothing."""
+    settings = {"rounds": QUICK_ROUNDS if quick else ROUNDS, "seeds": range(seeds), "progress": progress}
+    side_by_side: list[Callable[[], Part]] = [
+        partial(filter_alone, QUICK_TRIALS if quick else TRIALS),
+        partial(filter_bars, QUICK_TRIALS if quick else TRIALS // 2, every=QUICK_ROWS if quick else 1),
+        partial(crowds, settings),
+        partial(junk, settings, JUNK),
+        partial(flipped, settings),
+        partial(hostile, settings, RULE),
+        memory,
+    ]
+    alone = [partial(sharing, settings), partial(adaptive, settings)]  # has what hostile has, see together; has a clock
+    with ThreadPoolExecutor(len(side_by_side)) as pool:
+        begun = [pool.submit(part).result for part in side_by_side]
+        return item("robust", seeds, [*begun, *alone], advance)
+
+
+PARTS = 9
+
+
+def filter_alone(trials: int) -> Part:
+    """Error of the filtered mean over that of the mean of the truly clean samples: d = 5, n = 500."""
+    rows, worst = [], {"far": 0.0, "far, most": 0.0, "near": 0.0, "plain": 0.0, "clean": 0.0, "kept": 1.0}
+    keys = jax.random.split(jax.random.key(0), trials)
+    for source in FIXED_SOURCES:
+        table = _trial(source)
+        for share in SHARES:
+            for distance in DISTANCES:
+                errors, kept, failed = table(keys, share, float(distance))
+                robust, literal, clean, plain = np.sqrt(np.mean(errors, axis=0))
+                ratio = robust / clean
+                rows.append(
+                    {
+                        "part": "filter alone",
+                        "source": source,
+                        "share": share,
+                        "distance": distance,
+                        "robust / clean": ratio,
+                        "paper / clean": literal / clean,
+                        "plain / clean": plain / clean,
+                        "paper failed": np.mean(failed),
+                    }
+                )
+                where = _bar(share, distance)
+                if where:
+                    worst[where] = max(worst[where], ratio)
+                worst["plain"] = max(worst["plain"], robust / plain)
+                worst["kept"] = min(worst["kept"], float(np.min(kept)))
+    name = "filter alone, worst error over that of the clean mean: "
+    return Part(
+        rows,
+        [
+            at_most(name + f"{FAR} sigma or more, eps <= {FAR_SHARE}", worst["far"], TIGHT),
+            at_most(name + f"{FAR} sigma or more, eps = {SHARES[-1]}", worst["far, most"], LOOSE),
+            at_most(name + f"{DISTANCES[0]} sigma, eps <= {NEAR_SHARE}", worst["near"], TIGHT),
+            at_most(name + "clean data", worst["clean"], CLEAN),
+            at_most("filter alone, worst error over that of the plain mean", worst["plain"], NO_WORSE),
+            at_least("filter alone, least share kept", worst["kept"] + ROUNDING, KEPT),
+        ],
+    )
+
+
+def _bar(share: float, distance: float) -> str:
+    """Which claim a row of the table counts for."""
+    if share == 0:
+        return "clean"
+    if distance >= FAR:
+        return "far" if share <= FAR_SHARE else "far, most"
+    return "near" if share <= NEAR_SHARE else ""
+
+
+def _trial(source: str) -> Callable[..., Any]:
+    """Squared errors of the four means, the weight kept, and whether the literal rule failed: compiled, over keys."""
+    sampler, n, d = SOURCES[source], SAMPLES, DIMENSIONS
+
+    def one(key: Key, share: Array, distance: Array) -> tuple[Array, Array, Array]:
+        first, second = jax.random.split(key)
+        clean = jax.random.normal(first, (n, d))
+        bad = jnp.arange(n) < jnp.round(share * n)
+        samples = jnp.where(bad[:, None], sampler(second, clean, jnp.zeros(d), distance), clean)
+        weights = jnp.full(n, 1 / n)
+        kept = FILTERS["robust"](samples, weights)
+        literal, failed = PaperFilter().run(samples, weights)
+        means = [w @ samples / jnp.sum(w) for w in (kept, literal, (~bad).astype(float), weights)]
+        return jnp.stack([jnp.sum(mean**2) for mean in means]), jnp.sum(kept), failed
+
+    return jax.jit(jax.vmap(one, (0, None, None)))
+
+
+def memory() -> Part:
+    """What the filter needs beside the gradients, d = 2000 and n = 500: the compiler's own account of it."""
+    n, d = SAMPLES, MEMORY_DIMENSIONS
+    shapes = jax.ShapeDtypeStruct((n, d), jnp.float32), jax.ShapeDtypeStruct((n,), jnp.float32)
+    analysis = jax.jit(FILTERS["robust"]).lower(*shapes).compile().memory_analysis()
+    assert analysis is not None
+    megabytes = analysis.temp_size_in_bytes / 1e6
+    name = f"filter, d = {d}, n = {n}: memory beside the gradients"
+    return Part(
+        [{"part": "memory", "d": d, "n": n, "megabytes": megabytes}], [at_most(name, megabytes, MEGABYTES, " MB")]
+    )

@@ -1,1 +1,0 @@
-"""Ready-made comparisons built from cases, algorithms and engines."""
