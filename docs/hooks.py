@@ -17,10 +17,10 @@ import reference
 import tutorial
 
 from profl.cli.demo_runs import HOSTILE, JUNK, SAMPLES
-from profl.results import markdown
 from profl.results.cells import claims_summary
-from profl.results.plots import plot_panels
-from profl.results.report import write_report
+from profl_papers import markdown
+from profl_papers.panels import plot_panels
+from profl_papers.report import write_report
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent

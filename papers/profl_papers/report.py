@@ -14,9 +14,9 @@ from importlib.resources import files
 from typing import Any
 
 from profl.results.cells import cell, changes_note, claims_summary, verdict
-from profl.results.markdown import by_paper
-from profl.results.plots import colours
 from profl.storage.atomic import atomic
+from profl_papers.markdown import by_paper
+from profl_papers.panels import colours
 
 Result = dict[str, Any]
 
@@ -226,4 +226,4 @@ def _embedded(panels: dict[str, Any]) -> str:
 
 
 def _asset(name: str) -> str:
-    return files("profl.results").joinpath(name).read_text(encoding="utf-8")
+    return files("profl_papers").joinpath(name).read_text(encoding="utf-8")
