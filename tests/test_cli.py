@@ -135,17 +135,17 @@ def test_the_robust_parts_are_reached(asked, monkeypatch, capsys):
     schedule = settings["schedule"]
     assert (schedule.attack, schedule.hostile, schedule.stop.tolerance) == ("nan", 0.3, 0.5)
     same = profl.profl(
-        filter="paper", aggregate="nnm+median", share=2, samples=profl.AdaptiveSamples(0.1), window=7
+        filter="paper", aggregate="nnm+median", share=2, samples=profl.parts.AdaptiveSamples(0.1), window=7
     ).settings()
     assert method.settings() == same
     ended(monkeypatch, capsys, "run", "housing", "-a", "profl", "--share", "shrink")
-    assert asked[1][1].share == profl.Shrinkage()
+    assert asked[1][1].share == profl.server.Shrinkage()
 
 
 def test_defaults_are_the_methods_own(asked, monkeypatch, capsys):
     for name in ("rrm", "prm", "pfl", "two_stage"):
         ended(monkeypatch, capsys, "run", "housing", "-a", name)
-        assert asked[-1][1] == profl.ALGORITHMS[name]()
+        assert asked[-1][1] == profl.methods.ALGORITHMS[name]()
         assert asked[-1][2]["schedule"].attack is None
 
 

@@ -32,7 +32,7 @@ LABELLED = 64  # samples a client whose labels are looked at
 
 def check(problem: Problem) -> None:
     """Refuse what does not fit together."""
-    key = random.seed_key(0, "stock")
+    key = jax.random.key(0, impl="threefry2x32")
     theta = traced("initial", problem.initial, key=key)
     if not jax.tree.leaves(theta):
         raise checks.InputError(f"initial(key) must return a model of numbers, got {theta}")
@@ -119,7 +119,7 @@ def _family(problem: Problem, theta: Theta, client: Client, batch: Batch, z: Bat
 
 def _memory(problem: Problem) -> None:
     """People's state has one shape for good, and what comes in from it is what comes in at once."""
-    key, reaction = random.seed_key(0, "stock"), problem.reaction
+    key, reaction = jax.random.key(0, impl="threefry2x32"), problem.reaction
     theta, client = jax.eval_shape(lambda c: trees.cast((problem.initial(key), trees.take(c, 0))), problem.clients)
     state = traced("reaction.start", reaction.start, theta=theta, client=client)
     kinds = {str(leaf.dtype) for leaf in jax.tree.leaves(state) if not _numeric(leaf)}

@@ -84,7 +84,7 @@ def remarks(run: Run) -> list[str]:
     """What there is to say of a run in words."""
     found = figures(run)
     return [
-        *_outlook(run, found),
+        *_forecast(run, found),
         *_dropped(found["dropped"]),
         *reaction_findings.warnings(run),
         *warnings.warnings(run),
@@ -131,7 +131,7 @@ def _costs(run: Run) -> list[list[str]]:
     ]
 
 
-def _outlook(run: Run, found: dict[str, Any]) -> list[str]:
+def _forecast(run: Run, found: dict[str, Any]) -> list[str]:
     """What the method expects of its model, and which seeds were done before the last round."""
     lines = []
     if found["expected_excess"] is not None:

@@ -11,16 +11,18 @@ from __future__ import annotations
 import inspect
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
 
 from profl import checks, trees
 from profl.methods.method import Method
+from profl.methods.stopping import StopWhenSettled
 from profl.parts.privacy import Privacy
 from profl.problem.live import LiveProblem
 from profl.problem.problem import Problem
@@ -28,7 +30,7 @@ from profl.progress import progress_bar
 from profl.results.callbacks import Callback, Watch
 from profl.results.measure import make_run
 from profl.results.record import Live, Run
-from profl.run.config import Schedule, scheduled
+from profl.run.config import RunConfig, one_seed
 from profl.run.fingerprint import fingerprint
 from profl.run.live.filter_alerts import follow
 from profl.run.live.guard import guarded
@@ -38,26 +40,41 @@ from profl.run.live.team import Team
 from profl.run.plan import Plan, describe, make_plan
 from profl.run.run_history import Ledger, blank, closed, open_ledger, run_round, watched
 from profl.run.tally import BAND
+from profl.server.attacks import Attack
 from profl.storage.checkpoints import Checkpoints
-from profl.typing import Batch, Theta
+from profl.typing import Batch, Counts, Theta
 
 HIGH_ROUNDS = 3  # in a row with a risk far above the first: one may be an accident of its data
+OLD_ORDER = (
+    "profl.train(clients, method, problem) is profl.train(problem, method, clients) now; the old order ends with 0.3"
+)
 
 
 class Client(Protocol):
-    """What ``train`` needs of a client. ``deploy`` may be a coroutine, and may take ``step`` as a third argument."""
+    """What ``train`` needs of a client: a method ``deploy(theta, samples)``, which may take ``step`` as well."""
 
-    def deploy(self, theta: Theta, samples: int) -> Batch:
-        """Deploy ``theta``, wait, and return about ``samples`` samples of what came in."""
+    @property
+    def deploy(self) -> Callable[..., Batch]:
+        """Deploy ``theta``, wait, and return about ``samples`` samples of what came in; it may be a coroutine."""
 
 
-@scheduled(seed=("seeds", 0), min_reports=1)
 def train(
-    clients: Sequence[Client],
-    method: Method,
     problem: Problem | LiveProblem,
+    method: Method,
+    clients: Sequence[Client],
     *,
-    schedule: Schedule,
+    rounds: int,
+    local_steps: int = 5,
+    samples: Counts = 500,
+    seed: int = 0,
+    participation: float = 1.0,
+    scheme: str = "uniform",
+    record_every: int = 1,
+    initial: Theta | None = None,
+    attack: str | Attack | None = None,
+    hostile: float | Iterable[int] = 0.2,
+    min_reports: int = 1,
+    stop: StopWhenSettled | None = None,
     timeout: float = 60.0,
     patience: int = 3,
     guard: float = 10.0,
@@ -74,70 +91,104 @@ def train(
     returns what came in as a numpy array, a pandas frame or a pytree of arrays. The batch may have fewer rows than
     asked for, or up to 64 times as many. ``deploy`` may be a coroutine; where it takes an argument ``step``, that is
     the number of the deployment, which is the same again when a round is repeated after a crash. A batch that an
-    earlier deployment brought in is returned as ``profl.Delayed(batch, deployed)``.
+    earlier deployment brought in is returned as ``profl.worlds.Delayed(batch, deployed)``.
 
     Args:
-      clients: client i has weight ``problem.weights[i]``.
       problem: a ``LiveProblem``; or a ``Problem``, whose exact answers are then measured as well.
-      rounds, local_steps, samples, seed, participation, scheme, record_every, initial, attack, hostile, min_reports,
-        stop: see ``profl.Schedule``; an attack is simulated on what the clients named ``hostile`` report.
+      clients: client i has weight ``problem.weights[i]``.
+      rounds, local_steps, samples, participation, scheme, record_every, initial, attack, hostile, min_reports, stop:
+        see ``profl.RunConfig``; an attack is simulated on what the clients named ``hostile`` report.
+      seed: it fixes the start and every draw.
       timeout: seconds that one deployment may take, reading what it brought in included.
       patience: after so many rounds in a row with fewer than ``min_reports`` usable reports, which change nothing, the
         run stops with ``profl.TooFewReports``, which holds what was done.
       guard: the run stops with ``profl.DivergedError`` when the estimated risk, the median of the clients', has risen,
         three rounds in a row, by more than ``guard`` times its scale in the first round.
-      privacy: clip and noise every report at its client (``profl.Privacy``); nothing else about its data leaves it,
-        and ``run.privacy`` states what was spent.
+      privacy: clip and noise every report at its client (``profl.parts.Privacy``); nothing else about its data leaves
+        it, and ``run.privacy`` states what was spent.
       report: called with one sentence per incident, such as ``print``; they are also in ``run.incidents``.
       progress: show a progress bar on a terminal.
       checkpoint: a folder; after every round all that the next one needs is written there, the clients' states, as
         they are, among it: only its owner can read it.
       resume: go on from the newest checkpoint in that folder.
-      callbacks: called with every record (``profl.Record``); what returns something true ends the run. Ready ones are
-        in ``profl.tracking``.
+      callbacks: called with every record (``profl.callbacks.Record``); what returns something true ends the run. Ready
+        ones are in ``profl.callbacks``.
 
     Ctrl-C ends the run at once with ``profl.Interrupted``, whose ``run`` holds the rounds that were finished.
 
     >>> import profl
     >>> case, method = profl.cases.housing(clients=2), profl.pofl()
-    >>> clients = profl.simulated_clients(case, method, samples=50)
-    >>> run = profl.train(clients, method, case, rounds=3, samples=50, progress=False)
+    >>> clients = profl.worlds.simulated_clients(case, method, samples=50)
+    >>> run = profl.train(case, method, clients, rounds=3, samples=50, progress=False)
     >>> run.live.risk.shape
     (1, 4)
     """
+    if isinstance(clients, (Problem, LiveProblem)):
+        warnings.warn(OLD_ORDER, DeprecationWarning, stacklevel=2)
+        problem, clients = clients, problem
+    config = RunConfig(
+        rounds,
+        local_steps,
+        samples,
+        one_seed(seed),
+        participation,
+        scheme,
+        record_every,
+        initial,
+        attack,
+        hostile,
+        min_reports,
+        stop,
+    )
+    execution = Execution(timeout, patience, guard, privacy, report, progress, checkpoint, resume, callbacks)
+    return train_config(problem, method, clients, config, execution)
+
+
+class Execution(NamedTuple):
+    """How clients are waited for and a run is watched: the arguments of ``train`` beside its ``RunConfig``."""
+
+    timeout: float = 60.0
+    patience: int = 3
+    guard: float = 10.0
+    privacy: Privacy | None = None
+    report: Callable[[str], None] | None = None
+    progress: bool = True
+    checkpoint: str | os.PathLike[str] | None = None
+    resume: bool = True
+    callbacks: Iterable[Callback] | Callback = ()
+
+
+def train_config(
+    problem: Problem | LiveProblem,
+    method: Method,
+    clients: Sequence[Client],
+    config: RunConfig,
+    execution: Execution,
+) -> Run:
+    """The run that ``train`` returns, from settings that were put together before."""
     clients = _check_clients(clients)
     world = problem.problem(len(clients)) if isinstance(problem, LiveProblem) else problem
-    checks.positive_int("min_reports", schedule.min_reports)
-    plan = make_plan(world, method, schedule, patience=checks.positive_int("patience", patience))
-    if method.pooled:
-        raise checks.InputError(
-            f"{method.name} pools raw data in one place; train with a federated method such as profl.pofl()"
-        )
-    if world.count != len(clients):
-        raise checks.InputError(f"problem {world.name!r} has {world.count} clients, got {len(clients)}")
-    checks.positive("timeout", timeout)
-    checks.positive("guard", guard)
-    check_privacy(plan, privacy)
-    started, rounds = time.perf_counter(), schedule.rounds
+    plan = _checked_plan(world, method, len(clients), config, execution)
+    started, privacy, guard = time.perf_counter(), execution.privacy, execution.guard
     live = UnderWay(open_ledger(plan, trees.take(plan.models, 0)))
-    watch = Watch(world, method, describe(plan), callbacks)
+    watch = Watch(world, method, describe(plan), execution.callbacks)
     saved, account = None, None
-    if checkpoint is not None:
+    if execution.checkpoint is not None:
         words = fingerprint("train", world, plan) | {"privacy": repr(privacy)}
-        saved = Checkpoints(checkpoint, words, resume)
-        live = restore(saved, rounds, live)
+        saved = Checkpoints(execution.checkpoint, words, execution.resume)
+        live = restore(saved, config.rounds, live)
     if privacy is not None:
         account = Account(privacy, plan, saved)
-    team = Team(clients, plan, timeout, account)
+    team = Team(clients, plan, execution.timeout, account)
     finish, nobody = partial(_finish, world, plan, started, account), cache(partial(blank, plan))
     try:
-        with progress_bar(f"{method.name} on {world.name}", rounds, progress) as advance:
+        with progress_bar(f"{method.name} on {world.name}", config.rounds, execution.progress) as advance:
             advance(live.ledger.round)
-            while live.ledger.round < rounds and not live.ledger.settled and not watch.stopped:
+            while live.ledger.round < config.rounds and not live.ledger.settled and not watch.stopped:
                 ledger = run_round(plan, plan.roots[0], live.ledger, team.work, f"seed {plan.seeds[0]}", nobody)
                 spells, begun = follow(live.spells, plan, live.ledger, ledger)
                 new = (*team.take_incidents(ledger.round), *refusals(live.ledger, ledger))
-                tell(report, (*new, *(spell.incident for spell in begun)))
+                tell(execution.report, (*new, *(spell.incident for spell in begun)))
                 before, live = (
                     live,
                     UnderWay(ledger, guarded(live.guard, ledger, guard), (*live.incidents, *new), spells),
@@ -160,6 +211,22 @@ def train(
         if saved is not None:
             saved.close()
     return watch.ended(finish(live))
+
+
+def _checked_plan(world: Problem, method: Method, clients: int, config: RunConfig, execution: Execution) -> Plan:
+    """The plan of a run with so many clients; raises ``profl.InputError`` before any client is asked."""
+    checks.positive_int("min_reports", config.min_reports)
+    plan = make_plan(world, method, config, patience=checks.positive_int("patience", execution.patience))
+    if method.pooled:
+        raise checks.InputError(
+            f"{method.name} pools raw data in one place; train with a federated method such as profl.pofl()"
+        )
+    if world.count != clients:
+        raise checks.InputError(f"problem {world.name!r} has {world.count} clients, got {clients}")
+    checks.positive("timeout", execution.timeout)
+    checks.positive("guard", execution.guard)
+    check_privacy(plan, execution.privacy)
+    return plan
 
 
 def live_figures(ledger: Ledger) -> Live:
