@@ -1,5 +1,5 @@
 """Liu, Li and Wai, "Two-timescale derivative-free optimization for performative prediction with Markovian data" (ICML
-2024): DFO(lambda), which is ``profl.dfo_lambda``.
+2024): DFO(lambda), which is ``profl.methods.dfo_lambda``.
 
 Pricing in R^d, loss -theta.z, one sample at a time from people who follow: with g = 1/2 and kappa = 1/2
 
