@@ -42,6 +42,63 @@ class Owned(NamedTuple):
 
 
 @dataclass(frozen=True)
+class ModelSplit:
+    """Splits theta into a shared part and a personal one: ``names`` of its top level, or True for all of it.
+
+    >>> split = ModelSplit("level")
+    >>> split.personal({"level": 1.0, "slope": 2.0}), split.join({"level": 0.0, "slope": 2.0}, {"level": 1.0})
+    ({'level': 1.0}, {'level': 1.0, 'slope': 2.0})
+    """
+
+    names: Any
+
+    def __post_init__(self) -> None:
+        names = (self.names,) if isinstance(self.names, str) else self.names
+        if names is not True and not (
+            isinstance(names, (tuple, list)) and names and all(isinstance(name, str) for name in names)
+        ):
+            raise checks.InputError(
+                f"personal must be names of parts of theta such as ('level',), or True, got {names!r}"
+            )
+        object.__setattr__(self, "names", names if names is True else tuple(names))
+
+    def check(self, problem: Problem) -> None:
+        """Refuse a problem whose model has no such parts."""
+        theta = jax.eval_shape(problem.initial, random.seed_key(0))
+        if self.names is True:
+            return
+        if not isinstance(theta, dict):
+            raise checks.InputError(
+                f"personal={self.names!r} names parts of a model that is a dict, and that of {problem.name!r} is none: "
+                "use personal=True for all of it, or profl.personal(problem), where a part 'own' is added to it"
+            )
+        for name in self.names:
+            checks.one_of("personal part", name, theta)
+
+    def personal(self, theta: Theta) -> Any:
+        """The part of a model that stays at the client."""
+        return theta if self.names is True else {name: theta[name] for name in self.names}
+
+    def shared(self, theta: Theta) -> Any:
+        """The part of a model that all clients have in common; {} where there is none."""
+        return {} if self.names is True else {name: part for name, part in theta.items() if name not in self.names}
+
+    def join(self, theta: Theta, personal: Any) -> Theta:
+        """``theta`` with that personal part in it."""
+        return personal if self.names is True else {**theta, **personal}
+
+    def mask(self, theta: Theta) -> np.ndarray:
+        """Which parameters of the flat model are personal, (d,) bool."""
+        none = jax.tree.map(lambda leaf: np.zeros(leaf.shape, bool), theta)
+        marked = self.join(none, jax.tree.map(np.ones_like, self.personal(none)))
+        return np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(marked)])
+
+    def describe(self) -> Any:
+        """The split as a setting shows it."""
+        return True if self.names is True else ", ".join(self.names)
+
+
+@dataclass(frozen=True)
 class Personal(Method):
     """``method`` with ``parts`` of theta that stay at the client: names of its top level, or True for all of it."""
 
