@@ -1,7 +1,7 @@
 """How people and clients behave: reactions, memory and drift, junk, personal parts, clients that simulate people.
 
 >>> import profl
->>> case = profl.worlds.slow(profl.cases.housing(clients=2), memory=0.5)
+>>> case = profl.worlds.slow(profl.cases.housing(clients=2), rate=0.5)
 >>> junk = profl.worlds.contaminate(case, 0.1)
 >>> len(profl.worlds.simulated_clients(junk, profl.pfl(), samples=20))
 2
