@@ -15,7 +15,7 @@ import numpy as np
 
 import profl
 from profl import trees
-from profl.run.config import Schedule
+from profl.run.config import RunConfig
 from profl.run.live.state import LiveState
 from profl.run.plan import make_plan
 from profl.run.run_history import item_shapes, open_ledger
@@ -26,7 +26,7 @@ TIMES = 50
 
 def measure(rounds: int) -> tuple[float, float]:
     """Milliseconds that keeping a round takes after so many."""
-    schedule = Schedule(rounds=rounds, local_steps=1, samples=30, seeds=[0], min_reports=1)
+    schedule = RunConfig(rounds=rounds, local_steps=1, samples=30, seeds=[0], min_reports=1)
     plan = make_plan(profl.cases.pricing(clients=4), profl.pofl(), schedule)
     ledger = open_ledger(plan, trees.take(plan.models, 0))
     tally = jax.tree.map(np.asarray, item_shapes(ledger)["tallies"])

@@ -321,7 +321,7 @@ def test_no_alarm_where_people_answer_at_once(case, request):
 @pytest.mark.parametrize("case", ["pricing", "retail"])
 @pytest.mark.parametrize("rate", [0.5, 0.2])
 def test_slow_people_are_found(case, rate):
-    world = profl.slow(PLAIN[case], rate)
+    world = profl.worlds.slow(PLAIN[case], rate)
     assert warned(world) == {"memory": 10, "drift": 0, **({"spread": 0} if case == "pricing" else {})}
     detail = of_the_world(world, 0)["memory"].detail
     low, high = (float(word.strip("():")) for word in detail.split("deployment ")[1].split()[:3:2])
@@ -330,8 +330,8 @@ def test_slow_people_are_found(case, rate):
 
 
 def test_a_drift_is_found_with_and_without_a_memory():
-    assert warned(profl.drifting(PRICING, trend=0.01)) == {"memory": 0, "drift": 10, "spread": 0}
-    both = profl.drifting(profl.slow(PRICING, 0.5), trend=0.02)
+    assert warned(profl.worlds.drifting(PRICING, trend=0.01)) == {"memory": 0, "drift": 10, "spread": 0}
+    both = profl.worlds.drifting(profl.worlds.slow(PRICING, 0.5), trend=0.02)
     assert warned(both) == {"memory": 10, "drift": 10, "spread": 0}
     assert "by up to 0.02" in of_the_world(both, 0)["drift"].detail
 
@@ -354,7 +354,7 @@ def test_what_could_not_be_seen_is_said():
     plain = of_the_world(PRICING, 0)
     fastest = float(plain["memory"].detail.split("a rate of ")[1].split()[0])
     assert 0.5 < fastest < 0.9
-    assert warned(profl.slow(PRICING, fastest))["memory"] >= 9
+    assert warned(profl.worlds.slow(PRICING, fastest))["memory"] >= 9
     assert "standard deviations of f_hat a deployment would not be" in plain["drift"].detail
 
 

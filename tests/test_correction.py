@@ -16,7 +16,7 @@ from profl.parts import drift_correction
 
 
 @dataclass(frozen=True)
-class Shifting(profl.Reaction):
+class Shifting(profl.worlds.Reaction):
     """z ~ N(mu + gamma theta, I)."""
 
     def parameters(self, theta, client):

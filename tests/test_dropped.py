@@ -25,7 +25,7 @@ def near(gradients, weights):
 
 METHOD = Descent("filtered", filter=near)
 SHARES = [0.0, 0.1, 0.2, 0.4]
-JUNK = profl.contaminate(profl.cases.pricing(clients=4, goods=2), SHARES, "blob", distance=30)
+JUNK = profl.worlds.contaminate(profl.cases.pricing(clients=4, goods=2), SHARES, "blob", distance=30)
 SETTINGS = {"rounds": 6, "local_steps": 2, "samples": 100, "participation": 0.75, "progress": False}
 
 
@@ -40,9 +40,9 @@ def test_engines_agree(fast):
     assert fast.dropped.shape == (2, 4)
     np.testing.assert_allclose(fast.dropped, [SHARES] * 2, atol=0.06)
     with jax.enable_x64(True):
-        clients = profl.simulated_clients(JUNK, METHOD, samples=100, seed=3)
+        clients = profl.worlds.simulated_clients(JUNK, METHOD, samples=100, seed=3)
         slow = profl.simulate(JUNK, METHOD, seeds=[3, 5], engine="debug", **SETTINGS)
-        live = profl.train(clients, METHOD, JUNK, seed=3, **SETTINGS)
+        live = profl.train(JUNK, METHOD, clients, seed=3, **SETTINGS)
     np.testing.assert_allclose(slow.dropped, fast.dropped, atol=1e-12)
     np.testing.assert_allclose(live.dropped, fast.dropped[:1], atol=1e-12)
     if find_spec("flwr") is None:
@@ -131,7 +131,7 @@ def test_incidents_of_a_live_run(tmp_path):
         return [Shop(), Sinking(0.4), Sinking(0.15, start=6, end=9), Sinking(0.03)]
 
     heard: list[str] = []
-    whole = profl.train(clients(), METHOD, SHOP, report=heard.append, **LIVE)
+    whole = profl.train(SHOP, METHOD, clients(), report=heard.append, **LIVE)
     assert whole.incidents == (
         (1, 1, "lost 40.0% of its samples to the filter, in 12 rounds in a row"),
         (7, 2, "lost 15.0% of its samples to the filter (0.0% before), in 3 rounds in a row"),
@@ -142,7 +142,7 @@ def test_incidents_of_a_live_run(tmp_path):
     ]
     assert "2 incidents" in whole.summary()
     for rounds in (4, 8, 12):
-        parts = profl.train(clients(), METHOD, SHOP, checkpoint=tmp_path, **{**LIVE, "rounds": rounds})
+        parts = profl.train(SHOP, METHOD, clients(), checkpoint=tmp_path, **{**LIVE, "rounds": rounds})
     assert parts.incidents == whole.incidents
     np.testing.assert_array_equal(parts.dropped, whole.dropped)
 
@@ -184,7 +184,7 @@ def test_filter_alerts(shares, expected):
 
 
 def test_privacy_keeps_it_at_the_client():
-    run = profl.train([Sinking(0.4)], METHOD, SHOP, privacy=profl.Privacy(noise=1.0, clip=0.5), **LIVE)
+    run = profl.train(SHOP, METHOD, [Sinking(0.4)], privacy=profl.parts.Privacy(noise=1.0, clip=0.5), **LIVE)
     assert np.isnan(run.dropped).all()
     assert not run.incidents
     assert "the filter dropped" not in run.summary()

@@ -14,7 +14,7 @@ import profl
 from profl import random
 from profl.problem.validation import functions
 from profl.problem.validation.samples import check_labels
-from profl.run.config import Schedule
+from profl.run.config import RunConfig
 from profl.run.live import batches
 from tests.killed import CASE as SHOPS
 
@@ -199,7 +199,7 @@ def test_other_forms_are_accepted():
 
 def test_seeds_may_be_numpy_integers():
     for seeds in (3, np.int64(3), np.array(3), [np.int32(3)], np.array([3]), jnp.int32(3), jnp.array([3])):
-        found = Schedule(rounds=1, seeds=seeds).seeds
+        found = RunConfig(rounds=1, seeds=seeds).seeds
         assert found == (3,)
         assert type(found[0]) is int  # which JSON knows
     for seeds, word in (
@@ -211,7 +211,7 @@ def test_seeds_may_be_numpy_integers():
         (None, "got None"),
     ):
         with pytest.raises(profl.InputError, match=word):
-            Schedule(rounds=1, seeds=seeds)
+            RunConfig(rounds=1, seeds=seeds)
 
 
 def test_seeds_of_numpy_give_the_same_run_everywhere():
@@ -222,8 +222,8 @@ def test_seeds_of_numpy_give_the_same_run_everywhere():
     runs = [profl.simulate(SHOPS, method, seeds=seed, progress=False, **short) for seed in (3, np.array([3]))]
     runs += profl.compare(SHOPS, [method], seeds=np.arange(3, 4), progress=False, **short)
     for seed in seeds:
-        clients = profl.simulated_clients(SHOPS, method, samples=20, seed=seed)
-        runs.append(profl.train(clients, method, SHOPS, seed=seed, progress=False, **short))
+        clients = profl.worlds.simulated_clients(SHOPS, method, samples=20, seed=seed)
+        runs.append(profl.train(SHOPS, method, clients, seed=seed, progress=False, **short))
     for run in runs[1:]:
         np.testing.assert_allclose(run.theta, runs[0].theta, atol=1e-6)
         assert run.seeds == (3,)

@@ -166,7 +166,7 @@ def test_numerical_answers_match_the_closed_form(name):
         exact.name,
         exact.loss,
         exact.family,
-        profl.SampledReaction(exact.reaction.sample, known),
+        profl.worlds.SampledReaction(exact.reaction.sample, known),
         exact.clients,
         exact.initial,
         exact.project,

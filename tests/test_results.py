@@ -169,8 +169,8 @@ def blind():
     """A live run and a simulated one, without exact answers."""
     case = unmeasured(profl.cases.housing(clients=3))
     settings = {"rounds": 4, "local_steps": 2, "samples": 30, "progress": False}
-    clients = profl.simulated_clients(case, profl.pfl(), samples=30)
-    return profl.train(clients, profl.pfl(), case, **settings), profl.simulate(case, profl.pfl(), **settings, seeds=[0])
+    clients = profl.worlds.simulated_clients(case, profl.pfl(), samples=30)
+    return profl.train(case, profl.pfl(), clients, **settings), profl.simulate(case, profl.pfl(), **settings, seeds=[0])
 
 
 def test_runs_without_exact_answers_show_the_clients_own_risk(blind, tmp_path):
@@ -212,8 +212,8 @@ def test_the_band_is_that_of_single_clients(blind):
             self.losses.setdefault(self.number, []).append(float(loss))
             return batch
 
-    clients = profl.simulated_clients(case, profl.pfl(), samples=30)
-    profl.train([Noting(i, client) for i, client in enumerate(clients)], profl.pfl(), case, **alone)
+    clients = profl.worlds.simulated_clients(case, profl.pfl(), samples=30)
+    profl.train(case, profl.pfl(), [Noting(i, client) for i, client in enumerate(clients)], **alone)
     last = [np.mean(losses[-2:]) for losses in Noting.losses.values()]
     assert (live.live.low[0, -1], live.live.high[0, -1]) == pytest.approx((min(last), max(last)), rel=1e-4)
 

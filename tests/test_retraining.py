@@ -17,7 +17,7 @@ BUT_FOR_ROUNDING = 1e-5
 
 
 @dataclass(frozen=True)
-class Answer(profl.Reaction):
+class Answer(profl.worlds.Reaction):
     """z = 10 + slope theta, every sample."""
 
     def parameters(self, theta, client):
@@ -62,7 +62,7 @@ def test_lazy_holds_the_kth_model_for_n_of_k_steps(schedule):
         j += 1
         expected.append(theta)
     rates = optax.sgd(lambda j: 0.5 / (1 + j))
-    found = path(profl.lazy(schedule=schedule, optimiser=rates), 12)
+    found = path(profl.methods.lazy(schedule=schedule, optimiser=rates), 12)
     assert found == pytest.approx(np.array(expected), rel=BUT_FOR_ROUNDING)
 
 
@@ -97,7 +97,7 @@ def test_a_minimiser_that_stops_early():
 
 def test_losses_alone_where_people_follow():
     """Half the way with each deployment: lambda = 0.75 is nearer to the optimum than lambda = 0, and both come near."""
-    case = profl.slow(profl.cases.pricing(clients=1, goods=1, heterogeneity=0), 0.5)
+    case = profl.worlds.slow(profl.cases.pricing(clients=1, goods=1, heterogeneity=0), 0.5)
     ends = {}
     for forgetting in (0.0, 0.75):
         method = dfo_lambda(0.02, 1.0, forgetting, hold=1.0)
@@ -110,7 +110,7 @@ def test_losses_alone_where_people_follow():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: profl.lazy(schedule="k^4"), "did you mean"),
+        (lambda: profl.methods.lazy(schedule="k^4"), "did you mean"),
         (lambda: profl.rrm(window=0), "window must be"),
         (lambda: profl.rrm(until=-1.0), "until must be"),
         (lambda: dfo_lambda(forgetting=1.0), "below 1"),
@@ -125,7 +125,7 @@ def test_bad_input(make, message):
 @pytest.mark.parametrize(
     "method",
     [
-        profl.lazy(0.1, "k"),
+        profl.methods.lazy(0.1, "k"),
         *(pytest.param(m, marks=pytest.mark.slow) for m in (profl.rrm(0.1, inner_steps=5, window=2), dfo_lambda(0.01))),
     ],
     ids=lambda m: m.name,

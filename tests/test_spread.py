@@ -101,8 +101,8 @@ def test_engines_agree_on_a_family_whose_shift_needs_f():
     with jax.enable_x64(True):
         fast = profl.simulate(problem, method, seeds=[3], **settings)
         slow = profl.simulate(problem, method, seeds=[3], engine="debug", **settings)
-        clients = profl.simulated_clients(problem, method, samples=30, seed=3)
-        live = profl.train(clients, method, problem, seed=3, **settings)
+        clients = profl.worlds.simulated_clients(problem, method, samples=30, seed=3)
+        live = profl.train(problem, method, clients, seed=3, **settings)
     for run in (slow, live):
         np.testing.assert_allclose(run.theta, fast.theta, atol=1e-8)
 

@@ -151,7 +151,7 @@ def _until_the_end(world: World, folder: Path) -> tuple[Any, int]:
     starts = 0
     while starts <= len(world.faults) + 1:
         starts += 1
-        inner = profl.simulated_clients(CASE, METHOD, samples=SAMPLES)
+        inner = profl.worlds.simulated_clients(CASE, METHOD, samples=SAMPLES)
         clients = [Client(world, number, one) for number, one in enumerate(inner)]
         named: dict[str, Any] = {**SETTINGS, "checkpoint": folder, "timeout": TIMEOUT, "progress": False}
         try:
@@ -159,7 +159,7 @@ def _until_the_end(world: World, folder: Path) -> tuple[Any, int]:
                 breaking_files(world.left, lambda: world.round),
                 mock.patch("profl.run.live.train.run_round", _watched(world)),
             ):
-                return profl.train(clients, METHOD, CASE, **named), starts
+                return profl.train(CASE, METHOD, clients, **named), starts
         except Killed:
             continue
         except (OSError, profl.InputError) as error:
@@ -212,8 +212,8 @@ def _watched(world: World) -> Any:
 @cache
 def undisturbed() -> Any:
     """theta of the run without faults."""
-    clients = profl.simulated_clients(CASE, METHOD, samples=SAMPLES)
-    return profl.train(clients, METHOD, CASE, **SETTINGS, progress=False).theta
+    clients = profl.worlds.simulated_clients(CASE, METHOD, samples=SAMPLES)
+    return profl.train(CASE, METHOD, clients, **SETTINGS, progress=False).theta
 
 
 __all__ = ["STEPS", "run", "schedule"]

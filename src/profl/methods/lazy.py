@@ -43,7 +43,7 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True)
 class Lazy(Descent):
-    """Made by ``profl.lazy``; ``schedule`` is n(k), a name of ``SCHEDULES`` or a function of k."""
+    """Made by ``profl.methods.lazy``; ``schedule`` is n(k), a name of ``SCHEDULES`` or a function of k."""
 
     schedule: Any = "k"
 

@@ -43,7 +43,7 @@ class Arrival(NamedTuple):
     last: Array | bool  # whether it is the last of the round
 
 
-class Outlook(NamedTuple):
+class Forecast(NamedTuple):
     """What a method expects of the model that it has just sent out: what is left to gain, and what that would cost."""
 
     excess: Array  # expected L(theta) - L(PO)
@@ -196,7 +196,7 @@ class Method:
         weights, memory = weigh(rule, server, problem, models, weights, accepted, theta)
         return combine_models(rule, models, weights, accepted, theta), memory, ()
 
-    def outlook(self, problem: View, server: Any) -> Outlook | None:
+    def forecast(self, problem: View, server: Any) -> Forecast | None:
         """What is expected of the model, from the server's state once it is combined; None where nothing is stated."""
         return None
 

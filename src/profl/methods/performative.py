@@ -27,7 +27,6 @@ from profl.parts.jacobian import estimators as jacobians
 from profl.parts.jacobian.tracking import Tracking
 from profl.parts.sample_size import Evidence
 from profl.problem.problem import Problem, View
-from profl.server import rules
 from profl.stages import stage
 from profl.typing import Array, Batch, Key, Theta
 
@@ -79,8 +78,6 @@ class PerformativeDescent(Descent):
       explore: perturbs what is deployed, so that the Jacobian stays visible; None for no perturbation.
       share: how clients learn from each other's Jacobians, a ``Clusters`` or ``Shrinkage``; None for not at all.
       samples: says how many samples to draw, an ``AdaptiveSamples``; None for a fixed number.
-      secure_aggregation: the server is to see nothing but the sum of the reports. In simulation this only checks that
-        the method can do with that.
 
     The others are those of ``Descent``.
     """
@@ -90,20 +87,18 @@ class PerformativeDescent(Descent):
     explore: Any = None
     share: Any = None
     samples: Any = None
-    secure_aggregation: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.one_of("second_term", self.second_term, SECOND_TERMS)
         if self.explore is not None and not callable(getattr(self.explore, "explore", None)):
-            raise checks.InputError(f"explore must be a profl.Exploration(...) or None, got {self.explore!r}")
+            raise checks.InputError(f"explore must be a profl.parts.Exploration(...) or None, got {self.explore!r}")
         if self.explore is not None and self.exact:
             raise checks.InputError("explore is for a Jacobian that is estimated: this method estimates none")
         if self.share is not None and self.exact:
             raise checks.InputError("share needs a method that estimates Jacobians: with jacobian='exact' none is")
         if self.samples is not None and not callable(getattr(self.samples, "next", None)):
-            raise checks.InputError(f"samples must be profl.AdaptiveSamples(...) or None, got {self.samples!r}")
-        self._check_secure()
+            raise checks.InputError(f"samples must be profl.parts.AdaptiveSamples(...) or None, got {self.samples!r}")
 
     @property
     def exact(self) -> bool:
@@ -413,17 +408,3 @@ class PerformativeDescent(Descent):
             )
         if getattr(self.samples, "rule", None) == "paper":
             raise checks.InputError("AdaptiveSamples(rule='paper') needs a Jacobian, and with a push there is none")
-
-    def _check_secure(self) -> None:
-        if not self.secure_aggregation:
-            return
-        if self.share is not None:
-            raise checks.InputError(
-                "share cannot be combined with secure_aggregation: it compares Jacobians of single clients, "
-                "and under secure aggregation the server sees nothing but their sum; drop one of the two"
-            )
-        if not isinstance(rules.get(self.aggregate), rules.WeightedMean):
-            raise checks.InputError(
-                f"aggregate={self.aggregate!r} cannot be combined with secure_aggregation: a robust rule compares the "
-                "models of single clients, and the server sees nothing but their sum; use 'mean'"
-            )

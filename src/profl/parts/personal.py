@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import checks, random
-from profl.methods.method import Arrival, Method, Outlook, Report
+from profl.methods.method import Arrival, Forecast, Method, Report
 from profl.problem.problem import Problem, View
 from profl.typing import Array, Batch, Key, Theta
 
@@ -183,7 +183,7 @@ class Personal(Method):
         if not isinstance(theta, dict):
             raise checks.InputError(
                 f"personal={self.parts!r} names parts of a model that is a dict, and that of {problem.name!r} is none: "
-                "use personal=True for all of it, or profl.personal(problem), where a part 'own' is added to it"
+                "use personal=True for all of it, or profl.worlds.personal(problem), where a part 'own' is added to it"
             )
         for part in self.parts:
             checks.one_of("personal part", part, theta)
@@ -254,9 +254,9 @@ class Personal(Method):
         model, server, mail = self.method.combine(problem, server, theta, reports, weights, accepted, key)
         return self.joined(model, self.part(theta)), server, mail
 
-    def outlook(self, problem: View, server: Any) -> Outlook | None:
+    def forecast(self, problem: View, server: Any) -> Forecast | None:
         """What a method that minimises expects is of the shared part alone, and says nothing of all models."""
-        return None if self.minimises else self.method.outlook(problem, server)
+        return None if self.minimises else self.method.forecast(problem, server)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ class MonteCarloReaction(Unmeasured):
         if self.family.shift is None and self.inner.parameters is None:
             raise checks.InputError(
                 f"{type(self.family).__name__} shifts no samples, so a numerical optimum needs f(theta): "
-                "pass reaction=profl.SampledReaction(sample, parameters)"
+                "pass reaction=profl.worlds.SampledReaction(sample, parameters)"
             )
 
     def decoupled(self, deployed: Theta, theta: Theta, client: Client) -> Array:

@@ -62,7 +62,8 @@ class Push:
         if not _takes(self.function, len(names)):
             raise checks.InputError(
                 f"push must be a function of {len(names)} arguments ({', '.join(names)}), got "
-                f"{inspect.signature(self.function)}; for numbers to be estimated, profl.Push(function, parameters)"
+                f"{inspect.signature(self.function)}; "
+                "for numbers to be estimated, profl.worlds.Push(function, parameters)"
             )
 
     @property

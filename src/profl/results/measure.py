@@ -26,7 +26,7 @@ class Trace(NamedTuple):
     tally: dict[str, Any]  # what was counted between two records, by name: ``profl.run.tally.Tally``
     figures: dict[str, Any]  # the method's own, at the records
     final: Any  # what each client had at the end, or None
-    outlook: Any  # what the method expected at the records, an ``Outlook``, or None
+    forecast: Any  # what the method expected at the records, a ``Forecast``, or None
     stopped: np.ndarray  # per seed, the round in which it ended early, or -1
     why: np.ndarray  # per seed, which of ``REASONS`` it had; 0 where it was given up
     dropped: np.ndarray | None  # mean share that the filter dropped, seeds x clients; None where there was none
@@ -101,8 +101,8 @@ def make_run(problem: Problem, method: Method, trace: Trace, layout: Layout, sec
         jacobian_error=_root(trace.figures.get("jacobian_error")),
         jacobian_off=_root(trace.figures.get("jacobian_off")),
         info=info,
-        expected_excess=None if trace.outlook is None else _after_start(trace.outlook.excess),
-        expected_error=None if trace.outlook is None else _after_start(trace.outlook.error),
+        expected_excess=None if trace.forecast is None else _after_start(trace.forecast.excess),
+        expected_error=None if trace.forecast is None else _after_start(trace.forecast.error),
         settled=settled,
         stop_reason=tuple(REASONS.get(int(why)) for why in trace.why),
         dropped=None if trace.dropped is None else np.repeat(trace.dropped, layout.members, axis=1),

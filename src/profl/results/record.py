@@ -58,8 +58,8 @@ class Run:
       seconds: wall time of the whole run, compilation included.
       expected_excess, expected_error: what the method expects of ``excess``, and the standard error of that; None where
         it states none, NaN at the start.
-      settled, stop_reason: per seed, the round after which it was done (``profl.Settled``), and why; None where it went
-        on to the last round. The records after it repeat the last model, and nothing more is counted.
+      settled, stop_reason: per seed, the round after which it was done (``profl.StopWhenSettled``), and why; None where
+        it went on to the last round. The records after it repeat the last model, and nothing more is counted.
       live: estimates that stand in for the exact figures, where the clients are no simulation; else None.
       notes: what is odd about what was asked for, in sentences.
       privacy: with ``privacy=``, the reports that left each client and their epsilon; else None.

@@ -84,7 +84,7 @@ def remarks(run: Run) -> list[str]:
     """Sentences on a run, for its summary."""
     values = figures(run)
     return [
-        *_outlook(run, values),
+        *_forecast(run, values),
         *_dropped(values["dropped"]),
         *warnings(run),
         *run.failures(),
@@ -130,7 +130,7 @@ def _costs(run: Run) -> list[list[str]]:
     ]
 
 
-def _outlook(run: Run, values: dict[str, Any]) -> list[str]:
+def _forecast(run: Run, values: dict[str, Any]) -> list[str]:
     """The expected excess, and which seeds stopped before the last round."""
     lines = []
     if values["expected_excess"] is not None:

@@ -1,12 +1,12 @@
 """Ready callbacks for ``simulate``, ``train`` and Flower's server, ``callbacks=[...]``.
 
-A callback is any function of a ``profl.Record``; one that returns something true ends the run. What these write is the
-mean over seeds of every figure that is known.
+A callback is any function of a ``profl.callbacks.Record``; one that returns something true ends the run. What these
+write is the mean over seeds of every figure that is known.
 
 >>> import profl
 >>> case = profl.cases.housing(clients=2)
 >>> settings = {"rounds": 2, "samples": 20, "seeds": [0], "progress": False}
->>> terminal = profl.tracking.Terminal(every=2)
+>>> terminal = profl.callbacks.Terminal(every=2)
 >>> run = profl.simulate(case, profl.pfl(), **settings, callbacks=terminal)  # doctest: +ELLIPSIS
 pfl on housing, round 0: risk 63.2..., excess 57.3...
 pfl on housing, round 2: risk 72.3..., excess 66.5..., loss ...

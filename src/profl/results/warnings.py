@@ -147,5 +147,5 @@ def _unknown_jacobian(run: Run) -> list[str]:
     known, off = number(float(size.mean())), number(float(error.mean()))
     return [
         f"WARNING: the Jacobian is hardly known: its entries are {known} in size, their stated error is {off}. "
-        "Take more samples or deployments, or a larger profl.Exploration(scale=...)."
+        "Take more samples or deployments, or a larger profl.parts.Exploration(scale=...)."
     ]

@@ -32,7 +32,7 @@ from jax.flatten_util import ravel_pytree
 
 from profl import checks, random, trees
 from profl.methods.descent import shape_of_f
-from profl.methods.method import Arrival, Method, Outlook, Report
+from profl.methods.method import Arrival, Forecast, Method, Report
 from profl.methods.prm import partial_minimisation
 from profl.methods.prm.consensus import Common, Found, consensus
 from profl.methods.prm.newton import TOUCH, free, least_inside, upright
@@ -123,7 +123,7 @@ class Server(NamedTuple):
     largest: Array
     fear: Array  # mean of the clients'
     held: Array
-    outlook: Outlook
+    forecast: Forecast
 
 
 class Mail(NamedTuple):
@@ -356,7 +356,7 @@ class PRM(Method):
     def open(self, problem: View, theta: Theta) -> Server:
         flat, zero = trees.ravel(theta), jnp.zeros(())
         none, square = jnp.zeros_like(flat), jnp.zeros((flat.size, flat.size), flat.dtype)
-        unknown = Outlook(*[zero + jnp.nan] * 4)
+        unknown = Forecast(*[zero + jnp.nan] * 4)
         start = jnp.int32(0), jnp.int32(0), none + 1, zero + self.region
         return Server(*start, flat, flat, zero, none, square, square, zero + 1, zero, zero, zero, zero, unknown)
 
@@ -397,8 +397,8 @@ class PRM(Method):
         mail = Mail(server.size, server.held, server.region, server.fear, found, alone, ready, speed)
         return unravel(flat), server, trees.repeat(mail, len(weights))
 
-    def outlook(self, problem: View, server: Server) -> Outlook:
-        return server.outlook
+    def forecast(self, problem: View, server: Server) -> Forecast:
+        return server.forecast
 
     # -- inside, at a client -------------------------------------------------------------------------------------------
 
@@ -519,8 +519,8 @@ class PRM(Method):
         size = jnp.where(server.rounds == 0, server.size, jnp.maximum(wanted, SLOWLY * server.size))
         rounds = server.rounds + 1
         excess = known + unknown
-        outlook = Outlook(excess, error, known + unknown / (rounds + 1.0), size**2 * cost)
-        return server._replace(rounds=rounds, size=size, held=jnp.mean(~loose * 1.0), outlook=outlook)
+        forecast = Forecast(excess, error, known + unknown / (rounds + 1.0), size**2 * cost)
+        return server._replace(rounds=rounds, size=size, held=jnp.mean(~loose * 1.0), forecast=forecast)
 
 
 def prm(

@@ -40,7 +40,7 @@ _MARKS: dict[Any, str] = {}
 
 def check_functions(problem: Problem) -> None:
     """Refuse functions that do not fit together."""
-    key = random.seed_key(0, "stock")
+    key = jax.random.key(0, impl="threefry2x32")
     theta = output_shapes("initial", problem.initial, key=key)
     if not jax.tree.leaves(theta):
         raise checks.InputError(f"initial(key) must return a model of numbers, got {theta}")
@@ -142,7 +142,7 @@ def _check_family(problem: Problem, theta: Theta, client: Client, batch: Batch, 
 
 def _check_memory(problem: Problem) -> None:
     """The state of a reaction keeps its shapes and dtypes, and ``sample_in`` returns what ``sample`` does."""
-    key, reaction = random.seed_key(0, "stock"), problem.reaction
+    key, reaction = jax.random.key(0, impl="threefry2x32"), problem.reaction
     theta, client = jax.eval_shape(lambda c: trees.cast((problem.initial(key), trees.take(c, 0))), problem.clients)
     state = output_shapes("reaction.start", reaction.start, theta=theta, client=client)
     dtypes = [leaf.dtype for leaf in jax.tree.leaves(state)]

@@ -21,13 +21,13 @@ from jax.sharding import PartitionSpec
 
 from profl import trees
 from profl.interrupts import deferred_interrupts
-from profl.methods.method import Outlook
+from profl.methods.method import Forecast
 from profl.progress import progress_bar
 from profl.results.callbacks import Watch
 from profl.results.measure import Trace
 from profl.run.compiled.placement import Placement, place
 from profl.run.dropped import mean_share
-from profl.run.plan import Plan, Population, Settings, compiled, outlook
+from profl.run.plan import Plan, Population, Settings, compiled, forecast
 from profl.run.round import Carry, Work, ask, begin, close, final, reports, sound
 from profl.run.step import Progress, client_view, local_steps, samples_wanted
 from profl.run.tally import Tally, empty_tally, no_more, on_host
@@ -44,7 +44,7 @@ class Records(NamedTuple):
     theta: Theta
     tally: Tally
     figures: dict[str, Array]  # means over all clients
-    outlook: Outlook | None
+    forecast: Forecast | None
 
 
 class Span(NamedTuple):
@@ -115,7 +115,7 @@ def trace(models: Theta, records: Records, carry: Carry, last: Any = None) -> Tr
     )
     ends = np.asarray(carry.stopped), np.asarray(carry.why)
     dropped = None if carry.dropped is None else mean_share(carry.dropped)
-    return Trace(joined, records.tally._asdict(), records.figures, last, records.outlook, *ends, dropped)
+    return Trace(joined, records.tally._asdict(), records.figures, last, records.forecast, *ends, dropped)
 
 
 def ended(plan: Plan, carry: Carry) -> Any:
@@ -193,9 +193,9 @@ def _records(
             carry, tally = jax.lax.fori_loop(start, stop, body, (carry, tally))
             return carry, Records(carry.theta, tally, *trees.cond_or_zeros(there, figures, carry))
 
-        def figures(carry: Carry) -> tuple[dict[str, Array], Outlook | None]:
+        def figures(carry: Carry) -> tuple[dict[str, Array], Forecast | None]:
             own = jax.vmap(partial(_figures, settings, placement.client_chunk, population))(carry)
-            return own, jax.vmap(lambda carry: outlook(settings, carry.server))(carry)
+            return own, jax.vmap(lambda carry: forecast(settings, carry.server))(carry)
 
         carry, found = jax.lax.scan(interval, carry, span.first + jnp.arange(records))
         return carry, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), found)

@@ -97,7 +97,7 @@ class ProFLStrategy(Strategy):
         self.saved = None
         if checkpoint is not None:
             self.saved = Checkpoints(checkpoint, federation.fingerprint, resume)
-            restored = LiveState(self.ledger).restore(self.saved, federation.schedule.rounds)
+            restored = LiveState(self.ledger).restore(self.saved, federation.config.rounds)
             self.ledger, self.guard, self.incidents, self.alerts = restored
             self.token = self._known_token(self.token)
         self.account = None if federation.privacy is None else Account(federation.privacy, self.plan, self.saved)
@@ -109,7 +109,7 @@ class ProFLStrategy(Strategy):
 
     def run(self, grid: Grid) -> Run:
         """All rounds that are left, and what they came to."""
-        left = self.federation.schedule.rounds - self.ledger.round
+        left = self.federation.config.rounds - self.ledger.round
         try:
             if left > 0 and not self.ledger.settled:
                 turns = left * self.federation.turns
@@ -121,7 +121,7 @@ class ProFLStrategy(Strategy):
         return self.watch.finish(self.finish())
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *arguments: Any, **named: Any) -> Result:
-        """Flower's loop over turns, which a run that is done (``profl.Settled``) leaves early."""
+        """Flower's loop over turns, which a run that is done (``profl.StopWhenSettled``) leaves early."""
         patient = cast(Grid, Returning(grid, self.nodes.wait, self._again))
         try:
             return super().start(patient, initial_arrays, *arguments, **named)
@@ -279,7 +279,7 @@ class ProFLStrategy(Strategy):
         log.info(
             "round %d of %d: %d reports, estimated risk %.4g, absent: %s",
             self.ledger.round,
-            self.federation.schedule.rounds,
+            self.federation.config.rounds,
             len(done),
             self.ledger.latest["loss"],
             ", ".join(map(str, absent)) or "nobody",

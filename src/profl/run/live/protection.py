@@ -45,7 +45,9 @@ def check_privacy(plan: Plan, privacy: Privacy | None) -> None:
     if privacy is None:
         return
     if not isinstance(privacy, Privacy):
-        raise checks.InputError(f"privacy must be a profl.Privacy such as profl.Privacy(noise=2.0), got {privacy!r}")
+        raise checks.InputError(
+            f"privacy must be a profl.parts.Privacy such as profl.parts.Privacy(noise=2.0), got {privacy!r}"
+        )
     if method.sizes is not None:
         raise checks.InputError(
             f"with privacy the number of samples must not depend on the data, and {method.name} adapts it: leave "

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -21,6 +22,7 @@ import numpy as np
 
 from profl import checks, trees
 from profl.methods.method import Method
+from profl.methods.stopping import StopWhenSettled
 from profl.parts.privacy import Privacy
 from profl.problem.live import LiveProblem
 from profl.problem.problem import Problem
@@ -28,7 +30,7 @@ from profl.progress import progress_bar
 from profl.results.callbacks import Callback, Watch
 from profl.results.measure import make_run
 from profl.results.record import Run
-from profl.run.config import Schedule, scheduled
+from profl.run.config import RunConfig, one_seed
 from profl.run.fingerprint import fingerprint
 from profl.run.live.filter_alerts import update_alerts
 from profl.run.live.protection import Account, check_privacy
@@ -37,24 +39,40 @@ from profl.run.live.workers import Workers
 from profl.run.plan import Plan, describe, make_plan
 from profl.run.round import Work
 from profl.run.run_history import blank, closed, open_ledger, run_round, watched
+from profl.server.attacks import Attack
 from profl.storage.checkpoints import Checkpoints
-from profl.typing import Batch, Theta
+from profl.typing import Batch, Counts, Theta
+
+OLD_ORDER = (
+    "profl.train(clients, method, problem) is profl.train(problem, method, clients) now; the old order ends with 0.3"
+)
 
 
 class Client(Protocol):
-    """What ``train`` needs of a client. ``deploy`` may be a coroutine, and may take ``step`` as a third argument."""
+    """What ``train`` needs of a client: a method ``deploy(theta, samples)``, which may take ``step`` as well."""
 
-    def deploy(self, theta: Theta, samples: int) -> Batch:
-        """Deploy ``theta``, wait, and return about ``samples`` samples of what came in."""
+    @property
+    def deploy(self) -> Callable[..., Batch]:
+        """Deploy ``theta``, wait, and return about ``samples`` samples of what came in; it may be a coroutine."""
 
 
-@scheduled(seed=("seeds", 0), min_reports=1)
 def train(
-    clients: Sequence[Client],
-    method: Method,
     problem: Problem | LiveProblem,
+    method: Method,
+    clients: Sequence[Client],
     *,
-    schedule: Schedule,
+    rounds: int,
+    local_steps: int = 5,
+    samples: Counts = 500,
+    seed: int = 0,
+    participation: float = 1.0,
+    scheme: str = "uniform",
+    record_every: int = 1,
+    initial: Theta | None = None,
+    attack: str | Attack | None = None,
+    hostile: float | Iterable[int] = 0.2,
+    min_reports: int = 1,
+    stop: StopWhenSettled | None = None,
     timeout: float = 60.0,
     patience: int = 3,
     guard: float = 10.0,
@@ -65,82 +83,117 @@ def train(
     resume: bool = True,
     callbacks: Iterable[Callback] | Callback = (),
 ) -> Run:
-    """The run of a method on clients that deploy for real.
+    """Train on clients that deploy for real.
 
     A client has ``deploy(theta, samples) -> batch``: it puts theta (a pytree of numpy arrays) to use, waits, and
-    returns what came in as a numpy array, a pandas frame or a pytree of arrays, of up to 64 times the rows that were
-    asked for. ``deploy`` may be a coroutine; an argument ``step``, where it has one, is the number of the deployment,
-    the same again when a round is repeated after a crash. A batch that an earlier deployment brought in is returned as
-    ``profl.Delayed(batch, deployed)``. Ctrl-C ends the run with ``profl.Interrupted``, which holds what was done.
+    returns what came in as a numpy array, a pandas frame or a pytree of arrays. The batch may have fewer rows than
+    asked for, or up to 64 times as many. ``deploy`` may be a coroutine; where it takes an argument ``step``, that is
+    the number of the deployment, which is the same again when a round is repeated after a crash. A batch that an
+    earlier deployment brought in is returned as ``profl.worlds.Delayed(batch, deployed)``.
 
     Args:
-      clients: client i has weight ``problem.weights[i]``.
       problem: a ``LiveProblem``; or a ``Problem``, whose exact answers are then measured as well.
-      rounds, local_steps, samples, seed, participation, scheme, record_every, initial, attack, hostile, min_reports,
-        stop: see ``profl.Schedule``; an attack is simulated on what the clients named ``hostile`` report.
-      timeout: seconds that one deployment may take, reading its batch included.
-      patience: rounds in a row with fewer than ``min_reports`` usable reports, after which ``TooFewReports`` is raised.
-      guard: ``DivergedError`` is raised when the estimated risk, the median of the clients', has been more than
-        ``guard`` times its scale in the first round above it, three rounds in a row.
-      privacy: clip and noise every report at its client (``profl.Privacy``); ``run.privacy`` is what was spent.
+      clients: client i has weight ``problem.weights[i]``.
+      rounds, local_steps, samples, participation, scheme, record_every, initial, attack, hostile, min_reports, stop:
+        see ``profl.RunConfig``; an attack is simulated on what the clients named ``hostile`` report.
+      seed: it fixes the start and every draw.
+      timeout: seconds that one deployment may take, reading what it brought in included.
+      patience: after so many rounds in a row with fewer than ``min_reports`` usable reports, which change nothing, the
+        run stops with ``profl.TooFewReports``, which holds what was done.
+      guard: the run stops with ``profl.DivergedError`` when the estimated risk, the median of the clients', has risen,
+        three rounds in a row, by more than ``guard`` times its scale in the first round.
+      privacy: clip and noise every report at its client (``profl.parts.Privacy``); nothing else about its data leaves
+        it, and ``run.privacy`` states what was spent.
       report: called with one sentence per incident, such as ``print``; they are also in ``run.incidents``.
       progress: show a progress bar on a terminal.
-      checkpoint: a folder for what the next round needs, the clients' states among it; only its owner can read it.
+      checkpoint: a folder; after every round all that the next one needs is written there, the clients' states, as
+        they are, among it: only its owner can read it.
       resume: go on from the newest checkpoint in that folder.
-      callbacks: called with every record (``profl.Record``); one that returns something true ends the run.
+      callbacks: called with every record (``profl.callbacks.Record``); what returns something true ends the run. Ready
+        ones are in ``profl.callbacks``.
+
+    Ctrl-C ends the run at once with ``profl.Interrupted``, whose ``run`` holds the rounds that were finished.
 
     >>> import profl
     >>> case, method = profl.cases.housing(clients=2), profl.pofl()
-    >>> clients = profl.simulated_clients(case, method, samples=50)
-    >>> run = profl.train(clients, method, case, rounds=3, samples=50, progress=False)
+    >>> clients = profl.worlds.simulated_clients(case, method, samples=50)
+    >>> run = profl.train(case, method, clients, rounds=3, samples=50, progress=False)
     >>> run.live.risk.shape
     (1, 4)
     """
+    if isinstance(clients, (Problem, LiveProblem)):
+        warnings.warn(OLD_ORDER, DeprecationWarning, stacklevel=2)
+        problem, clients = clients, problem
+    config = RunConfig(
+        rounds,
+        local_steps,
+        samples,
+        one_seed(seed),
+        participation,
+        scheme,
+        record_every,
+        initial,
+        attack,
+        hostile,
+        min_reports,
+        stop,
+    )
+    execution = Execution(timeout, patience, guard, privacy, report, progress, checkpoint, resume, callbacks)
+    return train_config(problem, method, clients, config, execution)
+
+
+class Execution(NamedTuple):
+    """How clients are waited for and a run is watched: the arguments of ``train`` beside its ``RunConfig``."""
+
+    timeout: float = 60.0
+    patience: int = 3
+    guard: float = 10.0
+    privacy: Privacy | None = None
+    report: Callable[[str], None] | None = None
+    progress: bool = True
+    checkpoint: str | os.PathLike[str] | None = None
+    resume: bool = True
+    callbacks: Iterable[Callback] | Callback = ()
+
+
+def train_config(
+    problem: Problem | LiveProblem,
+    method: Method,
+    clients: Sequence[Client],
+    config: RunConfig,
+    execution: Execution,
+) -> Run:
+    """The run that ``train`` returns, from settings that were put together before."""
     clients = _check_clients(clients)
     world = problem.problem(len(clients)) if isinstance(problem, LiveProblem) else problem
-    plan = _checked_plan(world, method, schedule, len(clients), patience)
-    limits = _Limits(checks.positive("timeout", timeout), checks.positive("guard", guard))
-    check_privacy(plan, privacy)
-    watch = Watch(world, method, describe(plan), callbacks)
-    session = _Session(world, plan, limits, watch, report)
-    return session.run(clients, privacy, progress, checkpoint, resume)
-
-
-class _Limits(NamedTuple):
-    timeout: float
-    guard: float
+    return _Session(world, _checked_plan(world, method, len(clients), config, execution), execution).run(clients)
 
 
 class _Session:
     """One call of ``train``, its arguments checked."""
 
-    def __init__(
-        self, problem: Problem, plan: Plan, limits: _Limits, watch: Watch, report: Callable[[str], None] | None
-    ) -> None:
-        self.problem, self.plan, self.limits, self.watch, self.report = problem, plan, limits, watch, report
+    def __init__(self, problem: Problem, plan: Plan, execution: Execution) -> None:
+        self.problem, self.plan, self.execution = problem, plan, execution
+        self.watch = Watch(problem, plan.settings.method, describe(plan), execution.callbacks)
         self.started = time.perf_counter()
         self.live = LiveState(open_ledger(plan, trees.take(plan.models, 0)))
         self.account: Account | None = None
 
-    def run(
-        self,
-        clients: Sequence[Client],
-        privacy: Privacy | None,
-        progress: bool,
-        checkpoint: str | os.PathLike[str] | None,
-        resume: bool,
-    ) -> Run:
-        plan, checkpoints, rounds = self.plan, None, self.plan.settings.rounds
-        if checkpoint is not None:
+    def run(self, clients: Sequence[Client]) -> Run:
+        plan, execution, privacy = self.plan, self.execution, self.execution.privacy
+        checkpoints, rounds = None, plan.settings.rounds
+        if execution.checkpoint is not None:
             words = fingerprint("train", self.problem, plan) | {"privacy": repr(privacy)}
-            checkpoints = Checkpoints(checkpoint, words, resume)
+            checkpoints = Checkpoints(execution.checkpoint, words, execution.resume)
             self.live = self.live.restore(checkpoints, rounds)
         if privacy is not None:
             self.account = Account(privacy, plan, checkpoints)
-        workers = Workers(clients, plan, self.limits.timeout, self.account)
+        workers = Workers(clients, plan, execution.timeout, self.account)
         nobody = cache(partial(blank, plan))
         try:
-            with progress_bar(f"{plan.settings.method.name} on {self.problem.name}", rounds, progress) as advance:
+            with progress_bar(
+                f"{plan.settings.method.name} on {self.problem.name}", rounds, execution.progress
+            ) as advance:
                 advance(self.live.ledger.round)
                 while self.live.ledger.round < rounds and not self.live.ledger.settled and not self.watch.stopped:
                     before = self.live.ledger
@@ -167,8 +220,8 @@ class _Session:
         ledger = run_round(plan, plan.roots[0], live.ledger, workers.work, f"seed {plan.seeds[0]}", nobody)
         alerts, fresh = update_alerts(live.alerts, plan, live.ledger, ledger)
         incidents = (*workers.take_incidents(ledger.round), *refused_reports(live.ledger, ledger))
-        report_incidents(self.report, (*incidents, *(alert.incident for alert in fresh)))
-        guard = live.guard.update(ledger, self.limits.guard)
+        report_incidents(self.execution.report, (*incidents, *(alert.incident for alert in fresh)))
+        guard = live.guard.update(ledger, self.execution.guard)
         self.live = LiveState(ledger, guard, (*live.incidents, *incidents), alerts)
 
     def _check(self) -> None:
@@ -183,7 +236,7 @@ class _Session:
                 f"{'; '.join(last)}",
                 self._finish(),
             )
-        live.guard.check(number, self.limits.guard)
+        live.guard.check(number, self.execution.guard)
 
     def _finish(self) -> Run:
         """The run so far; with privacy, the clients' states at the end stay with them."""
@@ -197,15 +250,19 @@ class _Session:
         return replace(run, live=live_figures(ledger), incidents=self.live.all_incidents, privacy=spent)
 
 
-def _checked_plan(problem: Problem, method: Method, schedule: Schedule, clients: int, patience: int) -> Plan:
-    checks.positive_int("min_reports", schedule.min_reports)
-    plan = make_plan(problem, method, schedule, patience=checks.positive_int("patience", patience))
+def _checked_plan(world: Problem, method: Method, clients: int, config: RunConfig, execution: Execution) -> Plan:
+    """The plan of a run with so many clients; raises ``profl.InputError`` before any client is asked."""
+    checks.positive_int("min_reports", config.min_reports)
+    plan = make_plan(world, method, config, patience=checks.positive_int("patience", execution.patience))
     if method.pooled:
         raise checks.InputError(
             f"{method.name} pools raw data in one place; train with a federated method such as profl.pofl()"
         )
-    if problem.count != clients:
-        raise checks.InputError(f"problem {problem.name!r} has {problem.count} clients, got {clients}")
+    if world.count != clients:
+        raise checks.InputError(f"problem {world.name!r} has {world.count} clients, got {clients}")
+    checks.positive("timeout", execution.timeout)
+    checks.positive("guard", execution.guard)
+    check_privacy(plan, execution.privacy)
     return plan
 
 
