@@ -31,7 +31,7 @@ import profl
 from profl.results.callbacks import Watch
 from profl.results.measure import make_run
 from profl.run.compiled.scan import run_compiled
-from profl.run.config import Schedule
+from profl.run.config import RunConfig
 from profl.run.plan import Plan, describe, make_plan
 from profl.server import attacks
 from profl.server.entries import Report
@@ -80,7 +80,7 @@ EXPLORED, KEEP = 14, 8
 """Deployments that ``two_stage`` explores with; batches that ``prm`` minimises over: fewer than by default, quicker."""
 
 
-def methods(case: Case, rule: str) -> dict[str, tuple[profl.Method, Length]]:
+def methods(case: Case, rule: str) -> dict[str, tuple[profl.methods.Method, Length]]:
     """All methods with one rule, and how long each runs."""
     everything = profl.profl(
         case.rate, jacobian="kalman", filter="none", share="shrink", correction="scaffold", aggregate=rule
@@ -164,10 +164,10 @@ def of_case(name: str, seeds: int, quick: bool) -> list[dict[str, Any]]:
 
 
 def runs(
-    problem: profl.Problem, method: profl.Method, settings: dict[str, Any], estimating: bool
+    problem: profl.Problem, method: profl.methods.Method, settings: dict[str, Any], estimating: bool
 ) -> Iterator[tuple[str, profl.Run]]:
     """(attack, run) without an attack and with every one that can change something of this method's reports."""
-    plan = make_plan(problem, method, Schedule(attack=Coded(), **settings))
+    plan = make_plan(problem, method, RunConfig(attack=Coded(), **settings))
     jacobians = any(entry.kind == ON_JACOBIANS for entry in plan.report.values())
     idle = {ON_JACOBIANS: not jacobians, ON_ESTIMATES: not estimating}
     for name, code in {"none": 0, **CODES}.items():

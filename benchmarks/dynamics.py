@@ -155,14 +155,14 @@ def found(seeds: int, shorter: int) -> Part:
     }
     for world, (problem, what) in worlds.items():
         made = run(problem, TRACKING, seeds, SOON)
-        share = getattr(made, what).found.mean()
+        share = getattr(made, what).significant.mean()
         rows.append(_said(world, made))
         claims.append(at_least(f"{world}: share of seeds that say so after {SOON} deployments", share, 1.0))
     alarms = []
     for name, make in PLAIN.items():
         made = run(make(), TRACKING, 3 * seeds, SOON)
         rows.append(_said(name, made))
-        alarms += (made.memory.found | made.trend.found).tolist()  # type: ignore[union-attr]
+        alarms += (made.memory.significant | made.trend.significant).tolist()  # type: ignore[union-attr]
     claims.append(at_most(f"share of {len(alarms)} runs that say so without a reason", np.mean(alarms), ALARMS))
     return Part(rows, claims)
 
@@ -173,9 +173,9 @@ def _said(world: str, made: Run) -> dict[str, Any]:
     assert moving is not None
     return {
         "world": world,
-        "say slow": float(slowness.found.mean()),
+        "say slow": float(slowness.significant.mean()),
         "settling": float(slowness.settling.mean()),
-        "say drift": float(moving.found.mean()),
+        "say drift": float(moving.significant.mean()),
         "trend": float(moving.rate.mean()),
         "its error": float(moving.error.mean()),
     }

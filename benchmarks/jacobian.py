@@ -21,11 +21,11 @@ import numpy as np
 from profl.cases import group_pricing, housing, pricing, retail, strategic
 from profl.methods import pfl, pofl
 from profl.problem.problem import Problem
-from profl.results.plots import plot_panels
 from profl.results.record import Run
 from profl.run.compiled.simulate import simulate
 from profl_papers.claims import Advance, Part, at_least, at_most, item, nothing
 from profl_papers.measures import line, panel
+from profl_papers.panels import plot_panels
 
 WINDOWS = (4, 20, 100)
 """H, of which the paper's estimator gets its best; the middle one is also shown by itself."""

@@ -33,7 +33,7 @@ from profl.problem.problem import Problem
 from profl.run.compiled.placement import place
 from profl.run.compiled.scan import Span, segment, start
 from profl.run.compiled.simulate import simulate
-from profl.run.config import Schedule
+from profl.run.config import RunConfig
 from profl.run.plan import make_plan
 from profl.typing import Array, Batch, Client, Key, Theta
 from profl_papers.claims import Advance, Part, at_most, item, nothing
@@ -109,7 +109,7 @@ def costs(problem: Problem, method: Any, rounds: int) -> dict[str, float]:
 
 def account(problem: Problem, method: Any) -> float:
     """Megabytes that the compiled rounds take by XLA's own account: what goes in, and what is needed on the way."""
-    plan = make_plan(problem, method, Schedule(rounds=1, record_every=1, **SCHEDULE))
+    plan = make_plan(problem, method, RunConfig(rounds=1, record_every=1, **SCHEDULE))
     placed = place(plan.settings, plan.population, plan.models, None)
     carry = start(plan.settings, plan.population, plan.models)
     code = jax.jit(lambda *given: segment(plan.settings, placed, 1, *given))

@@ -15,8 +15,8 @@ import numpy as np
 
 import profl
 from profl import trees
-from profl.run.config import Schedule
-from profl.run.live.history import UnderWay, keep
+from profl.run.config import RunConfig
+from profl.run.live.state import LiveState
 from profl.run.plan import make_plan
 from profl.run.run_history import item_shapes, open_ledger
 from profl.storage.checkpoints import Checkpoints
@@ -26,7 +26,7 @@ TIMES = 50
 
 def measure(rounds: int) -> tuple[float, float]:
     """Milliseconds that keeping a round takes after so many."""
-    schedule = Schedule(rounds=rounds, local_steps=1, samples=30, seeds=[0], min_reports=1)
+    schedule = RunConfig(rounds=rounds, local_steps=1, samples=30, seeds=[0], min_reports=1)
     plan = make_plan(profl.cases.pricing(clients=4), profl.pofl(), schedule)
     ledger = open_ledger(plan, trees.take(plan.models, 0))
     tally = jax.tree.map(np.asarray, item_shapes(ledger)["tallies"])
@@ -35,9 +35,9 @@ def measure(rounds: int) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as folder, Checkpoints(folder, {"run": "bench"}) as saved:
         for number in range(rounds, rounds + TIMES + 1):
             records, tallies = [*records, records[0]], [*tallies, tally]
-            live = UnderWay(ledger._replace(round=number, records=records, tallies=tallies))
+            live = LiveState(ledger._replace(round=number, records=records, tallies=tallies))
             began = time.perf_counter(), time.process_time()
-            keep(saved, live)
+            live.save(saved)
             clock.append(1e3 * (time.perf_counter() - began[0]))
             processor.append(1e3 * (time.process_time() - began[1]))
     return statistics.median(clock[1:]), statistics.median(processor[1:])  # the first writes all that came before

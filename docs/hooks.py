@@ -17,10 +17,10 @@ import reference
 import tutorial
 
 from profl.cli.demo_runs import HOSTILE, JUNK, SAMPLES
-from profl.results import markdown
-from profl.results.cells import tally
-from profl.results.plots import plot_panels
-from profl.results.report import write_report
+from profl.results.cells import claims_summary
+from profl_papers import markdown
+from profl_papers.panels import plot_panels
+from profl_papers.report import write_report
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -102,7 +102,7 @@ def items(results: list[dict[str, Any]]) -> str:
 
 def readme(text: str, results: list[dict[str, Any]]) -> str:
     """The README with its table of papers made again."""
-    told = tally(claim for result in results for claim in result["claims"])
+    told = claims_summary(claim for result in results for claim in result["claims"])
     block = f"<!-- reproduced -->\n{told}.\n\n{markdown.papers(results)}\n<!-- /reproduced -->"
     return re.sub(r"<!-- reproduced -->.*<!-- /reproduced -->", lambda _: block, text, flags=re.DOTALL)
 

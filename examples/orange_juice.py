@@ -43,8 +43,8 @@ def worlds(stores: Any = None) -> dict[str, profl.Problem]:
     first = np.arange(clean.count) == 0
 
     def world(promoted: float, broken: float) -> profl.Problem:
-        promotions = profl.contaminate(clean, promoted, promotion, distance=PROMOTED)
-        return profl.contaminate(promotions, broken * first, broken_till, distance=TILL)
+        promotions = profl.worlds.contaminate(clean, promoted, promotion, distance=PROMOTED)
+        return profl.worlds.contaminate(promotions, broken * first, broken_till, distance=TILL)
 
     return {"clean": world(0.0, 0.0), "promotions": world(0.2, 0.0), "and a broken till": world(0.2, 0.45)}
 

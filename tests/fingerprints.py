@@ -129,9 +129,9 @@ def values() -> dict[str, object]:
 
 def descriptions() -> dict[str, dict[str, str]]:
     from profl.storage.fingerprint import entries
-    from profl.storage.values import Walk
+    from profl.storage.values import ValueWalker
 
-    return {name: entries(name, value, Walk()) for name, value in values().items()}
+    return {name: entries(name, value, ValueWalker()) for name, value in values().items()}
 
 
 if __name__ == "__main__":

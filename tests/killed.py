@@ -37,7 +37,7 @@ METHODS = {
     "loop": profl.pofl(jacobian="least_squares"),  # compiles in a third of the time
     "simulate": profl.pofl(),
     "shared": profl.profl(filter="none", share=2),
-    "adaptive": profl.profl(filter="none", samples=profl.AdaptiveSamples(0.2, 20, 80)),
+    "adaptive": profl.profl(filter="none", samples=profl.parts.AdaptiveSamples(0.2, 20, 80)),
 }
 SETTINGS = {"rounds": 12, "local_steps": 2, "samples": 30, "participation": 0.75, "progress": False}
 
@@ -47,9 +47,9 @@ def run(engine: str, folder: str | None = None, pause: float = 0.0, **settings) 
     settings = {**SETTINGS, "checkpoint": folder, **settings}
     if engine in ("simulate", "adaptive"):
         return profl.simulate(CASE, method, seeds=[0, 1], **settings)
-    clients = profl.simulated_clients(CASE, method, samples=30)
+    clients = profl.worlds.simulated_clients(CASE, method, samples=30)
     clients[0] = Paced(clients[0], pause)
-    return profl.train(clients, method, CASE, **settings)
+    return profl.train(CASE, method, clients, **settings)
 
 
 class Paced:

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 import profl
-from profl.storage import archive, history
+from profl.storage import append_log, archive
 from profl.storage.checkpoints import Checkpoints
 
 ODD = [None, [], {}, -1, 0, 2**70, 1e999, "", "\x1b[2J\n", [[]], {"a": {}}, True, "x" * 5000, [None, None]]
@@ -194,11 +194,11 @@ def record(rng, path, sealed):
     members, meta = opened(path)
     kinds = [["['y']", str(rng.choice(["<f8", "|O", "<U4", "nonsense"])), list(absurd(rng))]]
     head = ODD[rng.integers(len(ODD))] if rng.random() < 0.5 else ["rounds", kinds]
-    packed, history._packed = history._packed, lambda *_: json.dumps(head).encode() + b"\n" + bytes(16)
+    packed, append_log._pack = append_log._pack, lambda *_: json.dumps(head).encode() + b"\n" + bytes(16)
     try:
-        meta["history"] = [*history.append(path.parent / "history", history.START, [("rounds", {})])]
+        meta["history"] = [*append_log.append(path.parent / "history", append_log.START, [("rounds", {})])]
     finally:
-        history._packed = packed
+        append_log._pack = packed
     meta.pop("sha256")
     arrays = {name.removesuffix(".npy"): np.load(io.BytesIO(data)) for name, data in members.items()}
     meta["sha256"] = archive.seal(arrays, meta)

@@ -33,16 +33,16 @@ ALGORITHMS = {
     "pofl": profl.pofl(),
     "pofl, least squares": profl.pofl(jacobian="least_squares"),
     "pofl, no exploration": profl.pofl(explore=None),
-    "pofl, uncovered": profl.pofl(explore=profl.Exploration(directions="uncovered", fade=0.5)),
+    "pofl, uncovered": profl.pofl(explore=profl.parts.Exploration(directions="uncovered", fade=0.5)),
     "pofl, paper": profl.pofl(jacobian="paper", window=4),
     "pofl, exact": profl.pofl(jacobian="exact"),
     "pofl, score": profl.pofl(second_term="score"),
     "profl": profl.profl(),
     "profl, paper": profl.profl(filter="paper", aggregate="median"),
     "profl, shared": profl.profl(filter="none", share=2, aggregate="history"),
-    "profl, adaptive": profl.profl(filter="none", jacobian=QUICK, samples=profl.AdaptiveSamples(0.2, 20, 40)),
+    "profl, adaptive": profl.profl(filter="none", jacobian=QUICK, samples=profl.parts.AdaptiveSamples(0.2, 20, 40)),
     "profl, adaptive paper": profl.profl(
-        filter="none", samples=profl.AdaptiveSamples(1e3, 20, 80, rule="paper"), second_term="score"
+        filter="none", samples=profl.parts.AdaptiveSamples(1e3, 20, 80, rule="paper"), second_term="score"
     ),
     "pg": profl.pg(),
     "pg, least squares": profl.pg(jacobian=QUICK),
@@ -52,7 +52,7 @@ ALGORITHMS = {
 
 
 @dataclass(frozen=True)
-class CrossDemand(profl.Reaction):
+class CrossDemand(profl.worlds.Reaction):
     """Demand for one good answers the price of another: mu0 - A theta with an asymmetric A."""
 
     def parameters(self, theta, client):
@@ -89,7 +89,7 @@ COST_OF_Z = 0.1
 
 
 @dataclass(frozen=True)
-class Spreading(profl.Reaction):
+class Spreading(profl.worlds.Reaction):
     """z ~ N(base + slope theta, exp(a + b theta)^2): both the mean and the spread grow with theta."""
 
     def parameters(self, theta, client):
@@ -121,7 +121,7 @@ def spreading(clients=3, **changes) -> profl.Problem:
 
 def unmeasured(case: profl.Problem) -> profl.Problem:
     """The same data without exact answers: for runs that are compared with each other, half of the compiling."""
-    return replace(case, reaction=profl.SampledReaction(case.reaction.sample))
+    return replace(case, reaction=profl.worlds.SampledReaction(case.reaction.sample))
 
 
 def noting(clients, seen):

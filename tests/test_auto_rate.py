@@ -74,7 +74,7 @@ def test_the_same_run_in_other_units():
 
 
 @dataclass(frozen=True)
-class Turning(profl.Reaction):
+class Turning(profl.worlds.Reaction):
     """z ~ N(mu + A theta, I) with an A that is far from symmetric."""
 
     def parameters(self, theta, client):

@@ -111,14 +111,17 @@ CLIENTS = {
     "too large once cast": (answering(np.full((20, 2), 1e200)), "1e+200, in 20 of 20 rows"),
     "all missing": (answering(np.ma.masked_all((20, 2))), "sent nothing: all 20 rows have missing values"),
     "text": (answering([["1", "2"]] * 20), "convert text with astype(float)"),
-    "another model": (answering(profl.Delayed(np.ones((20, 2)), np.ones(3))), "model of a Delayed batch must have the"),
-    "no model": (answering(profl.Delayed(np.ones((20, 2)), np.full(2, np.nan))), "must be finite, got NaN"),
+    "another model": (
+        answering(profl.worlds.Delayed(np.ones((20, 2)), np.ones(3))),
+        "model of a Delayed batch must have the",
+    ),
+    "no model": (answering(profl.worlds.Delayed(np.ones((20, 2)), np.full(2, np.nan))), "must be finite, got NaN"),
 }
 
 
 @functools.cache
 def alone():
-    return profl.train([Shop(0)], profl.pfl(), SHOP, **{**RUN, "timeout": 60.0})
+    return profl.train(SHOP, profl.pfl(), [Shop(0)], **{**RUN, "timeout": 60.0})
 
 
 @pytest.mark.parametrize("name", CLIENTS)
@@ -126,7 +129,7 @@ def test_only_the_client_itself_is_left_out(name):
     bad, what = CLIENTS[name]
     good = alone()  # compiles
     started = time.monotonic()
-    run = profl.train([Shop(0), bad], profl.pfl(), SHOP, **RUN)
+    run = profl.train(SHOP, profl.pfl(), [Shop(0), bad], **RUN)
     assert time.monotonic() - started < 4  # and not five seconds, what the hanging ones take
     np.testing.assert_allclose(run.theta, good.theta, atol=1e-6)
     assert what in run.incidents[0][2]
@@ -141,7 +144,7 @@ def test_a_blocked_event_loop_is_its_own_clients():
             await asyncio.sleep(0.001)
             return self.demand(theta, samples)
 
-    run = profl.train([Waits(0), Blocking()], profl.pfl(), SHOP, **RUN)
+    run = profl.train(SHOP, profl.pfl(), [Waits(0), Blocking()], **RUN)
     np.testing.assert_allclose(run.theta, alone().theta, atol=1e-6)
     assert {client for _, client, _ in run.incidents} == {1}
 
@@ -156,7 +159,7 @@ def test_a_loop_lasts_as_long_as_its_client():
             asyncio.get_running_loop().call_soon(seen[-1].stop)
             return self.demand(theta, samples)
 
-    run = profl.train([Keeps(0)], profl.pfl(), SHOP, **RUN)
+    run = profl.train(SHOP, profl.pfl(), [Keeps(0)], **RUN)
     assert len(seen) == 4
     assert len(set(seen)) == 1
     assert not run.incidents
@@ -171,7 +174,7 @@ def test_what_a_client_changes_later_changes_nothing():
             theta[:] = np.nan
             return self.buffer
 
-    run = profl.train([Reuses(0)], profl.pfl(), SHOP, **RUN)
+    run = profl.train(SHOP, profl.pfl(), [Reuses(0)], **RUN)
     np.testing.assert_allclose(run.theta, alone().theta, atol=1e-6)
     sent = np.ones((3, 2), np.float32)
     kept, _ = batches.read(sent, np.zeros((1, 2), np.float32), 3)
@@ -186,7 +189,7 @@ def test_missing_rows_are_left_out_and_told():
         rows = np.concatenate([np.full((5, 2), 1e5), z])
         return np.ma.masked_array(rows, mask=np.arange(25)[:, None] < 5 + np.zeros(2))
 
-    run = profl.train([Shop(0, masked)], profl.pfl(), SHOP, **RUN)
+    run = profl.train(SHOP, profl.pfl(), [Shop(0, masked)], **RUN)
     np.testing.assert_allclose(run.theta, alone().theta, atol=1e-6)
     assert run.samples[0, -1] == 20 * 4
     assert run.incidents[0] == (1, 0, "sent 10 rows with missing values, which were left out")
@@ -238,10 +241,10 @@ def test_one_client_cannot_stop_a_run_by_what_it_states():
 
     problem = profl.LiveProblem("stated", _stated, profl.GaussianMean(), np.zeros(1), np.ones(1))
     short = {"rounds": 5, "local_steps": 1, "samples": 4, "progress": False}
-    run = profl.train([Turns(), *(Steady() for _ in range(9))], profl.pfl(), problem, **short)
+    run = profl.train(problem, profl.pfl(), [Turns(), *(Steady() for _ in range(9))], **short)
     assert run.live.risk[0, -1] > 1e10
     with pytest.raises(profl.DivergedError, match="estimated risk"):
-        profl.train([*(Turns() for _ in range(6)), *(Steady() for _ in range(4))], profl.pfl(), problem, **short)
+        profl.train(problem, profl.pfl(), [*(Turns() for _ in range(6)), *(Steady() for _ in range(4))], **short)
 
 
 def _stated(theta, z):
@@ -263,13 +266,13 @@ def test_one_client_cannot_hide_that_a_run_diverges():
     problem = profl.LiveProblem("stated", _stated, profl.GaussianMean(), np.zeros(1), np.ones(1))
     with pytest.raises(profl.DivergedError, match="estimated risk"):
         profl.train(
-            [*(Grows() for _ in range(9)), Hides()], profl.pfl(), problem, rounds=9, local_steps=1, samples=4,
+            problem, profl.pfl(), [*(Grows() for _ in range(9)), Hides()], rounds=9, local_steps=1, samples=4,
             progress=False,
         )  # fmt: skip
 
 
 @pytest.mark.parametrize("deploy", [print, dict.get, lambda *a, **named: None, lambda theta, samples, step, /: None])
 def test_whatever_deploy_says_of_itself(deploy):
-    from profl.run.live.workers import taken
+    from profl.run.live.batches import accepted_arguments
 
-    assert taken(deploy, step=3, world=()) == {}
+    assert accepted_arguments(deploy, step=3, world=()) == {}

@@ -48,7 +48,7 @@ def test_simulate_refuses(settings, message):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: profl.pofl(explore=0.1), r"explore must be a profl.Exploration\(...\) or None, got 0.1"),
+        (lambda: profl.pofl(explore=0.1), r"explore must be a profl.parts.Exploration\(...\) or None, got 0.1"),
         (lambda: profl.pofl(window=0), "window must be a whole number of at least 1, got 0"),
         (lambda: profl.pofl(learning_rate=0.0), "learning_rate must be a finite number above 0, got 0.0"),
         (lambda: profl.pfl(learning_rate=-1), "got -1"),
@@ -130,7 +130,7 @@ class Crooked(profl.GaussianMean):
         ({"family": Crooked(wrong="estimate")}, r"vector of shape \(p,\)"),
         ({"family": Crooked(wrong="log_prob")}, "log_prob"),
         (
-            {"reaction": profl.SampledReaction(own_problem().reaction.function, lambda t, c: jnp.ones(2))},
+            {"reaction": profl.worlds.SampledReaction(own_problem().reaction.function, lambda t, c: jnp.ones(2))},
             "the estimate",
         ),
         ({"reaction": lambda key, theta, client, n: jnp.ones((n - 1, 1))}, "n samples"),
@@ -150,11 +150,11 @@ def test_a_round_of_clients_without_weight_changes_nothing(engine):
     """Only client 1 has weight: where it is not asked the model stays, in every engine; else it is client 1's alone."""
     case, method = replace(SHOPS, weights=[0.0, 1.0, 0.0, 0.0]), profl.pfl()
     settings = {"rounds": 8, "local_steps": 2, "samples": 20, "participation": 0.5}
-    clients = profl.simulated_clients(case, method, samples=20)
+    clients = profl.worlds.simulated_clients(case, method, samples=20)
     if engine in ("fast", "debug"):
         run = profl.simulate(case, method, seeds=0, engine=engine, progress=False, **settings)
     elif engine == "train":
-        run = profl.train(clients, method, case, patience=9, progress=False, **settings)
+        run = profl.train(case, method, clients, patience=9, progress=False, **settings)
     else:
         flower = pytest.importorskip("profl.run.flower")
         federation = flower.Federation(case, method, 4, **settings)
@@ -176,9 +176,9 @@ def test_a_client_with_all_the_weight_that_is_away():
             return None
 
     case = replace(SHOPS, weights=[0.0, 1.0, 0.0, 0.0])
-    clients = profl.simulated_clients(case, profl.pfl(), samples=20)
+    clients = profl.worlds.simulated_clients(case, profl.pfl(), samples=20)
     with pytest.raises(profl.TooFewReports, match="client 1 sent nothing"):
-        profl.train([clients[0], Away(), *clients[2:]], profl.pfl(), case, rounds=9, samples=20, progress=False)
+        profl.train(case, profl.pfl(), [clients[0], Away(), *clients[2:]], rounds=9, samples=20, progress=False)
 
 
 def test_numerical_answers_for_shares_need_f():

@@ -51,7 +51,7 @@ def test_without_a_model_space_the_bandit_looks_where_runs_start():
 
 
 @dataclass(frozen=True)
-class Quick(profl.Method):
+class Quick(profl.methods.Method):
     """Stands in for the method of the claims and is quick to compile: retraining that states what it expects."""
 
     name = methods.SUBJECT
@@ -70,13 +70,13 @@ class Quick(profl.Method):
         model, _, mail = super().combine(problem, server, theta, reports, weights, accepted, key)
         return model, server + 1, mail
 
-    def outlook(self, problem, server):
-        return profl.Outlook(1 / server, 0.1 / server, 1 / server, 0.0)
+    def forecast(self, problem, server):
+        return profl.methods.Forecast(1 / server, 0.1 / server, 1 / server, 0.0)
 
 
 @pytest.mark.parametrize("subject", [Quick, pytest.param(profl.prm, marks=pytest.mark.slow)])
 def test_one_row_to_the_file_and_the_picture(subject, tmp_path, monkeypatch):
-    monkeypatch.setitem(profl.ALGORITHMS, methods.SUBJECT, subject)
+    monkeypatch.setitem(profl.methods.ALGORITHMS, methods.SUBJECT, subject)
     monkeypatch.setattr(jax, "clear_caches", lambda: None)  # the tests after this one need what was compiled
     monkeypatch.setattr(deployments, "QUICK_ROWS", ("housing",))
     monkeypatch.setattr(deployments.trials, "HARMED", ())

@@ -90,7 +90,7 @@ def test_the_usual_length_is_that_of_the_federation(example):
     method = example.clipped_pfl()
     place = method.parts.index(example.ClippedGradient(2.0))
     reports = {"theta": jnp.zeros((3, 2)), "gradient_length": jnp.array([1.0, 2.0, 30.0])}
-    view = CASE.functions.view()._replace(clients=3, who=jnp.arange(3))
+    view = CASE.functions.view()._replace(client_count=3, client_ids=jnp.arange(3))
     args = jnp.full(3, 1 / 3), jnp.ones(3, bool), jax.random.key(0)
     _, _, mail = method.combine(view, method.open(view, jnp.zeros(2)), jnp.zeros(2), reports, *args)
     np.testing.assert_allclose(mail[place], 2.0)

@@ -15,7 +15,7 @@ import profl
 from profl.cli import app
 from profl.run.diagnostics import HOLD, check, junk, reaction
 from profl.run.diagnostics import drift_diagnostics as behind
-from profl.run.diagnostics.subject import deployers, structure
+from profl.run.diagnostics.subject import deployments, make_subject
 from tests.problems import Spreading, spreading
 
 
@@ -181,10 +181,10 @@ def lender(gamma):
 
 def of_the_reaction(world, client=None, seed=0, samples=500):
     """The findings on who reacts alone."""
-    subject = structure(world, client, seed)
-    deploy = deployers(subject, client, samples, 60.0, seed)
-    subject = subject.measured(deploy[0](subject.theta, 0))
-    return {f.question: f for f in reaction.reaction(subject, deploy)}
+    subject = make_subject(world, client, seed)
+    deploy = deployments(subject, client, samples, 60.0, seed)
+    subject = subject.with_scales(deploy[0](subject.theta, 0))
+    return {f.question: f for f in reaction.reaction_findings(subject, deploy)}
 
 
 def test_a_lender_with_small_weights_is_seen_to_react():
@@ -205,13 +205,13 @@ def test_where_nobody_reacts_that_is_said():
 @pytest.mark.slow
 def test_deviations_are_those_of_a_normal_variable():
     """Of 400 looks at nobody's reaction, 2.3 % are beyond 2 deviations: 9 +- 3."""
-    subject = structure(lender([0.0]), None, 0)
+    subject = make_subject(lender([0.0]), None, 0)
     found = []
     for seed in range(100):
-        deploy = deployers(subject, None, 500, 60.0, seed)[0]
-        ready = subject.measured(deploy(subject.theta, 0))
+        deploy = deployments(subject, None, 500, 60.0, seed)[0]
+        ready = subject.with_scales(deploy(subject.theta, 0))
         models = ready.around(reaction.PAIRS, 1.0)
-        found += [reaction._looked(ready, deploy, models, 2 + 8 * i).deviations for i in range(4)]
+        found += [reaction._measure(ready, deploy, models, 2 + 8 * i).deviations for i in range(4)]
     assert abs(np.mean(found)) < 0.25
     assert 1 <= np.sum(np.array(found) > 2) <= 21
 
@@ -233,8 +233,8 @@ def test_a_reaction_that_turns_round_between_clients_is_found():
 
 
 def test_what_is_near_the_threshold_is_called_unclear():
-    subject = structure(lender([1.0]), None, 0)
-    finding = reaction._told(subject, deployers(subject, Shop(), 500, 60.0, 0), np.array([3.4]), 50.0)
+    subject = make_subject(lender([1.0]), None, 0)
+    finding = reaction._finding(subject, deployments(subject, Shop(), 500, 60.0, 0), np.array([3.4]), 50.0)
     assert (finding.verdict, finding.detail) == ("warn", "unclear: 3.4 standard deviations; try more samples")
 
 
@@ -300,10 +300,10 @@ SEEDS = range(10)
 
 def of_the_world(world, seed, samples=500):
     """The findings on memory, drift and spread alone."""
-    subject = structure(world, None, seed)
-    deploy = deployers(subject, None, samples, 60.0, seed)[0]
-    subject = subject.measured(deploy(subject.theta, 0))
-    return {f.question: f for f in behind.world(subject, deploy, HOLD, first=9)}
+    subject = make_subject(world, None, seed)
+    deploy = deployments(subject, None, samples, 60.0, seed)[0]
+    subject = subject.with_scales(deploy(subject.theta, 0))
+    return {f.question: f for f in behind.drift_findings(subject, deploy, HOLD, first=9)}
 
 
 def warned(world, seeds=SEEDS):
@@ -321,7 +321,7 @@ def test_no_alarm_where_people_answer_at_once(case, request):
 @pytest.mark.parametrize("case", ["pricing", "retail"])
 @pytest.mark.parametrize("rate", [0.5, 0.2])
 def test_slow_people_are_found(case, rate):
-    world = profl.slow(PLAIN[case], rate)
+    world = profl.worlds.slow(PLAIN[case], rate)
     assert warned(world) == {"memory": 10, "drift": 0, **({"spread": 0} if case == "pricing" else {})}
     detail = of_the_world(world, 0)["memory"].detail
     low, high = (float(word.strip("():")) for word in detail.split("deployment ")[1].split()[:3:2])
@@ -330,8 +330,8 @@ def test_slow_people_are_found(case, rate):
 
 
 def test_a_drift_is_found_with_and_without_a_memory():
-    assert warned(profl.drifting(PRICING, trend=0.01)) == {"memory": 0, "drift": 10, "spread": 0}
-    both = profl.drifting(profl.slow(PRICING, 0.5), trend=0.02)
+    assert warned(profl.worlds.drifting(PRICING, trend=0.01)) == {"memory": 0, "drift": 10, "spread": 0}
+    both = profl.worlds.drifting(profl.worlds.slow(PRICING, 0.5), trend=0.02)
     assert warned(both) == {"memory": 10, "drift": 10, "spread": 0}
     assert "by up to 0.02" in of_the_world(both, 0)["drift"].detail
 
@@ -354,7 +354,7 @@ def test_what_could_not_be_seen_is_said():
     plain = of_the_world(PRICING, 0)
     fastest = float(plain["memory"].detail.split("a rate of ")[1].split()[0])
     assert 0.5 < fastest < 0.9
-    assert warned(profl.slow(PRICING, fastest))["memory"] >= 9
+    assert warned(profl.worlds.slow(PRICING, fastest))["memory"] >= 9
     assert "standard deviations of f_hat a deployment would not be" in plain["drift"].detail
 
 

@@ -103,15 +103,15 @@ nothing = 3
 
 @pytest.fixture
 def asked(monkeypatch):
-    """What a command hands to ``simulate``, which does nothing."""
+    """What a command hands to the simulation, which does nothing."""
     calls = []
 
-    def simulate(problem, method, **settings):
-        calls.append((problem, method, settings))
+    def simulate(problem, method, config, execution):
+        calls.append((problem, method, config))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("profl.cli.run.simulate", simulate)
-    monkeypatch.setattr("profl.cli.compare.simulate", simulate)
+    monkeypatch.setattr("profl.cli.run.simulate_config", simulate)
+    monkeypatch.setattr("profl.cli.compare.simulate_config", simulate)
     return calls
 
 
@@ -128,24 +128,23 @@ def test_the_robust_parts_are_reached(asked, monkeypatch, capsys):
     trouble = ["--junk", "0.2", "--source", "scaled", "--distance", "30", "--hostile", "0.3", "--attack", "nan"]
     parts = ["--filter", "paper", "--aggregate", "nnm+median", "--share", "2", "--adaptive", "0.1", "--window", "7"]
     ended(monkeypatch, capsys, "run", "housing", "-a", "profl", *trouble, *parts, "--stop", "0.5")
-    problem, method, settings = asked[0]
+    problem, method, config = asked[0]
     assert problem.name == "housing with 20% scaled"
     assert problem.clients["distance"].tolist() == [30] * 10
-    schedule = settings["schedule"]
-    assert (schedule.attack, schedule.hostile, schedule.stop.tolerance) == ("nan", 0.3, 0.5)
+    assert (config.attack, config.hostile, config.stop.tolerance) == ("nan", 0.3, 0.5)
     same = profl.profl(
-        filter="paper", aggregate="nnm+median", share=2, samples=profl.AdaptiveSamples(0.1), window=7
+        filter="paper", aggregate="nnm+median", share=2, samples=profl.parts.AdaptiveSamples(0.1), window=7
     ).settings()
     assert method.settings() == same
     ended(monkeypatch, capsys, "run", "housing", "-a", "profl", "--share", "shrink")
-    assert asked[1][1].part(profl.parts.SharedJacobians).share == profl.Shrinkage()
+    assert asked[1][1].part(profl.parts.SharedJacobians).share == profl.server.Shrinkage()
 
 
 def test_defaults_are_the_methods_own(asked, monkeypatch, capsys):
     for name in ("rrm", "prm", "pfl", "two_stage"):
         ended(monkeypatch, capsys, "run", "housing", "-a", name)
-        assert asked[-1][1] == profl.ALGORITHMS[name]()
-        assert asked[-1][2]["schedule"].attack is None
+        assert asked[-1][1] == profl.methods.ALGORITHMS[name]()
+        assert asked[-1][2].attack is None
 
 
 def test_who_does_without_an_option_is_told(asked, monkeypatch, capsys):
@@ -164,7 +163,7 @@ def test_compare_keeps_what_is_finished(tmp_path, monkeypatch, capsys):
             raise KeyboardInterrupt
         return results.pop()
 
-    monkeypatch.setattr("profl.cli.compare.simulate", simulate)
+    monkeypatch.setattr("profl.cli.compare.simulate_config", simulate)
     path = tmp_path / "a.json"
     code, shown, said = ended(monkeypatch, capsys, "compare", "housing", "-a", "pfl,pofl", "--json", str(path))
     assert code == 130

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from profl.checks import InputError
-from profl.quantiles import exact_quantile
+from profl.numerics import exact_quantile
 from profl.server.clusters import Clusters
 from profl.server.kmeans import kmeans
 

@@ -20,7 +20,7 @@ def test_command_lines_end_without_a_traceback(tmp_path, monkeypatch):
     """The short form: what a run would give is at hand, and only written."""
     settings = {"rounds": 2, "samples": 20, "seeds": [0], "progress": False}
     run = profl.simulate(profl.cases.housing(clients=2), profl.pfl(), **settings)
-    monkeypatch.setattr("profl.cli.run.simulate", lambda *_, **__: run)
-    monkeypatch.setattr("profl.cli.compare.simulate", lambda *_, **__: run)
+    monkeypatch.setattr("profl.cli.run.simulate_config", lambda *_, **__: run)
+    monkeypatch.setattr("profl.cli.compare.simulate_config", lambda *_, **__: run)
     found = [command_lines.check(number, tmp_path / "place") for number in range(1000, 1030)]
     assert not list(filter(None, found)), "\n".join(filter(None, found))

@@ -42,7 +42,7 @@ every_case = pytest.mark.parametrize(
 
 @partial(jax.jit, static_argnums=(0, 4))
 def marked(reaction, key, theta, row, n):
-    return reaction.marked(key, theta, row, n)
+    return reaction.sample_and_mask(key, theta, row, n)
 
 
 @partial(jax.jit, static_argnums=(0, 4))
@@ -87,7 +87,7 @@ def test_a_fraction_of_zero_is_the_clean_batch_to_the_last_bit(case):
     clean, contaminated = one_client_per_source(case, 0.0)
     theta = somewhere(clean)
     alone = contaminate(clean, 0.0)
-    batch, is_junk = alone.reaction.marked(KEY, theta, row_of(alone), 64)
+    batch, is_junk = alone.reaction.sample_and_mask(KEY, theta, row_of(alone), 64)
     assert not is_junk.any()
     jax.tree.map(np.testing.assert_array_equal, batch, clean.reaction.sample(KEY, theta, row_of(clean), 64))
     for client in range(clean.count):
@@ -123,7 +123,7 @@ def test_sample_is_the_marked_batch_and_weights_are_those_of_the_clean_reaction(
     problem = contaminate(profl.cases.pricing(clients=2), 0.3)
     row, theta = trees.take(trees.cast(problem.clients), 0), jnp.ones(5)
     batch = problem.reaction.sample(KEY, theta, row, 50)
-    np.testing.assert_array_equal(batch, problem.reaction.marked(KEY, theta, row, 50)[0])
+    np.testing.assert_array_equal(batch, problem.reaction.sample_and_mask(KEY, theta, row, 50)[0])
     np.testing.assert_allclose(problem.reaction.weights(row, 4, jnp.array(2)), [0.5, 0.5, 0, 0])
 
 
@@ -405,7 +405,7 @@ def test_every_client_has_its_own_fraction_source_and_distance():
     assert problem.reaction.sources == (Blob(), PointMass(), LabelFlip())
     assert problem.clients["source"].tolist() == [0, 1, 2, 1]
     assert problem.clients["source"].dtype == np.int32
-    batches, marks = jax.vmap(lambda row: problem.reaction.marked(KEY, jnp.ones(2), row, N))(
+    batches, marks = jax.vmap(lambda row: problem.reaction.sample_and_mask(KEY, jnp.ones(2), row, N))(
         trees.cast(problem.clients)
     )
     for i, fraction in enumerate(fractions):

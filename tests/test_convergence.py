@@ -95,7 +95,7 @@ def test_deployed_regret_counts_what_was_deployed():
     sent_out = run.excess[0, :-1]
     np.testing.assert_allclose(run.deployed_regret[0, 1:], np.cumsum(sent_out) / np.arange(1, 31), rtol=1e-4)
     # ... and with exploration the perturbed ones: far from the optimum or near it, a pair of them costs more than none.
-    wide_steps = profl.pofl(explore=profl.Exploration(0.5, fade=0.0), jacobian=QUICK)
+    wide_steps = profl.pofl(explore=profl.parts.Exploration(0.5, fade=0.0), jacobian=QUICK)
     wide = profl.simulate(profl.cases.housing(clients=1), wide_steps, **settings)
     assert wide.deployed_regret[0, -1] > np.mean(wide.excess[0, :-1]) + 0.1
 

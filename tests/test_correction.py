@@ -17,7 +17,7 @@ from profl.parts.part import Step
 
 
 @dataclass(frozen=True)
-class Shifting(profl.Reaction):
+class Shifting(profl.worlds.Reaction):
     """z ~ N(mu + gamma theta, I)."""
 
     def parameters(self, theta, client):

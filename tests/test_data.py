@@ -33,7 +33,7 @@ from profl.cases.responding import responding
 from profl.cli import app
 from profl.data import adult, credit, fetch, prepare, registry
 from profl.data.dataset import ChecksumError, MissingDataError, Table, csv_columns
-from profl.storage.cache import cache_directory
+from profl.storage.paths import cache_directory
 from tests.made import made_adult, made_credit, raw_adult
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"

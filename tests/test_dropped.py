@@ -14,7 +14,7 @@ import pytest
 import profl
 from profl import parts
 from profl.run.dropped import Dropped, add_round, mean_share, nothing_dropped
-from profl.run.live.filter_alerts import Spell, follow
+from profl.run.live.filter_alerts import FilterAlert, update_alerts
 from tests.test_loop import SHOP, Shop
 
 
@@ -25,7 +25,7 @@ def near(gradients, weights):
 
 METHOD = profl.chain(parts.TrustedSamples(near), parts.PlainGradient(), parts.Optimiser(0.01), name="filtered")
 SHARES = [0.0, 0.1, 0.2, 0.4]
-JUNK = profl.contaminate(profl.cases.pricing(clients=4, goods=2), SHARES, "blob", distance=30)
+JUNK = profl.worlds.contaminate(profl.cases.pricing(clients=4, goods=2), SHARES, "blob", distance=30)
 SETTINGS = {"rounds": 6, "local_steps": 2, "samples": 100, "participation": 0.75, "progress": False}
 
 
@@ -40,9 +40,9 @@ def test_engines_agree(fast):
     assert fast.dropped.shape == (2, 4)
     np.testing.assert_allclose(fast.dropped, [SHARES] * 2, atol=0.06)
     with jax.enable_x64(True):
-        clients = profl.simulated_clients(JUNK, METHOD, samples=100, seed=3)
+        clients = profl.worlds.simulated_clients(JUNK, METHOD, samples=100, seed=3)
         slow = profl.simulate(JUNK, METHOD, seeds=[3, 5], engine="debug", **SETTINGS)
-        live = profl.train(clients, METHOD, JUNK, seed=3, **SETTINGS)
+        live = profl.train(JUNK, METHOD, clients, seed=3, **SETTINGS)
     np.testing.assert_allclose(slow.dropped, fast.dropped, atol=1e-12)
     np.testing.assert_allclose(live.dropped, fast.dropped[:1], atol=1e-12)
     if find_spec("flwr") is None:
@@ -127,13 +127,13 @@ LIVE = {"rounds": 12, "local_steps": 1, "samples": 100, "progress": False}
 
 
 def test_incidents_of_a_live_run(tmp_path):
-    """One incident per spell, told when it begins; a run in parts has the same."""
+    """One incident per alert, reported when it begins; a run in parts has the same."""
 
     def clients():
         return [Shop(), Sinking(0.4), Sinking(0.15, start=6, end=9), Sinking(0.03)]
 
     heard: list[str] = []
-    whole = profl.train(clients(), METHOD, SHOP, report=heard.append, **LIVE)
+    whole = profl.train(SHOP, METHOD, clients(), report=heard.append, **LIVE)
     assert whole.incidents == (
         (1, 1, "lost 40.0% of its samples to the filter, in 12 rounds in a row"),
         (7, 2, "lost 15.0% of its samples to the filter (0.0% before), in 3 rounds in a row"),
@@ -144,7 +144,7 @@ def test_incidents_of_a_live_run(tmp_path):
     ]
     assert "2 incidents" in whole.summary()
     for rounds in (4, 8, 12):
-        parts = profl.train(clients(), METHOD, SHOP, checkpoint=tmp_path, **{**LIVE, "rounds": rounds})
+        parts = profl.train(SHOP, METHOD, clients(), checkpoint=tmp_path, **{**LIVE, "rounds": rounds})
     assert parts.incidents == whole.incidents
     np.testing.assert_array_equal(parts.dropped, whole.dropped)
 
@@ -167,7 +167,7 @@ def test_a_simulation_in_parts(tmp_path):
         ([0.25] * 9, []),
     ],
 )
-def test_spells(shares, expected):
+def test_filter_alerts(shares, expected):
     """One client, one batch of 500 samples a round; 25 where it drops 0.2."""
     settings = SimpleNamespace(local_steps=1, method=SimpleNamespace(sizes=None))
     n = 25 if shares[0] == 0.2 else 500
@@ -178,15 +178,15 @@ def test_spells(shares, expected):
         dropped = Dropped(np.array([sum(known)]), np.array([len(known)]))
         return SimpleNamespace(round=round_, carry=SimpleNamespace(dropped=dropped))
 
-    spells: tuple[Spell, ...] = ()
+    alerts: tuple[FilterAlert, ...] = ()
     for round_ in range(len(shares)):
-        spells, _ = follow(spells, plan, ledger(round_), ledger(round_ + 1))
-    found = [(spell.round, spell.rounds, spell.dropped, spell.usual) for spell in spells]
+        alerts, _ = update_alerts(alerts, plan, ledger(round_), ledger(round_ + 1))
+    found = [(one.round, one.rounds, one.dropped, one.usual) for one in alerts]
     np.testing.assert_allclose(found, np.reshape(expected, np.shape(found)))
 
 
 def test_privacy_keeps_it_at_the_client():
-    run = profl.train([Sinking(0.4)], METHOD, SHOP, privacy=profl.Privacy(noise=1.0, clip=0.5), **LIVE)
+    run = profl.train(SHOP, METHOD, [Sinking(0.4)], privacy=profl.parts.Privacy(noise=1.0, clip=0.5), **LIVE)
     assert np.isnan(run.dropped).all()
     assert not run.incidents
     assert "the filter dropped" not in run.summary()

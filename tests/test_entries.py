@@ -13,7 +13,7 @@ import pytest
 import profl
 from profl.methods.method import Method
 from profl.parts import privacy as mechanism
-from profl.run.config import Schedule
+from profl.run.config import RunConfig
 from profl.run.live import protection
 from profl.run.plan import describe, make_plan
 from profl.run.run_history import blank
@@ -21,7 +21,7 @@ from profl.server import entries
 from profl.server.gate import ABSURD, accept
 
 CASE = profl.cases.pricing(clients=4, goods=2)
-RUN = Schedule(rounds=1, local_steps=1, samples=5, seeds=[0])
+RUN = RunConfig(rounds=1, local_steps=1, samples=5, seeds=[0])
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def test_bytes_are_counted_by_entries():
 def test_privacy_refuses_other_kinds_whatever_their_name(kind):
     plan = make_plan(CASE, Reporting((("jacobian", lambda value: entries.Entry(value, kind)),)), RUN)
     with pytest.raises(profl.InputError, match="reporting reports jacobian"):
-        protection.check_privacy(plan, profl.Privacy(2.0))
+        protection.check_privacy(plan, profl.parts.Privacy(2.0))
 
 
 def test_privacy_protects_models_and_jacobians_whatever_their_name(monkeypatch):
@@ -101,7 +101,7 @@ def test_privacy_protects_models_and_jacobians_whatever_their_name(monkeypatch):
     monkeypatch.setattr(mechanism, "normals", np.zeros)
     more = (("first", entries.jacobian), ("doubt", entries.jacobian_error), ("second", entries.jacobian))
     plan = make_plan(CASE, Reporting(more), RUN)
-    privacy = profl.Privacy(1.0, clip=1.0, clip_jacobian=np.sqrt(6.0) / 100)
+    privacy = profl.parts.Privacy(1.0, clip=1.0, clip_jacobian=np.sqrt(6.0) / 100)
     protection.check_privacy(plan, privacy)
     sent, work = jnp.ones(2), blank(plan)
     report = Reporting(more).report(None, (), jnp.array([1.0, 3.0]))

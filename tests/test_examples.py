@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import subprocess
 import sys
@@ -83,7 +82,7 @@ def here(monkeypatch):
 def test_retailers_deploy_25_times(here):
     import retailers
 
-    assert retailers.federation.schedule.rounds * retailers.federation.schedule.local_steps == 25
+    assert retailers.federation.config.rounds * retailers.federation.config.local_steps == 25
 
 
 @pytest.mark.slow
@@ -94,8 +93,7 @@ def test_retailers_reach_the_best_revenue_with_other_seeds(here):
 
     own, best = retailers.federation, market.revenue(market.best_prices())
     for seed in range(3):
-        schedule = dataclasses.replace(own.schedule, seeds=seed)
-        run = profl.train(here(seed), own.method, own.problem, schedule=schedule, progress=False)
+        run = profl.train(own.problem, own.method, here(seed), seed=seed, progress=False, **retailers.SETTINGS)
         assert market.revenue([float(price) for price in run.theta[0, -1]]) / best >= 0.999
 
 
@@ -114,7 +112,8 @@ def test_retailers_in_process_give_the_same_prices(method, here):
     if method is not None:
         own.method = method
     with jax.enable_x64(True):
-        looped = profl.train(clients, own.method, own.problem, schedule=own.schedule, progress=False)
+        settings = {**retailers.SETTINGS, "rounds": 3}
+        looped = profl.train(own.problem, own.method, clients, progress=False, **settings)
         flower = ProFLStrategy(own).run(InProcessGrid(make_client_app(own, clients), retailers.RETAILERS))
     np.testing.assert_allclose(flower.theta, looped.theta, atol=1e-9)
 

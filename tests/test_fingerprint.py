@@ -20,11 +20,11 @@ import optax
 import pytest
 
 import profl
-from profl.problem import stale
+from profl.problem.validation.functions import clear_stale_code
 from profl.storage import source
-from profl.storage.fingerprint import SHOWN, WIDTH, describe, difference, entries, mark
-from profl.storage.hashes import short
-from profl.storage.values import Walk
+from profl.storage.fingerprint import SHOWN, WIDTH, describe, difference, entries, local_hash
+from profl.storage.hashes import short_hash
+from profl.storage.values import ValueWalker
 from tests import fingerprints as made
 
 ROOT = Path(__file__).parent.parent
@@ -50,7 +50,7 @@ RECORDED = {  # made by Python 3.11; 3.12 and 3.13 agree
 
 
 def words(value):
-    return entries("loss", value, Walk())
+    return entries("loss", value, ValueWalker())
 
 
 def changed(function, **globals_):
@@ -131,15 +131,15 @@ def test_a_difference_is_named(case):
     told = difference(words(first), words(second))
     assert any(message in line for line in told), told
     assert describe(first) != describe(second)
-    assert mark(first) != mark(second)
+    assert local_hash(first) != local_hash(second)
     assert words(first) == words(first)
 
 
 def test_class_attributes_and_methods_count(monkeypatch):
-    before, quick = words(made.Filter(2.0)), mark(made.Filter(2.0))
+    before, quick = words(made.Filter(2.0)), local_hash(made.Filter(2.0))
     monkeypatch.setattr(made.Filter, "limit", 5.0)
     assert difference(before, words(made.Filter(2.0))) == ["loss: class, limit was 3.0, is 5.0"]
-    assert mark(made.Filter(2.0)) != quick
+    assert local_hash(made.Filter(2.0)) != quick
     monkeypatch.undo()
     monkeypatch.setattr(made.Filter, "__call__", lambda self, batch: batch)
     assert "loss: class, __call__" in difference(before, words(made.Filter(2.0)))[0]
@@ -167,7 +167,7 @@ def test_the_same_program_in_another_process_and_under_another_hash_seed():
 
 def test_the_same_program_under_another_python():
     """Whoever runs this has these, whatever the Python. Other versions of optax have other optimisers."""
-    found = {name: short(json.dumps(words(value))) for name, value in made.values().items()}
+    found = {name: short_hash(json.dumps(words(value))) for name, value in made.values().items()}
     assert {name: found[name] for name in RECORDED} == RECORDED
     assert not any("bytecode" in word for name in found for word in words(made.values()[name]).values())
 
@@ -186,7 +186,7 @@ def test_without_a_source_the_bytecode_stands_in_and_says_so():
 def test_what_cannot_be_told_apart_needs_a_version(part):
     with pytest.raises(profl.InputError, match=r"loss: caught x is a .*: it cannot be told.*pass version='1'"):
         words(made.SECOND(part))
-    assert entries("loss", made.SECOND(part), Walk(), version="1")["loss: code"].startswith("source")
+    assert entries("loss", made.SECOND(part), ValueWalker(), version="1")["loss: code"].startswith("source")
 
 
 def test_what_looks_hard_and_is_not():
@@ -240,5 +240,5 @@ def test_a_look_at_what_functions_read_is_cheap():
     import timeit
 
     problem, method = profl.cases.pricing(clients=2), profl.profl()
-    refresh = functools.partial(stale.refresh, *problem.functions, method, made.loss)
+    refresh = functools.partial(clear_stale_code, *problem.functions, method, made.loss)
     assert min(timeit.repeat(refresh, number=10, repeat=5)) / 10 < 0.002

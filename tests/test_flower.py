@@ -141,14 +141,14 @@ def test_a_report_that_cannot_be_used_is_left_out_and_the_client_goes_on_from_be
 def without_client_1_in_round_3():
     if not hasattr(without_client_1_in_round_3, "theta"):
         method = METHODS["loop"]
-        clients = profl.simulated_clients(CASE, method, samples=30, seed=3)
+        clients = profl.worlds.simulated_clients(CASE, method, samples=30, seed=3)
 
         class Absent:
             def deploy(self, theta, samples, step):
                 return None if step == 4 else clients[1].deploy(theta, samples, step)
 
         settings = {**SETTINGS, "participation": 1.0}
-        run = profl.train([clients[0], Absent(), *clients[2:]], method, CASE, progress=False, **settings)
+        run = profl.train(CASE, method, [clients[0], Absent(), *clients[2:]], progress=False, **settings)
         without_client_1_in_round_3.theta = run.theta
     return without_client_1_in_round_3.theta
 
@@ -201,7 +201,7 @@ def test_a_node_that_lost_its_state_says_so_and_goes_on(sound):
 
 def test_a_client_that_raises_and_one_that_hangs():
     own = federation(participation=1.0, rounds=2, timeout=0.5)
-    simulated = profl.simulated_clients(CASE, own.method, samples=30, seed=3)
+    simulated = profl.worlds.simulated_clients(CASE, own.method, samples=30, seed=3)
 
     class Raises:
         def deploy(self, theta, samples):

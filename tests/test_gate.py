@@ -12,7 +12,7 @@ import pytest
 import profl
 from profl import trees
 from profl.methods.method import Method
-from profl.run.live.history import REFUSED
+from profl.run.live.state import REFUSED
 from profl.server import entries
 from profl.server.gate import ABSURD, accept, inside
 from tests.killed import CASE
@@ -88,7 +88,7 @@ FEW = {"rounds": 3, "local_steps": 2, "samples": 4, "progress": False}
 
 def test_what_a_careless_method_deploys_is_projected_at_the_client_and_at_the_server():
     seen = []
-    run = profl.train([Noting(seen), Noting(seen)], Careless(), SHOP, **FEW)
+    run = profl.train(SHOP, Careless(), [Noting(seen), Noting(seen)], **FEW)
     assert len(seen) == 12
     assert all(np.array_equal(theta, [0.0, 0.0]) for theta in seen)
     np.testing.assert_array_equal(run.theta[0, 1:], np.full((3, 2), 6.0))
@@ -96,7 +96,7 @@ def test_what_a_careless_method_deploys_is_projected_at_the_client_and_at_the_se
 
 def test_reports_outside_the_space_are_refused_and_told():
     with pytest.raises(profl.TooFewReports) as error:
-        profl.train([Noting([]), Noting([])], Careless(outside=True), SHOP, **FEW, patience=1)
+        profl.train(SHOP, Careless(outside=True), [Noting([]), Noting([])], **FEW, patience=1)
     assert error.value.run.incidents == ((1, 0, REFUSED), (1, 1, REFUSED))
 
 
@@ -114,7 +114,7 @@ class Overflowing(Method):
 def test_a_client_that_comes_to_nan_deploys_nothing_and_says_so():
     seen, others = [], []
     clients = [Noting(seen), *(Noting(others, lambda samples: np.zeros((samples, 2))) for _ in range(2))]
-    run = profl.train(clients, Overflowing(), SHOP, **FEW)
+    run = profl.train(SHOP, Overflowing(), clients, **FEW)
     assert len(seen) == FEW["rounds"]  # the first step of every round; the second has nothing to deploy
     assert all(np.isfinite(theta).all() for theta in (*seen, *others))
     assert [(round_, client) for round_, client, _ in run.incidents] == [(1, 0), (2, 0), (3, 0)]
@@ -130,7 +130,7 @@ def test_a_cell_of_3e38_is_never_turned_into_a_deployment():
 
     seen = []
     zeros = [Noting(seen, lambda samples: np.zeros((samples, 2))) for _ in range(2)]
-    run = profl.train([Noting(seen, absurd), *zeros], Overflowing(), SHOP, **FEW)
+    run = profl.train(SHOP, Overflowing(), [Noting(seen, absurd), *zeros], **FEW)
     assert all(np.isfinite(theta).all() for theta in seen)
     assert [client for _, client, _ in run.incidents] == [0] * FEW["rounds"]
 
@@ -140,7 +140,7 @@ def test_hostile_clients_cannot_leave_the_box(engine):
     """40 % that push outwards with all they have."""
 
     @dataclass(frozen=True)
-    class Outwards(profl.Attack):
+    class Outwards(profl.server.Attack):
         def reports(self, reports, sent, first, hostile):
             return jax.tree.map(lambda leaf: leaf + 3e37, reports)
 
@@ -152,7 +152,7 @@ def test_hostile_clients_cannot_leave_the_box(engine):
 
 
 def test_personal_parts_are_judged_without_what_stays_at_the_client():
-    case = profl.personal(profl.cases.pricing(clients=2, goods=2))
+    case = profl.worlds.personal(profl.cases.pricing(clients=2, goods=2))
     method = profl.pfl(0.2, personal="own")
     run = profl.simulate(case, method, rounds=5, local_steps=1, samples=20, seeds=1, progress=False)
     assert run.refused[0, -1] == 0

@@ -112,7 +112,8 @@ def test_error_falls_like_the_root_of_n(name, sizes):
 def test_second_term_reaches_a_nested_model_through_the_signal():
     """theta = {"a", "b"}, data react to the signal s = a + b.sum(): dL2/da = J u, dL2/db = J u for every entry."""
     from profl.problem.families import GaussianMean
-    from profl.problem.problem import View, everywhere
+    from profl.problem.model_space import everywhere
+    from profl.problem.problem import View
 
     view = View(lambda t, z: z[0], GaussianMean(), everywhere, lambda t: (t["a"] + t["b"].sum())[None])
     theta = {"a": jnp.array(1.0), "b": jnp.ones(2)}

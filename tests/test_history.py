@@ -186,7 +186,7 @@ def test_a_fifth_of_different_clients_does_not_lead_it_away(attack):
 
 
 def test_a_method_with_a_state_of_its_own_is_told_to_hand_on_the_memory():
-    view = profl.cases.pricing(clients=3).functions.view()._replace(clients=3, who=jnp.arange(3))
+    view = profl.cases.pricing(clients=3).functions.view()._replace(client_count=3, client_ids=jnp.arange(3))
     rows, theta = jnp.ones((3, 5)), jnp.ones(5)
     with pytest.raises(InputError, match=r"what super\(\)\.open made"):
         aggregate.weigh(History(), {"turns": 0}, view, rows, jnp.ones(3), jnp.ones(3, bool), theta)
@@ -194,7 +194,7 @@ def test_a_method_with_a_state_of_its_own_is_told_to_hand_on_the_memory():
 
 def test_what_is_remembered_lives_in_the_servers_state():
     """Two of five copy one another: from the server's state after a run the rule knows them."""
-    view = profl.cases.pricing(clients=5).functions.view()._replace(clients=5, who=jnp.arange(5))
+    view = profl.cases.pricing(clients=5).functions.view()._replace(client_count=5, client_ids=jnp.arange(5))
     method, theta = replace(profl.pfl(), aggregate="history"), jnp.ones(5)
     server, combine = method.open(view, theta), jax.jit(partial(method.combine, view))
     for t in range(20):

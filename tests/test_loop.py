@@ -25,15 +25,17 @@ SMALL = {"rounds": 4, "local_steps": 2, "progress": False}
         pytest.param(profl.pfl(), marks=pytest.mark.slow),
         pytest.param(profl.pofl(), marks=pytest.mark.slow),
         profl.profl(filter="none", share=2),  # the same step, and what is shared
-        pytest.param(profl.profl(filter="none", samples=profl.AdaptiveSamples(0.2, 20, 80)), marks=pytest.mark.slow),
+        pytest.param(
+            profl.profl(filter="none", samples=profl.parts.AdaptiveSamples(0.2, 20, 80)), marks=pytest.mark.slow
+        ),
     ],
     ids=["pfl", "pofl", "shared", "adaptive"],
 )
 def test_loop_flower_and_simulate_agree(method):
     settings = {**SMALL, "samples": [20, 30, 40, 30], "participation": 0.75}
     fast = profl.simulate(CASE, method, seeds=[3], **settings)
-    clients = profl.simulated_clients(CASE, method, samples=settings["samples"], seed=3)
-    live = profl.train(clients, method, CASE, seed=3, **settings)
+    clients = profl.worlds.simulated_clients(CASE, method, samples=settings["samples"], seed=3)
+    live = profl.train(CASE, method, clients, seed=3, **settings)
     np.testing.assert_allclose(live.theta, fast.theta, atol=1e-5)
     for name in ("deployments", "samples", "bytes_up", "bytes_down", "refused"):
         np.testing.assert_array_equal(getattr(live, name), getattr(fast, name))
@@ -62,7 +64,7 @@ def test_exact_figures_where_the_problem_states_them():
     case, method = profl.cases.housing(clients=2), profl.pofl()
     fast = profl.simulate(case, method, seeds=[1], **SMALL, samples=30)
     live = profl.train(
-        profl.simulated_clients(case, method, samples=30, seed=1), method, case, seed=1, **SMALL, samples=30
+        case, method, profl.worlds.simulated_clients(case, method, samples=30, seed=1), seed=1, **SMALL, samples=30
     )
     for name in ("theta", "excess", "deployed_regret"):
         np.testing.assert_allclose(getattr(live, name)[:, 1:], getattr(fast, name)[:, 1:], atol=1e-5)
@@ -86,7 +88,7 @@ class Shop:
 
 def test_a_loss_and_a_family_are_enough():
     """With demand 6 - 2 theta the best price is 1.5; retraining would go to 3."""
-    run = profl.train([Shop(i) for i in range(3)], profl.pofl(0.05), SHOP, rounds=30, samples=100, progress=False)
+    run = profl.train(SHOP, profl.pofl(0.05), [Shop(i) for i in range(3)], rounds=30, samples=100, progress=False)
     np.testing.assert_allclose(run.theta[0, -1], 1.5, atol=0.1)
     assert run.live.risk[0, -1] == pytest.approx(-9.0, abs=0.5)
     assert np.isnan(run.risk).all()  # nothing exact is known
@@ -99,11 +101,11 @@ def test_forms_of_a_batch():
     import pandas
 
     forms = [np.asarray, lambda z: z.tolist(), lambda z: pandas.DataFrame(z, columns=["a", "b"]), jnp.asarray]
-    runs = [profl.train([Shop(0, form)], profl.pfl(), SHOP, **SMALL, samples=20) for form in forms]
+    runs = [profl.train(SHOP, profl.pfl(), [Shop(0, form)], **SMALL, samples=20) for form in forms]
     for run in runs[1:]:
         np.testing.assert_array_equal(run.theta, runs[0].theta)
     for rows in (7, 50):
-        run = profl.train([Shop(0, lambda z, n=rows: np.resize(z, (n, 2)))], profl.pfl(), SHOP, **SMALL, samples=20)
+        run = profl.train(SHOP, profl.pfl(), [Shop(0, lambda z, n=rows: np.resize(z, (n, 2)))], **SMALL, samples=20)
         assert run.samples[0, -1] == rows * 8
         assert not run.incidents
 
@@ -120,7 +122,7 @@ def test_a_frame_stands_for_a_dict():
             return pandas.DataFrame({"age": x[:, 0], "y": x @ [1.0, 2.0], "income": x[:, 1]})
 
     problem = profl.LiveProblem("frame", loss, profl.LinearGaussian(), {"x": np.zeros(2), "y": 0.0}, np.zeros(2))
-    run = profl.train([Frame()], profl.pfl(0.3), problem, rounds=20, samples=50, progress=False)
+    run = profl.train(problem, profl.pfl(0.3), [Frame()], rounds=20, samples=50, progress=False)
     np.testing.assert_allclose(run.theta[0, -1], [1.0, 2.0], atol=1e-3)
 
 
@@ -174,15 +176,15 @@ class SlowCoroutine(Shop):
 )
 def test_a_client_that_fails_is_left_out_of_its_round_and_reported(bad, what):
     """The others' run is the one they would have had among themselves."""
-    profl.train([Shop(0)], profl.pfl(), SHOP, **SMALL, samples=20)  # compiles
+    profl.train(SHOP, profl.pfl(), [Shop(0)], **SMALL, samples=20)  # compiles
     said = []
     started = time.monotonic()
     run = profl.train(
-        [Shop(0), bad(1)], profl.pfl(), SHOP, rounds=2, local_steps=2, samples=20, timeout=0.4, report=said.append,
+        SHOP, profl.pfl(), [Shop(0), bad(1)], rounds=2, local_steps=2, samples=20, timeout=0.4, report=said.append,
         progress=False,
     )  # fmt: skip
     assert time.monotonic() - started < 20
-    alone = profl.train([Shop(0)], profl.pfl(), SHOP, rounds=2, local_steps=2, samples=20, progress=False)
+    alone = profl.train(SHOP, profl.pfl(), [Shop(0)], rounds=2, local_steps=2, samples=20, progress=False)
     np.testing.assert_allclose(run.theta, alone.theta, atol=1e-6)
     assert run.live.absent[0].tolist() == [0, 1, 1]
     assert all(client == 1 for _, client, _ in run.incidents)
@@ -191,8 +193,8 @@ def test_a_client_that_fails_is_left_out_of_its_round_and_reported(bad, what):
 
 
 def test_asynchronous_clients():
-    plain = profl.train([Shop(i) for i in range(2)], profl.pfl(), SHOP, **SMALL, samples=20)
-    waits = profl.train([Coroutine(i) for i in range(2)], profl.pfl(), SHOP, **SMALL, samples=20)
+    plain = profl.train(SHOP, profl.pfl(), [Shop(i) for i in range(2)], **SMALL, samples=20)
+    waits = profl.train(SHOP, profl.pfl(), [Coroutine(i) for i in range(2)], **SMALL, samples=20)
     np.testing.assert_array_equal(plain.theta, waits.theta)
 
 
@@ -204,7 +206,7 @@ def test_clients_work_at_the_same_time():
             gate.wait()
             return super().deploy(theta, samples)
 
-    run = profl.train([Meets(i) for i in range(3)], profl.pfl(), SHOP, **SMALL, samples=20)
+    run = profl.train(SHOP, profl.pfl(), [Meets(i) for i in range(3)], **SMALL, samples=20)
     assert not run.incidents
 
 
@@ -216,15 +218,15 @@ def test_a_delayed_batch_counts_for_the_model_that_brought_it_in():
 
         def deploy(self, theta, samples):
             earlier, self.last = self.last, (theta, self.demand(theta, samples))
-            return self.last[1] if earlier is None else profl.Delayed(earlier[1], earlier[0])
+            return self.last[1] if earlier is None else profl.worlds.Delayed(earlier[1], earlier[0])
 
-    run = profl.train([Late(0)], profl.pofl(0.05), SHOP, rounds=40, samples=100, progress=False)
+    run = profl.train(SHOP, profl.pofl(0.05), [Late(0)], rounds=40, samples=100, progress=False)
     np.testing.assert_allclose(run.theta[0, -1], 1.5, atol=0.15)
 
 
 def test_nobody_answers():
     with pytest.raises(profl.TooFewReports, match=r"2 rounds in a row.*no route") as caught:
-        profl.train([Broken()], profl.pfl(), SHOP, rounds=9, samples=20, patience=2, progress=False)
+        profl.train(SHOP, profl.pfl(), [Broken()], rounds=9, samples=20, patience=2, progress=False)
     assert caught.value.run.live.absent.sum() == 2
 
 
@@ -239,7 +241,7 @@ def test_the_guard_stops_a_run_that_explodes():
             return np.broadcast_to(theta**2 * 5, (samples, 2))
 
     with pytest.raises(profl.DivergedError, match=r"estimated risk.*smaller learning_rate"):
-        profl.train([Grows()], profl.pfl(0.1), climbing, rounds=60, samples=8, progress=False)
+        profl.train(climbing, profl.pfl(0.1), [Grows()], rounds=60, samples=8, progress=False)
 
 
 @pytest.mark.parametrize(
@@ -255,29 +257,29 @@ def test_the_guard_stops_a_run_that_explodes():
 )
 def test_bad_input(clients, settings, message):
     with pytest.raises(profl.InputError, match=message):
-        profl.train(clients, profl.pfl(), SHOP, **{"rounds": 1, "progress": False, **settings})
+        profl.train(SHOP, profl.pfl(), clients, **{"rounds": 1, "progress": False, **settings})
 
 
 def test_pooled_methods_and_wrong_counts_are_refused():
     with pytest.raises(profl.InputError, match="pools raw data"):
-        profl.train([Shop()], profl.pg(), SHOP, rounds=1)
+        profl.train(SHOP, profl.pg(), [Shop()], rounds=1)
     with pytest.raises(profl.InputError, match="method must be one such as"):
-        profl.train([Shop()], "pofl", SHOP, rounds=1)
+        profl.train(SHOP, "pofl", [Shop()], rounds=1)
     with pytest.raises(profl.InputError, match=r"problem must be a profl\.Problem"):
-        profl.train([Shop()], profl.pfl(), "shop", rounds=1)
+        profl.train("shop", profl.pfl(), [Shop()], rounds=1)
     with pytest.raises(profl.InputError, match="has 4 clients, got 1"):
-        profl.train([Shop()], profl.pfl(), CASE, rounds=1)
+        profl.train(CASE, profl.pfl(), [Shop()], rounds=1)
 
 
 def test_double_precision_reaches_the_threads():
     with jax.enable_x64(True):
-        run = profl.train([Shop()], profl.pfl(), SHOP, **SMALL, samples=20)
+        run = profl.train(SHOP, profl.pfl(), [Shop()], **SMALL, samples=20)
     assert run.theta.dtype == np.float64
     assert not run.incidents
 
 
 def test_a_live_run_is_saved_whole(tmp_path):
-    run = profl.train([Shop(0), Broken(1)], profl.pfl(), SHOP, **SMALL, samples=20)
+    run = profl.train(SHOP, profl.pfl(), [Shop(0), Broken(1)], **SMALL, samples=20)
     run.save(tmp_path / "run.npz")
     back = profl.load(tmp_path / "run.npz")
     assert back.incidents == run.incidents

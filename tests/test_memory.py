@@ -39,7 +39,7 @@ def moved(problem, deployments, start=START):
 def test_slow_people_go_a_share_of_the_way():
     """f <- (1 - k) f + k f(theta), for a linear f; samples around it; the risk on the way."""
     rate, deployed = 0.3, [np.array([2.0, 1.0], np.float32), np.array([4.0, 0.0], np.float32)]
-    problem, reaction, own = profl.slow(CASE, rate), CASE.reaction, client(CASE)
+    problem, reaction, own = profl.worlds.slow(CASE, rate), CASE.reaction, client(CASE)
     state, f = moved(problem, deployed), reaction.parameters(START, own)
     for theta in deployed:
         f = (1 - rate) * f + rate * reaction.parameters(theta, own)
@@ -51,17 +51,17 @@ def test_slow_people_go_a_share_of_the_way():
 
 def test_groups_answer_in_turn():
     first, second = np.array([2.0, 1.0], np.float32), np.array([4.0, 0.0], np.float32)
-    problem, reaction, own = profl.staggered(CASE, 3), CASE.reaction, client(CASE)
+    problem, reaction, own = profl.worlds.staggered(CASE, 3), CASE.reaction, client(CASE)
     each = [reaction.parameters(theta, own) for theta in (first, second, START)]
     batch = problem.reaction.sample_in(moved(problem, [first, second]), jax.random.key(1), second, client(problem), 999)
     for group, f in enumerate(each):
         np.testing.assert_allclose(batch[group::3].mean(0), f, atol=5 / np.sqrt(333))
     later = moved(problem, [first, second, second, second])  # the first group is the oldest again
-    np.testing.assert_allclose(later["groups"]["seen"], [second, second, second])
+    np.testing.assert_allclose(later["groups"]["model"], [second, second, second])
 
 
 def test_a_world_drifts_by_trend_season_and_walk():
-    problem = profl.drifting(CASE, trend=-0.01, season=(0.5, 40), walk=0.02, seed=3)
+    problem = profl.worlds.drifting(CASE, trend=-0.01, season=(0.5, 40), walk=0.02, seed=3)
     state = moved(problem, [START] * 31)  # the last of them at time 30
     walk = [0.02 * float(jax.random.normal(jax.random.fold_in(_walk_key(3), t))) for t in range(1, 31)]
     by = -0.01 * 30 + 0.5 * np.sin(2 * np.pi * 30 / 40) + np.sum(walk)
@@ -80,7 +80,11 @@ def _walk_key(seed):
 
 
 def test_the_long_run_is_the_problem_itself():
-    for problem in (profl.slow(CASE, 0.2), profl.staggered(CASE, 4), profl.slow(profl.staggered(CASE, 2), 0.5)):
+    for problem in (
+        profl.worlds.slow(CASE, 0.2),
+        profl.worlds.staggered(CASE, 4),
+        profl.worlds.slow(profl.worlds.staggered(CASE, 2), 0.5),
+    ):
         np.testing.assert_allclose(problem.optimum, CASE.optimum)
         np.testing.assert_allclose(problem.stable, CASE.stable)
         assert problem.risk(START) == CASE.risk(START)
@@ -90,10 +94,10 @@ def test_the_long_run_is_the_problem_itself():
 
 
 WRAPS = {
-    "slow": lambda problem: profl.slow(problem, 0.2),
-    "staggered": lambda problem: profl.staggered(problem, 3),
-    "drifting": lambda problem: profl.drifting(problem, trend=-0.05, walk=0.02, of="mu0"),
-    "both": lambda problem: profl.drifting(profl.slow(problem, 0.3), season=(0.5, 20), of="mu0"),
+    "slow": lambda problem: profl.worlds.slow(problem, 0.2),
+    "staggered": lambda problem: profl.worlds.staggered(problem, 3),
+    "drifting": lambda problem: profl.worlds.drifting(problem, trend=-0.05, walk=0.02, of="mu0"),
+    "both": lambda problem: profl.worlds.drifting(profl.worlds.slow(problem, 0.3), season=(0.5, 20), of="mu0"),
 }
 
 
@@ -139,15 +143,15 @@ def test_runs_solved_before_and_after_are_the_same():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: profl.slow(CASE, 0.0), "rate must be above 0 and at most 1"),
-        (lambda: profl.slow(CASE, 1.5), "rate must be above 0 and at most 1"),
-        (lambda: profl.slow(CASE, [0.5, 0.5]), "one for each of 3 clients"),
-        (lambda: profl.slow(CASE, np.nan), "finite"),
-        (lambda: profl.slow(profl.pofl(), 0.5), r"must be a profl\.Problem"),
-        (lambda: profl.staggered(CASE, 1), "2 or more"),
-        (lambda: profl.drifting(CASE, trend=0.1, of="nonsense"), "one of gamma, mu0"),
-        (lambda: profl.drifting(profl.cases.strategic(), trend=0.1), "of must name"),
-        (lambda: profl.drifting(CASE, season=(1.0, 0.0)), "period"),
+        (lambda: profl.worlds.slow(CASE, 0.0), "rate must be above 0 and at most 1"),
+        (lambda: profl.worlds.slow(CASE, 1.5), "rate must be above 0 and at most 1"),
+        (lambda: profl.worlds.slow(CASE, [0.5, 0.5]), "one for each of 3 clients"),
+        (lambda: profl.worlds.slow(CASE, np.nan), "finite"),
+        (lambda: profl.worlds.slow(profl.pofl(), 0.5), r"must be a profl\.Problem"),
+        (lambda: profl.worlds.staggered(CASE, 1), "2 or more"),
+        (lambda: profl.worlds.drifting(CASE, trend=0.1, of="nonsense"), "one of gamma, mu0"),
+        (lambda: profl.worlds.drifting(profl.cases.strategic(), trend=0.1), "of must name"),
+        (lambda: profl.worlds.drifting(CASE, season=(1.0, 0.0)), "period"),
     ],
 )
 def test_bad_worlds_are_refused(make, message):
@@ -158,11 +162,13 @@ def test_bad_worlds_are_refused(make, message):
 # -- in every engine ---------------------------------------------------------------------------------------------------
 
 WORLDS = {
-    "slow": lambda: profl.slow(CASE, [0.2, 0.5, 1.0]),
-    "staggered": lambda: profl.staggered(CASE, 3),
-    "both": lambda: profl.drifting(profl.slow(CASE, 0.3), trend=0.05, walk=0.02),
-    "junk": lambda: profl.contaminate(profl.slow(CASE, 0.3), 0.1),
-    "all": lambda: profl.contaminate(profl.drifting(profl.slow(CASE, [0.2, 0.5, 1.0]), trend=0.05, walk=0.02), 0.1),
+    "slow": lambda: profl.worlds.slow(CASE, [0.2, 0.5, 1.0]),
+    "staggered": lambda: profl.worlds.staggered(CASE, 3),
+    "both": lambda: profl.worlds.drifting(profl.worlds.slow(CASE, 0.3), trend=0.05, walk=0.02),
+    "junk": lambda: profl.worlds.contaminate(profl.worlds.slow(CASE, 0.3), 0.1),
+    "all": lambda: profl.worlds.contaminate(
+        profl.worlds.drifting(profl.worlds.slow(CASE, [0.2, 0.5, 1.0]), trend=0.05, walk=0.02), 0.1
+    ),
 }
 IN_ONE = ("slow", "staggered", "both", "junk")  # each a layer of "all", or like one; alone in the slow form
 
@@ -176,8 +182,8 @@ def test_one_trajectory_in_every_engine(world):
     plain = profl.simulate(profl.cases.pricing(clients=3, goods=2), method, seeds=0, **SHORT)
     assert np.max(np.abs(compiled.theta - plain.theta)) > 1e-3  # the world does matter
     debug = profl.simulate(problem, method, seeds=0, engine="debug", **SHORT)
-    clients = profl.simulated_clients(problem, method, samples=50)
-    loop = profl.train(clients, method, problem, seed=0, **SHORT)
+    clients = profl.worlds.simulated_clients(problem, method, samples=50)
+    loop = profl.train(problem, method, clients, seed=0, **SHORT)
     for run in (debug, loop):
         np.testing.assert_allclose(run.theta, compiled.theta, atol=1e-5)
         np.testing.assert_allclose(run.deployed_regret[:, 1:], compiled.deployed_regret[:, 1:], rtol=1e-4, atol=1e-4)
@@ -187,8 +193,8 @@ def test_a_run_goes_on_from_a_checkpoint_with_the_same_people(tmp_path):
     problem, method = WORLDS["both"](), profl.pofl(0.05, jacobian=QUICK)
 
     def run(rounds, **more):
-        clients = profl.simulated_clients(problem, method, samples=50)
-        return profl.train(clients, method, problem, seed=0, **{**SHORT, "rounds": rounds}, **more)
+        clients = profl.worlds.simulated_clients(problem, method, samples=50)
+        return profl.train(problem, method, clients, seed=0, **{**SHORT, "rounds": rounds}, **more)
 
     whole = run(6)
     run(3, checkpoint=tmp_path)
@@ -209,7 +215,7 @@ def drawn(batch):
 
 
 @dataclass(frozen=True)
-class Counting(profl.Reaction):
+class Counting(profl.worlds.Reaction):
     """People who count deployments, in a state that may be spoilt; what comes in does not show it."""
 
     first: Any = first
@@ -256,7 +262,7 @@ def test_people_who_begin_with_what_is_not_finite_are_refused_before_the_first_r
         with pytest.raises(profl.InputError, match=r"at client 1 \(1 of 3 clients\)"):
             profl.simulate(broken, profl.pfl(), seeds=0, engine=engine, **SHORT)
     with pytest.raises(profl.InputError, match="at client 1"):
-        profl.train(profl.simulated_clients(CASE, profl.pfl(), samples=50), profl.pfl(), broken, **SHORT)
+        profl.train(broken, profl.pfl(), profl.worlds.simulated_clients(CASE, profl.pfl(), samples=50), **SHORT)
 
 
 def late(state, key, theta, client):
@@ -268,8 +274,8 @@ def late(state, key, theta, client):
 def test_a_state_that_becomes_not_finite_is_refused_and_counted():
     """From the third round of six on, at one client of three, though its data look sound; the others go on."""
     problem, method = counting([1.0, 2.0, 1.0], then=late), profl.pfl()
-    clients = profl.simulated_clients(problem, method, samples=50)
-    for run in (profl.simulate(problem, method, seeds=0, **SHORT), profl.train(clients, method, problem, **SHORT)):
+    clients = profl.worlds.simulated_clients(problem, method, samples=50)
+    for run in (profl.simulate(problem, method, seeds=0, **SHORT), profl.train(problem, method, clients, **SHORT)):
         np.testing.assert_array_equal(run.refused[0], [0, 0, 0, 1, 2, 3, 4])
         assert run.first_refused == ((3, 1),)
         assert np.all(np.isfinite(run.theta))
@@ -279,7 +285,7 @@ def test_a_state_that_becomes_not_finite_is_refused_and_counted():
 
 
 def test_data_from_a_state_that_is_not_finite_are_refused():
-    problem = profl.slow(CASE, 0.5)
+    problem = profl.worlds.slow(CASE, 0.5)
     broken = {**problem.clients, "rate": np.array([0.5, np.nan, 0.5])}
     run = profl.simulate(replace(problem, clients=broken), profl.pfl(), seeds=0, **SHORT)
     assert run.refused[0, -1] == SHORT["rounds"]
@@ -300,11 +306,14 @@ def above(run, share=0.2):
 @pytest.mark.parametrize(
     ("world", "most", "plainly"),
     [
-        (lambda: profl.slow(PRICING, 0.2), 0.01, 0.2),
-        pytest.param(lambda: profl.drifting(PRICING, trend=-0.005), 0.015, None, marks=pytest.mark.slow),
-        pytest.param(lambda: profl.drifting(PRICING, trend=-0.005), 0.015, 0.1, marks=pytest.mark.slow),
+        (lambda: profl.worlds.slow(PRICING, 0.2), 0.01, 0.2),
+        pytest.param(lambda: profl.worlds.drifting(PRICING, trend=-0.005), 0.015, None, marks=pytest.mark.slow),
+        pytest.param(lambda: profl.worlds.drifting(PRICING, trend=-0.005), 0.015, 0.1, marks=pytest.mark.slow),
         pytest.param(
-            lambda: profl.drifting(profl.slow(PRICING, 0.5), trend=-0.003), 0.04, None, marks=pytest.mark.slow
+            lambda: profl.worlds.drifting(profl.worlds.slow(PRICING, 0.5), trend=-0.003),
+            0.04,
+            None,
+            marks=pytest.mark.slow,
         ),
     ],
     ids=["slow", "drifting", "drifting, and plainly", "both"],
@@ -330,14 +339,23 @@ def test_what_is_found_is_said():
     def run(problem):
         return profl.simulate(problem, profl.pofl(), **short)
 
-    slow, falling, plain = run(profl.slow(PRICING, 0.2)), run(profl.drifting(PRICING, trend=-0.003)), run(PRICING)
-    assert slow.memory.found.all()
+    slow, falling, plain = (
+        run(profl.worlds.slow(PRICING, 0.2)),
+        run(profl.worlds.drifting(PRICING, trend=-0.003)),
+        run(PRICING),
+    )
+    assert slow.memory.significant.all()
     assert np.all(np.abs(slow.memory.settling - 5) < 4 * slow.memory.error + 0.3)
     assert "people react slowly: 0.19 of the way" in slow.summary() or "people react slowly: 0.2" in slow.summary()
-    assert falling.trend.found.all()
+    assert falling.trend.significant.all()
     assert np.all(falling.trend.rate < 0)
     assert "move by themselves, lately by -0.00" in falling.summary()
-    for found in (plain.memory.found, plain.trend.found, slow.trend.found, falling.memory.found):
+    for found in (
+        plain.memory.significant,
+        plain.trend.significant,
+        slow.trend.significant,
+        falling.memory.significant,
+    ):
         assert not found.any()
     assert "by themselves" not in plain.summary()
     assert profl.simulate(PRICING, profl.pfl(), **short).memory is None

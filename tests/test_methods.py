@@ -17,7 +17,7 @@ from profl import parts, random, trees
 from profl.methods import ALGORITHMS
 from profl.parts.jacobian.estimators import ESTIMATORS, LeastSquares
 from profl.parts.part import shape_of_f
-from profl.run.config import Schedule
+from profl.run.config import RunConfig
 from profl.run.plan import first_states, make_plan
 from profl.run.step import local_steps
 from profl.server import entries
@@ -35,7 +35,7 @@ class Mailed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Postal(profl.Method):
+class Postal(profl.methods.Method):
     """A method with everything: state, server state, mail that differs by client, exchanges. It descends along L1."""
 
     rate: float = 0.1
@@ -101,8 +101,8 @@ def over_flower(method, folder=None, **settings):
 
 
 def live_engine(method, **settings):
-    clients = profl.simulated_clients(CASE, method, samples=30, seed=3)
-    return profl.train(clients, method, CASE, seed=3, patience=1, **settings)  # one program closes rounds
+    clients = profl.worlds.simulated_clients(CASE, method, samples=30, seed=3)
+    return profl.train(CASE, method, clients, seed=3, patience=1, **settings)  # one program closes rounds
 
 
 ENGINES = {
@@ -171,9 +171,9 @@ def test_checkpoints_hold_what_a_method_keeps_on_both_sides(name, tmp_path):
         profl.simulate(CASE, method, seeds=[3], checkpoint=tmp_path / "fast", **{**SMALL, "rounds": 2})
         again = profl.simulate(CASE, method, seeds=[3], checkpoint=tmp_path / "fast", **SMALL)
         np.testing.assert_array_equal(again.theta, whole.theta)
-        clients = profl.simulated_clients(CASE, method, samples=30, seed=3)
-        profl.train(clients, method, CASE, seed=3, checkpoint=tmp_path / "live", **{**SMALL, "rounds": 2})
-        live = profl.train(clients, method, CASE, seed=3, checkpoint=tmp_path / "live", **SMALL)
+        clients = profl.worlds.simulated_clients(CASE, method, samples=30, seed=3)
+        profl.train(CASE, method, clients, seed=3, checkpoint=tmp_path / "live", **{**SMALL, "rounds": 2})
+        live = profl.train(CASE, method, clients, seed=3, checkpoint=tmp_path / "live", **SMALL)
         np.testing.assert_allclose(live.theta, whole.theta, atol=1e-9)
         with pytest.raises(profl.InputError, match="another run: method"):
             profl.simulate(CASE, profl.pfl(), seeds=[3], checkpoint=tmp_path / "fast", **SMALL)
@@ -186,7 +186,7 @@ def test_an_exchange_deploys_nothing():
 
     method = METHODS["two_stage"]
     seen = []
-    sites = noting(profl.simulated_clients(CASE, method, samples=30, seed=3), seen)
+    sites = noting(profl.worlds.simulated_clients(CASE, method, samples=30, seed=3), seen)
     settings = {name: value for name, value in SMALL.items() if name != "progress"}
     federation = Federation(CASE, method, 4, seed=3, **settings)
     app = make_client_app(federation, sites)
@@ -243,7 +243,7 @@ def test_figures_and_what_is_kept_at_the_end_are_in_the_run(tmp_path):
 
 def test_a_step_alone_makes_a_method():
     @dataclass(frozen=True)
-    class Downhill(profl.Method):
+    class Downhill(profl.methods.Method):
         name = "downhill"
 
         def step(self, problem, state, theta, arrival, key):
@@ -362,7 +362,7 @@ def test_two_stage_weighs_samples_where_nothing_can_be_shifted():
     start leads to the edge of the model space.)
     """
     case, method = profl.cases.group_pricing(clients=2), profl.two_stage(20, 1.0)
-    plan = make_plan(case, method, Schedule(rounds=1, local_steps=21, samples=20_000, seeds=0))
+    plan = make_plan(case, method, RunConfig(rounds=1, local_steps=21, samples=20_000, seeds=0))
     theta, states = trees.take(plan.models, 0), first_states(plan.settings, plan.population, trees.take(plan.models, 0))
 
     @jax.jit
@@ -395,7 +395,7 @@ def test_dfo_gets_down_on_losses_alone(points, seeds):
 
 
 @dataclass(frozen=True)
-class MovingTarget(profl.Reaction):
+class MovingTarget(profl.worlds.Reaction):
     """x ~ N(0, Sigma), y = beta.x + mu.theta + N(0, 0.01)."""
 
     def sample(self, key, theta, client, n):
@@ -476,8 +476,8 @@ def test_two_stage_reproduces_millers_regression(eps, n, trials):
 
 
 def live(method, **settings):
-    clients = profl.simulated_clients(CASE, method, samples=30)
-    return profl.train(clients, method, CASE, **{"rounds": 1, "samples": 30} | settings)
+    clients = profl.worlds.simulated_clients(CASE, method, samples=30)
+    return profl.train(CASE, method, clients, **{"rounds": 1, "samples": 30} | settings)
 
 
 @pytest.mark.parametrize(
@@ -490,9 +490,9 @@ def live(method, **settings):
         (lambda: profl.simulate(CASE, profl.two_stage(aggregate="meen"), **SMALL), "did you mean 'mean'"),
         (lambda: profl.simulate(CASE, "pofl", **SMALL), "method must be one such as profl.pofl"),
         (lambda: profl.profl(samples=7), "samples must be profl.parts.AdaptiveSamples"),
-        (lambda: live(profl.two_stage(), privacy=profl.Privacy(1.0)), "two_stage reports fit, ready"),
+        (lambda: live(profl.two_stage(), privacy=profl.parts.Privacy(1.0)), "two_stage reports fit, ready"),
         (
-            lambda: live(profl.pfl(), schedule=Schedule(rounds=1, min_reports=1)),
+            lambda: live(profl.pfl(), schedule=RunConfig(rounds=1, min_reports=1)),
             "either schedule or rounds, samples",
         ),
     ],

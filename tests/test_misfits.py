@@ -12,10 +12,10 @@ import pytest
 
 import profl
 from profl import random
-from profl.problem import trial
-from profl.problem.misfits import check_labels
-from profl.run.config import Schedule
-from profl.run.live import turn
+from profl.problem.validation import functions
+from profl.problem.validation.samples import check_labels
+from profl.run.config import RunConfig
+from profl.run.live import batches
 from tests.killed import CASE as SHOPS
 
 RNG = np.random.default_rng(0)
@@ -199,7 +199,7 @@ def test_other_forms_are_accepted():
 
 def test_seeds_may_be_numpy_integers():
     for seeds in (3, np.int64(3), np.array(3), [np.int32(3)], np.array([3]), jnp.int32(3), jnp.array([3])):
-        found = Schedule(rounds=1, seeds=seeds).seeds
+        found = RunConfig(rounds=1, seeds=seeds).seeds
         assert found == (3,)
         assert type(found[0]) is int  # which JSON knows
     for seeds, word in (
@@ -211,7 +211,7 @@ def test_seeds_may_be_numpy_integers():
         (None, "got None"),
     ):
         with pytest.raises(profl.InputError, match=word):
-            Schedule(rounds=1, seeds=seeds)
+            RunConfig(rounds=1, seeds=seeds)
 
 
 def test_seeds_of_numpy_give_the_same_run_everywhere():
@@ -222,8 +222,8 @@ def test_seeds_of_numpy_give_the_same_run_everywhere():
     runs = [profl.simulate(SHOPS, method, seeds=seed, progress=False, **short) for seed in (3, np.array([3]))]
     runs += profl.compare(SHOPS, [method], seeds=np.arange(3, 4), progress=False, **short)
     for seed in seeds:
-        clients = profl.simulated_clients(SHOPS, method, samples=20, seed=seed)
-        runs.append(profl.train(clients, method, SHOPS, seed=seed, progress=False, **short))
+        clients = profl.worlds.simulated_clients(SHOPS, method, samples=20, seed=seed)
+        runs.append(profl.train(SHOPS, method, clients, seed=seed, progress=False, **short))
     for run in runs[1:]:
         np.testing.assert_allclose(run.theta, runs[0].theta, atol=1e-6)
         assert run.seeds == (3,)
@@ -236,9 +236,9 @@ def test_labels_of_live_batches_are_looked_at():
     like = {"x": np.zeros((1, 1), np.float32), "y": np.zeros(1, np.int32)}
     for y in (np.array([0, 1, 0, 1]), np.array([0.0, 1.0, 0.0, 1.0])):
         answer = {"x": np.ones((4, 1)), "y": y}
-        assert turn._read(answer, like, None, profl.ClassMeans(), 4)[0]["y"].tolist() == [0, 1, 0, 1]
+        assert batches.read_answer(answer, like, None, profl.ClassMeans(), 4)[0]["y"].tolist() == [0, 1, 0, 1]
     with pytest.raises(profl.InputError, match=r"must be 0 or 1, got -1, 1: use \(y \+ 1\) // 2"):
-        turn._read({"x": np.ones((4, 1)), "y": np.array([-1, 1, -1, 1])}, like, None, profl.ClassMeans(), 4)
+        batches.read_answer({"x": np.ones((4, 1)), "y": np.array([-1, 1, -1, 1])}, like, None, profl.ClassMeans(), 4)
     check_labels(profl.ClassMeans(3), np.array([0, 2]))
     check_labels(profl.GaussianMean(), None)
     with pytest.raises(profl.InputError, match=r"must be 0 or 1, got 0\.0, 0\.5"):
@@ -253,4 +253,4 @@ def test_labels_of_live_batches_are_looked_at():
 def test_the_key_is_looked_for_in_every_argument():
     given = {"theta": {"price": 1.0}, "client": {"gamma": 1.0}}
     with pytest.raises(profl.InputError, match="theta has 'price'; client has 'gamma'; it is in client"):
-        trial.traced("reaction", lambda theta, client: theta["gamma"], **given)
+        functions.output_shapes("reaction", lambda theta, client: theta["gamma"], **given)

@@ -14,7 +14,7 @@ import profl
 from profl.methods import ALGORITHMS
 from profl.methods.method import NEEDS
 from profl.problem.reaction import Unmeasured
-from profl.run.config import Schedule
+from profl.run.config import RunConfig
 from profl.run.plan import describe, make_plan
 
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
@@ -61,7 +61,7 @@ def of_row(row, case):
 def test_the_table_says_what_a_method_needs_and_how_a_run_is_laid_out(row, case):
     """The short form of the next: nothing is run."""
     method, problem = of_row(row, case)
-    layout = describe(make_plan(problem, method, Schedule(**SCHEDULE)))
+    layout = describe(make_plan(problem, method, RunConfig(**SCHEDULE)))
     up = STEPS * SAMPLES * layout.sample_bytes if method.pooled else layout.turns * layout.report_bytes + 8
     down = layout.turns * layout.mail_bytes
     figures = (STEPS, STEPS * SAMPLES, layout.turns, up, down)
@@ -136,8 +136,8 @@ def test_a_push_spares_the_exact_map(case):
 
 def test_a_method_of_ones_own_needs_samples_and_no_unknown_word(case):
     @dataclass(frozen=True)
-    class Own(profl.Method):
-        needs: tuple = profl.Method.needs
+    class Own(profl.methods.Method):
+        needs: tuple = profl.methods.Method.needs
 
     assert Own().needs == ("samples",)
     with pytest.raises(profl.InputError, match="unknown need 'famly'; did you mean 'family'"):

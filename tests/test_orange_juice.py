@@ -117,7 +117,7 @@ def test_the_performative_gradient_finds_the_prices(method, case):
 @pytest.mark.slow
 def test_profl_finds_the_prices_in_spite_of_junk_and_hostile_stores(case):
     """A fifth of every store's weeks is junk, a tenth of the stores send the model backwards."""
-    dirty = profl.contaminate(case, 0.2, "blob", distance=10)
+    dirty = profl.worlds.contaminate(case, 0.2, "blob", distance=10)
     method = profl.profl(0.3, aggregate="trimmed_mean")
     found = closed(dirty, method, rounds=160, attack="sign_flip", hostile=0.1, **STEPS)
     assert np.all(found >= 0.95), found

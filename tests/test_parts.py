@@ -28,10 +28,8 @@ LAYERS = [
         "random",
         "progress",
         "objects",
-        "loops",
-        "quantiles",
+        "numerics",
         "stages",
-        "linear",
         "html",
         "interrupts",
     },
@@ -44,6 +42,7 @@ LAYERS = [
     {"methods"},
     {"results"},
     {"run"},
+    {"callbacks", "worlds"},
     {"deploy"},
     {"theory"},
     {"cli"},
@@ -174,11 +173,11 @@ def test_a_step_can_be_followed_through_few_files():
     import sys
 
     from profl import trees
-    from profl.run.config import Schedule
+    from profl.run.config import RunConfig
     from profl.run.plan import first_state, make_plan
     from profl.run.step import local_steps
 
-    plan = make_plan(profl.cases.pricing(clients=2, goods=2), profl.pofl(), Schedule(rounds=1, samples=20, seeds=0))
+    plan = make_plan(profl.cases.pricing(clients=2, goods=2), profl.pofl(), RunConfig(rounds=1, samples=20, seeds=0))
     row, theta = trees.take((plan.population, plan.models), 0)
     state, zero = first_state(plan.settings, plan.population, theta), jnp.int32(0)
     seen = set()

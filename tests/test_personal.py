@@ -152,8 +152,8 @@ def test_engines_agree_and_a_resumed_run_has_the_same_bits(method, tmp_path):
     for rounds in (2, 4):
         parts = profl.simulate(SHOPS, made, **{**SETTINGS, "rounds": rounds}, checkpoint=tmp_path / "parts")
     same(whole, parts, atol=0)
-    clients = profl.simulated_clients(SHOPS, made, samples=20, seed=3)
-    live = profl.train(clients, made, SHOPS, rounds=4, local_steps=2, samples=20, seed=3, progress=False)
+    clients = profl.worlds.simulated_clients(SHOPS, made, samples=20, seed=3)
+    live = profl.train(SHOPS, made, clients, rounds=4, local_steps=2, samples=20, seed=3, progress=False)
     same(whole, live, atol=1e-5)
     whole.save(tmp_path / "run.npz")
     same(whole, profl.load(tmp_path / "run.npz"), atol=0)
@@ -191,7 +191,7 @@ def test_what_does_not_fit_is_refused_with_words(make, message):
 
 
 def test_a_model_without_names_is_pointed_to_the_wrapper():
-    with pytest.raises(profl.InputError, match=r"use personal=True for all of it, or profl.personal\(problem\)"):
+    with pytest.raises(profl.InputError, match=r"use personal=True for all of it, or profl.worlds.personal\(problem\)"):
         profl.simulate(profl.cases.pricing(clients=2), profl.pfl(personal="own"), rounds=1)
 
 
@@ -204,7 +204,7 @@ def pricing():
 
 
 def test_the_wrapped_problem_has_the_risk_of_the_sum(pricing):
-    case = profl.personal(pricing)
+    case = profl.worlds.personal(pricing)
     theta = {"common": np.array([1.0, 2.0]), "own": np.array([0.5, -0.5])}
     assert case.risk(theta) == pytest.approx(pricing.risk(np.array([1.5, 1.5])))
     assert case.risk(case.optimum) == pytest.approx(pricing.risk(pricing.optimum), abs=1e-6)
@@ -217,7 +217,7 @@ def test_the_wrapped_problem_has_the_risk_of_the_sum(pricing):
 
 def test_both_parts_stay_in_the_model_space(pricing):
     out = {"common": jnp.array([99.0, 1.0]), "own": jnp.array([-200.0, 99.0])}
-    inside = profl.personal(pricing).project(out)
+    inside = profl.worlds.personal(pricing).project(out)
     for theta in (inside["common"], inside["common"] + inside["own"]):
         np.testing.assert_array_equal(pricing.project(theta), theta)
 
@@ -228,7 +228,7 @@ LONG = {"clients": None, "rounds": 160, "seeds": range(10)}
 
 def recovered(case, method, **schedule):
     """How far stores come from the best common list to the best list of every store."""
-    both = profl.personal(case)
+    both = profl.worlds.personal(case)
     blind = replace(both, reaction=Unmeasured(both.reaction))  # quicker: nobody asks for the common optimum
     run = profl.simulate(blind, method, **schedule, record_every=schedule["rounds"], progress=False)
     earned = [-1000 * both.weights @ both.own_risks(run.own_models(i)) for i in range(len(run.seeds))]

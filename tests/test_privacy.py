@@ -20,7 +20,7 @@ from scipy.stats import chi2, kstest
 import profl
 from profl.parts import privacy as mechanism
 from profl.run.live import protection
-from profl.run.live.team import Team
+from profl.run.live.workers import Workers
 from profl.server import entries
 from profl.storage.atomic import atomic
 from tests.killed import CASE
@@ -34,7 +34,7 @@ RARE = 1e-7  # how often chance alone may fail a test
 def seeded(*arguments, **named):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return profl.Privacy(*arguments, **named)
+        return profl.parts.Privacy(*arguments, **named)
 
 
 def assert_variance(values, sd):
@@ -48,7 +48,7 @@ def assert_variance(values, sd):
 
 def test_moves_are_clipped_and_noised():
     """The mean is the clipped move, (30, 40) clipped to 2; the spread is 2 C z in every entry, of Jacobians 2 C_J z."""
-    privacy = profl.Privacy(noise=0.5, clip=2.0, clip_jacobian=3.0)
+    privacy = profl.parts.Privacy(noise=0.5, clip=2.0, clip_jacobian=3.0)
     sent, own = {"a": np.zeros(2), "b": np.ones(20_000)}, {"a": jnp.array([30.0, 40.0]), "b": jnp.ones(20_000)}
     draws = [privacy.model(sent, own) for _ in range(300)]
     assert_variance([np.asarray(draw["a"]) - np.array([1.2, 1.6]) for draw in draws], 2.0)
@@ -61,7 +61,7 @@ def test_moves_are_clipped_and_noised():
 def test_without_noise_a_report_is_within_the_clip(length, monkeypatch):
     """So that two of them are at most 2 C apart; a move that is not finite is none."""
     monkeypatch.setattr(mechanism, "normals", np.zeros)
-    privacy, sent = profl.Privacy(1.0, clip=0.5, clip_jacobian=0.5), jnp.array([1.0, 2.0])
+    privacy, sent = profl.parts.Privacy(1.0, clip=0.5, clip_jacobian=0.5), jnp.array([1.0, 2.0])
     own = sent + length * jnp.array([0.6, 0.8])
     moved = np.asarray(privacy.model(sent, own)) - np.asarray(sent)
     expected = min(length, 0.5) if np.isfinite(length) else 0.0
@@ -78,9 +78,9 @@ def test_every_number_of_the_noise_is_the_operating_systems():
 
 def test_noise_differs_from_report_to_report_unless_a_seed_is_given():
     sent, own = jnp.zeros(3), jnp.ones(3)
-    assert not np.array_equal(profl.Privacy(1.0).model(sent, own), profl.Privacy(1.0).model(sent, own))
+    assert not np.array_equal(profl.parts.Privacy(1.0).model(sent, own), profl.parts.Privacy(1.0).model(sent, own))
     with pytest.warns(UserWarning, match="whoever knows the seed can take the noise off"):
-        fixed = profl.Privacy(1.0, seed=0)
+        fixed = profl.parts.Privacy(1.0, seed=0)
     np.testing.assert_array_equal(fixed.model(sent, own, 4), fixed.model(sent, own, 4))
     assert not np.array_equal(fixed.model(sent, own, 4), fixed.model(sent, own, 5))
 
@@ -97,7 +97,7 @@ def test_noise_differs_from_report_to_report_unless_a_seed_is_given():
 )
 def test_bad_input(bad):
     with pytest.raises(profl.InputError):
-        profl.Privacy(**bad)
+        profl.parts.Privacy(**bad)
 
 
 # -- what leaves in a run ----------------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ WIDE = profl.LiveProblem("wide", lambda theta, z: jnp.sum(theta * z), profl.Gaus
 
 def sent_and_reported(clients, method, problem, **settings):
     """(the model that was sent, a report) of every client and round."""
-    seen, work = [], Team.work
+    seen, work = [], Workers.work
 
     def watched(self, round_, asked, theta):
         done = work(self, round_, asked, theta)
@@ -121,13 +121,13 @@ def sent_and_reported(clients, method, problem, **settings):
         return done
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Team, "work", watched)
-        return seen, profl.train(clients, method, problem, progress=False, **settings)
+        patch.setattr(Workers, "work", watched)
+        return seen, profl.train(problem, method, clients, progress=False, **settings)
 
 
 def test_who_fails_sends_noise_of_the_stated_variance():
     """Reports of clients that did not move are noise alone: 4 clients, 3 rounds, 40 numbers and a Jacobian of 40^2."""
-    privacy, method = profl.Privacy(noise=0.7, clip=0.2, clip_jacobian=1.5), SHARED
+    privacy, method = profl.parts.Privacy(noise=0.7, clip=0.2, clip_jacobian=1.5), SHARED
     seen, run = sent_and_reported([Broken()] * 4, method, WIDE, rounds=3, local_steps=1, samples=9, privacy=privacy)
     assert len(seen) == 12
     assert_variance([report["theta"] - sent for sent, report in seen], 0.28)
@@ -137,22 +137,22 @@ def test_who_fails_sends_noise_of_the_stated_variance():
 
 
 def test_a_private_run_sends_noised_reports_and_nothing_else_about_the_data():
-    clients = profl.simulated_clients(CASE, SHARED, samples=20)
-    plain = profl.train(clients, SHARED, CASE, **SETTINGS)
+    clients = profl.worlds.simulated_clients(CASE, SHARED, samples=20)
+    plain = profl.train(CASE, SHARED, clients, **SETTINGS)
     privacy = seeded(0.01, clip=0.5, seed=1)
-    run = profl.train(clients, SHARED, CASE, privacy=privacy, **SETTINGS)
+    run = profl.train(CASE, SHARED, clients, privacy=privacy, **SETTINGS)
     assert 0 < np.max(np.abs(run.theta - plain.theta)) < 0.5
     assert np.all(np.isnan(run.live.risk))  # losses stay at the clients
     assert run.samples[0, -1] == plain.samples[0, -1]
     assert plain.jacobians is not None
     assert run.final is None  # the raw Jacobians
-    again = profl.train(clients, SHARED, CASE, privacy=privacy, **SETTINGS)
+    again = profl.train(CASE, SHARED, clients, privacy=privacy, **SETTINGS)
     np.testing.assert_array_equal(again.theta, run.theta)
 
 
 def test_what_is_reported_lies_in_the_model_space():
-    clients, method = profl.simulated_clients(CASE, profl.pfl(), samples=20), profl.pfl()
-    seen, _ = sent_and_reported(clients, method, CASE, rounds=3, samples=20, privacy=profl.Privacy(9.0))
+    clients, method = profl.worlds.simulated_clients(CASE, profl.pfl(), samples=20), profl.pfl()
+    seen, _ = sent_and_reported(clients, method, CASE, rounds=3, samples=20, privacy=profl.parts.Privacy(9.0))
     reported = np.array([report["theta"] for _, report in seen])
     assert np.all((reported >= 0) & (reported <= 6))
     assert np.any(reported == 0)
@@ -168,7 +168,7 @@ def test_a_client_goes_on_from_its_last_good_state(monkeypatch):
             return np.full_like(batch, 3e38) if step == 1 else batch
 
     problem = replace(WIDE, sample=np.zeros(2), initial=np.ones(2))
-    settings = {"rounds": 3, "local_steps": 1, "samples": 9, "privacy": profl.Privacy(1.0)}
+    settings = {"rounds": 3, "local_steps": 1, "samples": 9, "privacy": profl.parts.Privacy(1.0)}
     seen, _ = sent_and_reported([Once()], profl.pfl(optimiser=optax.adam), problem, **settings)
     moved = [float(np.max(np.abs(report["theta"] - sent))) for sent, report in seen]
     assert moved[0] > 0.005
@@ -194,7 +194,7 @@ def accountant(noise, count, delta=1e-5):
     [(1.0, 1, False, 1e-5), (2.0, 50, False, 1e-5), (8.0, 100, True, 1e-6), (1.5, 2, True, 1e-9)],
 )
 def test_epsilon_is_the_accountants(noise, reports, share, delta):
-    stated = profl.Privacy(noise).epsilon(reports, delta, share=share)
+    stated = profl.parts.Privacy(noise).epsilon(reports, delta, share=share)
     assert stated == pytest.approx(accountant(noise, reports * (2 if share else 1), delta), rel=1e-4, abs=1e-6)
 
 
@@ -213,12 +213,12 @@ def test_delta_at_epsilon_is_exact():
 
 @pytest.fixture(scope="module")
 def shops():
-    return profl.simulated_clients(CASE, SHARED, samples=20)
+    return profl.worlds.simulated_clients(CASE, SHARED, samples=20)
 
 
 def test_the_run_has_an_account_that_the_accountant_confirms(shops, tmp_path):
-    privacy = profl.Privacy(4.0, clip=0.1, delta=1e-6)
-    run = profl.train(shops, SHARED, CASE, privacy=privacy, **{**SETTINGS, "rounds": 5, "participation": 0.5})
+    privacy = profl.parts.Privacy(4.0, clip=0.1, delta=1e-6)
+    run = profl.train(CASE, SHARED, shops, privacy=privacy, **{**SETTINGS, "rounds": 5, "participation": 0.5})
     spent = run.privacy
     assert spent.reports.sum() == 5 * 2
     assert len(set(spent.reports.tolist())) > 1
@@ -238,7 +238,7 @@ def test_the_run_has_an_account_that_the_accountant_confirms(shops, tmp_path):
 
 
 def test_a_run_with_a_seed_for_its_noise_says_that_nothing_is_protected(shops):
-    run = profl.train(shops, SHARED, CASE, privacy=seeded(4.0, seed=1), **SETTINGS)
+    run = profl.train(CASE, SHARED, shops, privacy=seeded(4.0, seed=1), **SETTINGS)
     assert "WARNING: Privacy(seed=...): whoever knows the seed" in run.summary()
 
 
@@ -248,7 +248,7 @@ class Crash(Exception):
 
 def test_a_round_that_is_repeated_counts_twice(shops, tmp_path, monkeypatch):
     """A crash when the reports of round 2 were there and no checkpoint yet; the last file is the owner's alone."""
-    privacy, work = profl.Privacy(1.0), Team.work
+    privacy, work = profl.parts.Privacy(1.0), Workers.work
 
     def crashing(self, round_, *arguments):
         done = work(self, round_, *arguments)
@@ -258,16 +258,16 @@ def test_a_round_that_is_repeated_counts_twice(shops, tmp_path, monkeypatch):
 
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(Team, "work", crashing)
+        patch.setattr(Workers, "work", crashing)
         with pytest.raises(Crash):
-            profl.train(shops, SHARED, CASE, privacy=privacy, checkpoint=folder, **SETTINGS)
-    run = profl.train(shops, SHARED, CASE, privacy=privacy, checkpoint=folder, **SETTINGS)
+            profl.train(CASE, SHARED, shops, privacy=privacy, checkpoint=folder, **SETTINGS)
+    run = profl.train(CASE, SHARED, shops, privacy=privacy, checkpoint=folder, **SETTINGS)
     assert run.privacy.reports.tolist() == [4] * 4
     assert run.privacy.epsilon[0] == privacy.epsilon(4, share=True)
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
     assert set(modes.values()) == {0o600}, modes
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    again = profl.train(shops, SHARED, CASE, privacy=privacy, checkpoint=folder, **SETTINGS)
+    again = profl.train(CASE, SHARED, shops, privacy=privacy, checkpoint=folder, **SETTINGS)
     assert again.privacy.reports.tolist() == [4] * 4
 
 
@@ -282,13 +282,13 @@ def test_a_round_that_is_repeated_counts_twice(shops, tmp_path, monkeypatch):
     ],
 )
 def test_an_account_that_cannot_be_read_ends_a_run_before_it_begins(shops, tmp_path, content, message):
-    privacy = profl.Privacy(1.0)
+    privacy = profl.parts.Privacy(1.0)
     settings = {"privacy": privacy, "checkpoint": tmp_path, **SETTINGS}
-    profl.train(shops, SHARED, CASE, **{**settings, "rounds": 1})
+    profl.train(CASE, SHARED, shops, **{**settings, "rounds": 1})
     file = tmp_path / "privacy.json"
     file.unlink() if content is None else file.write_text(content.replace("%s", repr(privacy)))
     with pytest.raises(profl.InputError, match=message):
-        profl.train(shops, SHARED, CASE, **settings)
+        profl.train(CASE, SHARED, shops, **settings)
 
 
 def test_a_private_file_is_its_owners_alone(tmp_path):
@@ -306,7 +306,7 @@ def test_over_flower_a_node_counts_what_it_sent(tmp_path):
     pytest.importorskip("flwr")
     from profl.run.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
 
-    privacy = profl.Privacy(4.0)
+    privacy = profl.parts.Privacy(4.0)
     own = Federation(CASE, SHARED, 4, privacy=privacy, **{k: v for k, v in SETTINGS.items() if k != "progress"})
     grid = InProcessGrid(make_client_app(own, folder=tmp_path / "nodes"), 4)
     dying = ProFLStrategy(own, checkpoint=tmp_path / "server", wait=1.0)
@@ -334,7 +334,7 @@ def test_over_flower_an_error_says_nothing(monkeypatch, caplog):
         raise OSError("no space left for customer 7")
 
     monkeypatch.setattr(Memory, "keep", full)
-    own = Federation(CASE, SHARED, 4, privacy=profl.Privacy(4.0), rounds=1, local_steps=2, samples=20)
+    own = Federation(CASE, SHARED, 4, privacy=profl.parts.Privacy(4.0), rounds=1, local_steps=2, samples=20)
     with pytest.raises(profl.TooFewReports) as stopped:
         ProFLStrategy(own, wait=1.0, patience=1).run(InProcessGrid(make_client_app(own), 4))
     assert {what for _, _, what in stopped.value.run.incidents} == {protection.FAILED}
@@ -351,7 +351,7 @@ def test_over_flower_a_client_that_cannot_be_made_reports_like_any_other(make, c
     pytest.importorskip("flwr")
     from profl.run.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
 
-    own = Federation(CASE, SHARED, 4, privacy=profl.Privacy(4.0), rounds=1, local_steps=2, samples=20)
+    own = Federation(CASE, SHARED, 4, privacy=profl.parts.Privacy(4.0), rounds=1, local_steps=2, samples=20)
     run = ProFLStrategy(own, wait=1.0).run(InProcessGrid(make_client_app(own, make), 4, config))
     assert run.privacy.reports.tolist() == [1] * 4
     assert not run.incidents

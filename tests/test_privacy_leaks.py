@@ -22,7 +22,7 @@ import profl
 from profl.parts.jacobian.estimators import ESTIMATORS
 from profl.parts.privacy import Privacy
 from profl.run.live import protection
-from profl.run.live.team import Team
+from profl.run.live.workers import Workers
 from profl.run.round import Work
 from profl.server.rules import MIX, RULES
 from tests.killed import CASE
@@ -32,7 +32,9 @@ SETTINGS = {"rounds": 2, "local_steps": 2, "samples": 20}
 PRIVACY = Privacy(noise=0.5, clip=0.3)
 CLIENTS = 4
 PUSHED = replace(
-    CASE, name="pushed shops", push=profl.Push(lambda z, deployed, theta, a: z + a * (theta - deployed), [0.0] * 2)
+    CASE,
+    name="pushed shops",
+    push=profl.worlds.Push(lambda z, deployed, theta, a: z + a * (theta - deployed), [0.0] * 2),
 )
 
 
@@ -94,7 +96,7 @@ def blinded(monkeypatch):
 
 def by_train(method, spoil, problem=CASE, timeout=60.0):
     """Reports, and all that a run shows, saves or tells."""
-    seen, work = [], Team.work
+    seen, work = [], Workers.work
 
     def watched(self, *arguments):
         done = work(self, *arguments)
@@ -103,9 +105,9 @@ def by_train(method, spoil, problem=CASE, timeout=60.0):
 
     shops = [Shop(client, spoil) for client in range(CLIENTS)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Team, "work", watched)
+        patch.setattr(Workers, "work", watched)
         listen = {"report": seen.append, "callbacks": seen.append, "progress": False, "timeout": timeout}
-        run = profl.train(shops, method, problem, privacy=PRIVACY, **SETTINGS, **listen)
+        run = profl.train(problem, method, shops, privacy=PRIVACY, **SETTINGS, **listen)
     return [*seen, *shown(run)]
 
 
@@ -233,20 +235,19 @@ OPTIONS = {
     "correction": [None],
     "personal": [True],
     "jacobian": [*ESTIMATORS],
-    "explore": [None, profl.Exploration(), profl.Exploration(directions="uncovered", fade=0.5)],
+    "explore": [None, profl.parts.Exploration(), profl.parts.Exploration(directions="uncovered", fade=0.5)],
     "second_term": ["pathwise", "score", "push"],
-    "filter": ["none", "robust", "paper", profl.RobustFilter(at_most=0.1)],
+    "filter": ["none", "robust", "paper", profl.parts.RobustFilter(at_most=0.1)],
     "aggregate": [*RULES, *(MIX + name for name in RULES)],
     "share": [None, "shrink", "auto", 2],
     "samples": [None],
-    "secure_aggregation": [True],
 }
 """Each option of a recipe with its values; those that are refused are below."""
 EXACT = profl.cases.pricing(clients=CLIENTS, goods=2)
 REFUSED = {
     "learning_rate": ("auto", "reports deployed, gradient, gradient_noise, scales, steps"),
     "correction": ("scaffold", "reports control"),
-    "samples": (profl.AdaptiveSamples(0.2, 20, 80), "number of samples must not depend on the data"),
+    "samples": (profl.parts.AdaptiveSamples(0.2, 20, 80), "number of samples must not depend on the data"),
 }
 
 
@@ -290,7 +291,7 @@ def test_options_that_tell_more_are_refused_before_any_work(recipe, option):
     method, never = RECIPES[recipe](**{option: value}), [raising(AssertionError)] * CLIENTS
     shops = [Shop(client, spoil) for client, spoil in enumerate(never)]
     with pytest.raises(profl.InputError, match=message):
-        profl.train(shops, method, CASE, privacy=PRIVACY, progress=False, **SETTINGS)
+        profl.train(CASE, method, shops, privacy=PRIVACY, progress=False, **SETTINGS)
     pytest.importorskip("flwr")
     from profl.run.flower import Federation, ProFLStrategy
 
@@ -301,7 +302,7 @@ def test_options_that_tell_more_are_refused_before_any_work(recipe, option):
 @pytest.mark.parametrize("method", [profl.prm(), profl.two_stage()], ids=["prm", "two_stage"])
 def test_methods_that_tell_more_are_refused(method):
     with pytest.raises(profl.InputError, match="privacy protects a model and a Jacobian once a round"):
-        profl.train([Shop(0, None)] * CLIENTS, method, CASE, privacy=PRIVACY, **{**SETTINGS, "rounds": 20})
+        profl.train(CASE, method, [Shop(0, None)] * CLIENTS, privacy=PRIVACY, **{**SETTINGS, "rounds": 20})
 
 
 def test_simulate_has_no_privacy():

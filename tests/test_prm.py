@@ -14,7 +14,6 @@ import profl
 from benchmarks.deployments.problems import no_reaction
 from benchmarks.deployments.units import rescaled, shifted
 from profl import random
-from profl.linear import inverse
 from profl.methods.prm.consensus import consensus
 from profl.methods.prm.messages import ReactionCoefficients
 from profl.methods.prm.newton import minimise_quadratic
@@ -28,6 +27,7 @@ from profl.methods.prm.response import (
     log_likelihood,
     move_prior,
 )
+from profl.numerics import inverse
 from profl.parts.jacobian.reaction_memory import update_averages
 from tests.problems import CrossDemand, cross_pricing
 
@@ -100,7 +100,7 @@ def test_where_nothing_reacts_nothing_is_lost():
 @slow  # in short: test_settled, and an example of the README
 def test_it_settles_by_itself():
     case = profl.cases.housing(clients=4)
-    run = profl.simulate(case, profl.prm(share=False, keep=8), **SHORT | {"rounds": 25}, stop=profl.Settled())
+    run = profl.simulate(case, profl.prm(share=False, keep=8), **SHORT | {"rounds": 25}, stop=profl.StopWhenSettled())
     assert all(10 <= round_ <= 25 for round_ in run.settled)
     assert np.all(run.expected_excess[:, -1] > 0)  # also where Newton's steps end at a slope of exactly zero
     assert np.all(run.excess[:, -1] < 1e-3 * gap(case))  # and by oneself, without what the others found
@@ -122,7 +122,7 @@ def test_a_client_alone_does_not_take_its_noise_for_what_all_have_found():
         (lambda case: profl.prm(filter="robst"), "did you mean 'robust'"),
         (lambda case: profl.simulate(case, profl.prm(), **SHORT | {"rounds": 2}), "fewer than 3 deployments"),
         (lambda case: profl.simulate(profl.cases.pricing(clients=2, goods=600), profl.prm(), **SHORT), "at most 512"),
-        (lambda case: profl.Settled(tolerance=0.0), "tolerance"),
+        (lambda case: profl.StopWhenSettled(tolerance=0.0), "tolerance"),
     ],
 )
 def test_bad_input(pricing, wrong, message):
@@ -215,10 +215,10 @@ def test_trials_show_how_slowly_people_react(rate):
 @slow
 @pytest.mark.parametrize(("rate", "left"), [(0.5, 0.03), (0.2, 0.1)])
 def test_slow_people_are_waited_for(rate, left):
-    problem = profl.slow(profl.cases.pricing(), rate)
+    problem = profl.worlds.slow(profl.cases.pricing(), rate)
     run = profl.simulate(problem, METHOD, rounds=60, local_steps=1, samples=500, seeds=range(3), progress=False)
     assert np.all(run.excess[:, -1] <= left * (problem.risk(problem.stable) - problem.risk(problem.optimum)))
-    assert run.memory.found.all()
+    assert run.memory.significant.all()
 
 
 @pytest.mark.parametrize(("width", "off"), [(1e4, 0.01), (1e9, 0.2)])

@@ -166,7 +166,7 @@ def test_numerical_answers_match_the_closed_form(name):
         exact.name,
         exact.loss,
         exact.family,
-        profl.SampledReaction(exact.reaction.sample, known),
+        profl.worlds.SampledReaction(exact.reaction.sample, known),
         exact.clients,
         exact.initial,
         exact.project,
@@ -240,7 +240,7 @@ def test_clients_without_a_risk_are_named():
 
 def test_a_run_below_the_stated_optimum_says_so(monkeypatch):
     """The search is made to miss the best valley, which the run then starts in: 0.628 below, 2 pi / 10."""
-    monkeypatch.setattr(problem_module.fits, "asked", lambda reaction: False)
+    monkeypatch.setattr(problem_module, "is_user_defined", lambda reaction: False)
     problem = waves().solve(500)
     short = {"rounds": 2, "local_steps": 1, "samples": 20, "seeds": [0], "progress": False}
     run = profl.simulate(problem, profl.pfl(), initial=np.array([3.0]), **short)

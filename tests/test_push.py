@@ -27,7 +27,7 @@ def margin(theta, x):
 
 
 @dataclass(frozen=True)
-class ClassShift(profl.Reaction):
+class ClassShift(profl.worlds.Reaction):
     """Cyffers et al. 2024, Fig. 2c: class 1 lies at 0, class 0 at MU + PI w; both with standard deviation sd."""
 
     def sample(self, key, theta, client, n):
@@ -50,7 +50,7 @@ def shifted(z, deployed, theta, pi):
 
 PUSHES = {
     "known": lambda z, deployed, theta: shifted(z, deployed, theta, PI),
-    "learned": profl.Push(shifted, [0.0] * 7),
+    "learned": profl.worlds.Push(shifted, [0.0] * 7),
 }
 
 
@@ -109,7 +109,7 @@ def elastic(**changes):
         ),
         "clients": {"gamma": np.array([0.4, 0.5, 0.6])},
         "initial": lambda key: jnp.ones(1),
-        "push": profl.Push(lambda z, deployed, theta, gamma: z * jnp.exp(-gamma * (theta - deployed)), [0.0]),
+        "push": profl.worlds.Push(lambda z, deployed, theta, gamma: z * jnp.exp(-gamma * (theta - deployed)), [0.0]),
     }
     return profl.Problem(**{**parts, **changes})
 
@@ -129,13 +129,13 @@ def test_every_client_learns_its_own_parameters():
 
 
 def test_engines_agree_on_a_push_that_is_learned():
-    problem, method = elastic(), profl.profl(0.02, filter="none", samples=profl.AdaptiveSamples(0.2, 20, 40))
+    problem, method = elastic(), profl.profl(0.02, filter="none", samples=profl.parts.AdaptiveSamples(0.2, 20, 40))
     settings = {"rounds": 3, "local_steps": 2, "progress": False}
     with jax.enable_x64(True):
         fast = profl.simulate(problem, method, samples=20, seeds=[3], **settings)
         slow = profl.simulate(problem, method, samples=20, seeds=[3], engine="debug", **settings)
-        clients = profl.simulated_clients(problem, method, samples=20, seed=3)
-        live = profl.train(clients, method, problem, samples=20, seed=3, **settings)
+        clients = profl.worlds.simulated_clients(problem, method, samples=20, seed=3)
+        live = profl.train(problem, method, clients, samples=20, seed=3, **settings)
     for run in (slow, live):
         np.testing.assert_allclose(run.theta, fast.theta, atol=1e-8)
         np.testing.assert_allclose(run.final.parameters, fast.final.parameters, atol=1e-8)
@@ -182,11 +182,11 @@ def test_a_live_problem_hands_its_push_on():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: profl.Push(shifted, []), "flat list of numbers"),
-        (lambda: profl.Push(shifted, 1.0), "flat list of numbers"),
-        (lambda: profl.Push(shifted, [np.nan]), r"parameters\[0\] must be a finite number"),
-        (lambda: profl.Push(shifted, [0.0, 0.0], spread=[1.0]), "one for each of 2 parameters"),
-        (lambda: profl.Push(shifted, [0.0], spread=0.0), "above 0"),
+        (lambda: profl.worlds.Push(shifted, []), "flat list of numbers"),
+        (lambda: profl.worlds.Push(shifted, 1.0), "flat list of numbers"),
+        (lambda: profl.worlds.Push(shifted, [np.nan]), r"parameters\[0\] must be a finite number"),
+        (lambda: profl.worlds.Push(shifted, [0.0, 0.0], spread=[1.0]), "one for each of 2 parameters"),
+        (lambda: profl.worlds.Push(shifted, [0.0], spread=0.0), "above 0"),
     ],
 )
 def test_parameters_that_are_none_are_refused(make, message):
@@ -199,7 +199,7 @@ def test_parameters_that_are_none_are_refused(make, message):
     [
         (profl.pofl(second_term="push"), spreading, r"Problem\(push=\.\.\.\)"),
         (profl.profl(share=2), elastic, "share is for Jacobians"),
-        (profl.profl(samples=profl.AdaptiveSamples(rule="paper")), elastic, "needs a Jacobian"),
+        (profl.profl(samples=profl.parts.AdaptiveSamples(rule="paper")), elastic, "needs a Jacobian"),
     ],
 )
 def test_methods_refuse_what_does_not_go_with_a_push(method, problem, message):

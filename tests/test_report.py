@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 import profl
 from profl import checks
 from profl.cli import app
-from profl.results.report import page
 from profl_papers import reproduce as work
 from profl_papers.landscape import coordinate, landscape, risks
+from profl_papers.report import page
 from tests.test_reproduce import made_item
 
 PHONE = {"width": 390, "height": 844}

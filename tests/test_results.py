@@ -169,8 +169,8 @@ def blind():
     """A live run and a simulated one, without exact answers."""
     case = unmeasured(profl.cases.housing(clients=3))
     settings = {"rounds": 4, "local_steps": 2, "samples": 30, "progress": False}
-    clients = profl.simulated_clients(case, profl.pfl(), samples=30)
-    return profl.train(clients, profl.pfl(), case, **settings), profl.simulate(case, profl.pfl(), **settings, seeds=[0])
+    clients = profl.worlds.simulated_clients(case, profl.pfl(), samples=30)
+    return profl.train(case, profl.pfl(), clients, **settings), profl.simulate(case, profl.pfl(), **settings, seeds=[0])
 
 
 def test_runs_without_exact_answers_show_the_clients_own_risk(blind, tmp_path):
@@ -212,8 +212,8 @@ def test_the_band_is_that_of_single_clients(blind):
             self.losses.setdefault(self.number, []).append(float(loss))
             return batch
 
-    clients = profl.simulated_clients(case, profl.pfl(), samples=30)
-    profl.train([Noting(i, client) for i, client in enumerate(clients)], profl.pfl(), case, **alone)
+    clients = profl.worlds.simulated_clients(case, profl.pfl(), samples=30)
+    profl.train(case, profl.pfl(), [Noting(i, client) for i, client in enumerate(clients)], **alone)
     last = [np.mean(losses[-2:]) for losses in Noting.losses.values()]
     assert (live.live.low[0, -1], live.live.high[0, -1]) == pytest.approx((min(last), max(last)), rel=1e-4)
 
@@ -263,7 +263,7 @@ def test_a_run_warns_of_itself(runs, change, words):
 
 def test_odd_requests_are_told():
     case = profl.cases.strategic(clients=4, sensitivity=1.0, heterogeneity=1.5)
-    flips, twice = measure.odd(case, (0, 1, 1))
+    flips, twice = measure.setup_notes(case, (0, 1, 1))
     assert "1 of 4 clients answer in the opposite direction (gamma has both signs)" in flips
     assert "seeds 1 stand there more than once" in twice
-    assert measure.odd(profl.cases.orange_juice(clients=5), (0, 1)) == ()
+    assert measure.setup_notes(profl.cases.orange_juice(clients=5), (0, 1)) == ()

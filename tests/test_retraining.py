@@ -18,7 +18,7 @@ BUT_FOR_ROUNDING = 1e-5
 
 
 @dataclass(frozen=True)
-class Answer(profl.Reaction):
+class Answer(profl.worlds.Reaction):
     """z = 10 + slope theta, every sample."""
 
     def parameters(self, theta, client):
@@ -98,7 +98,7 @@ def test_a_minimiser_that_stops_early():
 
 def test_losses_alone_where_people_follow():
     """Half the way with each deployment: lambda = 0.75 is nearer to the optimum than lambda = 0, and both come near."""
-    case = profl.slow(profl.cases.pricing(clients=1, goods=1, heterogeneity=0), 0.5)
+    case = profl.worlds.slow(profl.cases.pricing(clients=1, goods=1, heterogeneity=0), 0.5)
     ends = {}
     for forgetting in (0.0, 0.75):
         method = dfo_lambda(0.02, 1.0, forgetting, hold=1.0)

@@ -99,7 +99,7 @@ def test_the_robust_rule_sees_samples_and_not_gradients():
 
 def test_the_share_that_is_kept_is_of_the_whole_batch_with_kinds_and_memory():
     """Two classes, each searched at first and recalled after."""
-    problem = profl.contaminate(profl.cases.strategic(), 0.2, "blob", distance=10)
+    problem = profl.worlds.contaminate(profl.cases.strategic(), 0.2, "blob", distance=10)
     theta, weights, rule = jnp.ones(2), jnp.full(500, 1 / 500), RobustFilter()
     view = problem.functions.view()
     memory = begin(view, rule, theta, drawn(problem, theta))
@@ -113,7 +113,7 @@ def test_the_share_that_is_kept_is_of_the_whole_batch_with_kinds_and_memory():
 def test_with_the_filter_junk_costs_little_and_without_it_much(clients, settings):
     """Short form of ``python -m benchmarks robust``'s second part: 20 % of samples ten deviations away."""
     problem = profl.cases.pricing(clients=clients)
-    none, case = (profl.contaminate(problem, share, "blob", distance=10) for share in (0.0, 0.2))  # one program
+    none, case = (profl.worlds.contaminate(problem, share, "blob", distance=10) for share in (0.0, 0.2))  # one program
     methods = {name: profl.profl(filter=name, jacobian="kalman") for name in ("robust", "none")}
     clean = profl.simulate(none, methods["robust"], **settings).tail_excess().mean()
     runs = {name: profl.simulate(case, method, **settings) for name, method in methods.items()}
@@ -130,7 +130,7 @@ def test_adaptive_size_is_variance_over_tolerance():
     """Pricing: g_j = -z_j + J^T (-theta), so v = d = 5, and a tolerance of 0.05 asks for 100 samples."""
     problem, theta = profl.cases.pricing(), jnp.full(5, 2.0)
     batch, weights = drawn(problem, theta, 20000), jnp.full(20000, 1 / 20000)
-    size = profl.AdaptiveSamples(0.05, 10, 1000)
+    size = profl.parts.AdaptiveSamples(0.05, 10, 1000)
     view, step = problem.functions.view(), Step(theta, theta, batch, weights, True, {}, f=jnp.mean(batch, 0))
     step, _ = PerformativeGradient().update(view, (), step._replace(jacobian=-1.5 * jnp.eye(5)), None)
     n = size.update(view, jnp.int32(0), step, None)[1]
@@ -140,10 +140,10 @@ def test_adaptive_size_is_variance_over_tolerance():
 def test_the_published_bound_is_guarded():
     losses, gradient, slope, one = jnp.full(10, 5.0), jnp.ones(5), jnp.eye(5), jnp.ones(())
     for curvature, expected in ((10.0, 1000), (0.0, 1000)):
-        size = profl.AdaptiveSamples(0.05, 50, 1000, rule="paper", curvature=curvature)
+        size = profl.parts.AdaptiveSamples(0.05, 50, 1000, rule="paper", curvature=curvature)
         assert int(paper_size(size, 0.01, losses, gradient, slope, one)) == expected
     # Without curvature and with a tiny loss only |J|^2 s^2 log(2 / 0.05) / Phi is left: 5 * 3.69 / 0.05 = 369.
-    size = profl.AdaptiveSamples(0.05, 50, 1000, rule="paper")
+    size = profl.parts.AdaptiveSamples(0.05, 50, 1000, rule="paper")
     assert int(paper_size(size, 0.01, 1e-6 * losses, gradient, slope, one)) == pytest.approx(369, abs=1)
 
 
@@ -152,7 +152,7 @@ def test_the_published_bound_is_guarded():
 )
 def test_adaptive_runs_draw_fewer_samples_within_the_tolerance(most, settings):
     """At most half of what they may."""
-    method = profl.profl(filter="none", jacobian=QUICK, samples=profl.AdaptiveSamples(0.1, 50, most))
+    method = profl.profl(filter="none", jacobian=QUICK, samples=profl.parts.AdaptiveSamples(0.1, 50, most))
     run = profl.simulate(profl.cases.pricing(), method, **{**settings, "samples": most})
     mean = run.samples[:, -1] / run.deployments[:, -1]
     assert np.all((mean >= 50) & (mean <= most / 2))
@@ -191,7 +191,7 @@ OTHERS = {"stale": [0.0, 0.0]}
 JACOBIAN = {"jacobian": [-550.0, -1050.0]}
 
 
-@pytest.mark.parametrize("name", profl.ATTACKS)
+@pytest.mark.parametrize("name", profl.server.ATTACKS)
 def test_what_hostile_clients_send(name):
     hostile = jnp.array([False, False, False, True])
     honest = reports()
@@ -215,7 +215,7 @@ def test_a_number_too_large_is_the_largest_whole_one():
 
 
 def test_an_attack_returns_the_entries_that_it_got():
-    class Renamed(profl.Attack):
+    class Renamed(profl.server.Attack):
         def reports(self, reports, sent, first, hostile):
             return {**reports, "theta": entries.statistic(reports["theta"].value)}
 
@@ -224,7 +224,7 @@ def test_an_attack_returns_the_entries_that_it_got():
 
 
 @dataclass(frozen=True, eq=False)
-class Noting(profl.Attack):
+class Noting(profl.server.Attack):
     """Leaves everything as it is, and notes what it is asked to change."""
 
     notes: list = field(default_factory=list)
@@ -252,7 +252,7 @@ def honest_turns(request):
     return attack.notes
 
 
-@pytest.mark.parametrize("name", [name for name in profl.ATTACKS if name not in LEAVE_SOME])
+@pytest.mark.parametrize("name", [name for name in profl.server.ATTACKS if name not in LEAVE_SOME])
 def test_an_attack_changes_every_entry_in_every_turn(name, honest_turns):
     """The exception is a model that nobody has moved from what was sent, as in prm: there is nothing to turn around."""
     for number, (honest, sent, first, hostile) in enumerate(honest_turns):
@@ -332,19 +332,17 @@ def test_one_poisoned_jacobian_moves_its_cluster_less_than_the_honest_spread(cou
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: profl.contaminate(profl.cases.pricing(), 0.5, "blob"), r"\[0, 0.5\)"),
-        (lambda: profl.contaminate(profl.cases.pricing(), 0.1, "blub"), "did you mean"),
-        (lambda: profl.PaperFilter(segments=1), "B"),
-        (lambda: profl.PaperFilter(sparse=1.0), "J1"),
-        (lambda: profl.PaperFilter(settled=0.0), "J2"),
-        (lambda: profl.AdaptiveSamples(min_samples=100, max_samples=50), "100 > 50"),
+        (lambda: profl.worlds.contaminate(profl.cases.pricing(), 0.5, "blob"), r"\[0, 0.5\)"),
+        (lambda: profl.worlds.contaminate(profl.cases.pricing(), 0.1, "blub"), "did you mean"),
+        (lambda: profl.parts.PaperFilter(segments=1), "B"),
+        (lambda: profl.parts.PaperFilter(sparse=1.0), "J1"),
+        (lambda: profl.parts.PaperFilter(settled=0.0), "J2"),
+        (lambda: profl.parts.AdaptiveSamples(min_samples=100, max_samples=50), "100 > 50"),
         (lambda: profl.profl(samples=100), "AdaptiveSamples"),
         (lambda: profl.profl(filter=lambda g, w: -w), "0 or more"),
         (lambda: profl.profl(filter=lambda g, w: w * jnp.nan), "0 or more"),
         (lambda: profl.profl(filter=lambda g, w: 0 * w), "not all zero"),
         (lambda: profl.profl(filter=lambda g, w: w[:3]), r"shape \(3,\)"),
-        (lambda: profl.profl(share=2, secure_aggregation=True), "sees nothing but their sum"),
-        (lambda: profl.profl(aggregate="median", secure_aggregation=True), "robust rule"),
         (lambda: profl.profl(share=2, jacobian="exact"), "estimates Jacobians"),
         (lambda: profl.profl(aggregate="meen"), "did you mean"),
         (lambda: profl.simulate(profl.cases.pricing(), profl.profl(share=11), rounds=1), "at most 10"),

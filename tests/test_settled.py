@@ -24,7 +24,7 @@ needs_flower = pytest.mark.skipif(find_spec("flwr") is None, reason="needs Flowe
 
 
 @dataclass(frozen=True)
-class Counting(profl.Method):
+class Counting(profl.methods.Method):
     """It moves by 0.05 a step and counts its turns: the expected excess is ``pace`` over their number.
 
     With ``by_seed`` the excess is larger the lower the coordinate that the seed began with.
@@ -51,8 +51,8 @@ class Counting(profl.Method):
         model, _, mail = super().combine(problem, server, theta, reports, weights, accepted, key)
         return model, {**server, "turns": server["turns"] + 1}, mail
 
-    def outlook(self, problem, server):
-        stated = profl.Outlook(
+    def forecast(self, problem, server):
+        stated = profl.methods.Forecast(
             server["pace"] / server["turns"], 0.1 / server["turns"], self.gain / server["turns"], self.price
         )
         return stated._replace(**{self.unknown: jnp.nan}) if self.unknown else stated
@@ -60,7 +60,7 @@ class Counting(profl.Method):
 
 def sites(method, seen):
     """Clients that note every deployment."""
-    return noting(profl.simulated_clients(CASE, method, samples=20, seed=3), seen)
+    return noting(profl.worlds.simulated_clients(CASE, method, samples=20, seed=3), seen)
 
 
 def fast(method, seen, **settings):
@@ -72,7 +72,7 @@ def debug(method, seen, **settings):
 
 
 def live(method, seen, **settings):
-    return profl.train(sites(method, seen), method, CASE, seed=3, **settings)
+    return profl.train(CASE, method, sites(method, seen), seed=3, **settings)
 
 
 def flower(method, seen, checkpoint=None, messages=None, **settings):
@@ -96,13 +96,18 @@ each_engine = pytest.mark.parametrize(
 # 1.1 / turns <= 0.3 from the fourth turn on; with one exchange a round those are two rounds.
 # 20 * 1 / turns <= 3 + 1 from the fifth on.
 STOPS = {
-    "good": (Counting(), profl.Settled(0.3, least=1), 4, GOOD),
-    "good, with exchanges": (Counting(exchanges=1), profl.Settled(0.3, least=1), 2, GOOD),
-    "good, but more is wanted": (Counting(), profl.Settled(0.3, least=11), 6, GOOD),
-    "spent": (Counting(price=3.0), profl.Settled(cost=1.0, payback=20, least=1), 5, SPENT),
-    "spent, with another payback": (Counting(price=3.0), profl.Settled(cost=1.0, payback=12, least=1), 3, SPENT),
-    "both": (Counting(price=20.0), profl.Settled(2.0, least=1), 1, GOOD),
-    "no cost": (Counting(), profl.Settled(least=1), None, None),
+    "good": (Counting(), profl.StopWhenSettled(0.3, least=1), 4, GOOD),
+    "good, with exchanges": (Counting(exchanges=1), profl.StopWhenSettled(0.3, least=1), 2, GOOD),
+    "good, but more is wanted": (Counting(), profl.StopWhenSettled(0.3, least=11), 6, GOOD),
+    "spent": (Counting(price=3.0), profl.StopWhenSettled(cost=1.0, payback=20, least=1), 5, SPENT),
+    "spent, with another payback": (
+        Counting(price=3.0),
+        profl.StopWhenSettled(cost=1.0, payback=12, least=1),
+        3,
+        SPENT,
+    ),
+    "both": (Counting(price=20.0), profl.StopWhenSettled(2.0, least=1), 1, GOOD),
+    "no cost": (Counting(), profl.StopWhenSettled(least=1), None, None),
 }
 
 
@@ -116,7 +121,7 @@ def test_it_is_judged_after_every_round(name):
     why = []
     for round_ in range(1, 10):
         turns = jnp.asarray((1.0 + method.exchanges) * round_)
-        why.append(int(stop.why(method.outlook(None, {"turns": turns, "pace": method.pace}), 2 * round_)))
+        why.append(int(stop.why(method.forecast(None, {"turns": turns, "pace": method.pace}), 2 * round_)))
     done = next((round_ for round_, found in enumerate(why, 1) if found), None)
     assert done == end
     assert end is None or REASONS[why[end - 1]] == reason
@@ -157,7 +162,7 @@ def test_a_run_ends_with_the_round_in_which_it_is_done(name, engine):
 @needs_flower
 def test_flower_sends_no_message_after_the_end():
     sent: list[int] = []
-    flower(Counting(exchanges=1), [], messages=sent, stop=profl.Settled(0.3, least=1), **SETTINGS)
+    flower(Counting(exchanges=1), [], messages=sent, stop=profl.StopWhenSettled(0.3, least=1), **SETTINGS)
     assert sent == [4 + 2 * 2 * 4]  # who is there; two rounds of two turns
 
 
@@ -166,7 +171,7 @@ def test_flower_sends_no_message_after_the_end():
 def test_an_end_between_two_records_is_in_the_next_one(engine, record_every):
     """Done after round 4: a record itself, or one round after it."""
     settings = {**SETTINGS, "record_every": record_every}
-    run = ENGINES[engine](Counting(), [], stop=profl.Settled(0.3, least=1), **settings)
+    run = ENGINES[engine](Counting(), [], stop=profl.StopWhenSettled(0.3, least=1), **settings)
     whole = fast(Counting(), None, **SETTINGS)
     at = np.minimum(run.rounds, 4)
     assert run.rounds.tolist() == {3: [0, 3, 6, 9], 4: [0, 4, 8, 9]}[record_every]
@@ -181,7 +186,7 @@ def test_an_end_between_two_records_is_in_the_next_one(engine, record_every):
 
 def test_seeds_stop_each_by_itself():
     """The excess after round t is (4 - first coordinate of the start) / t: at most 0.45 less 0.1 / t."""
-    method, stop, seeds = Counting(by_seed=True), profl.Settled(0.45, least=1), range(5)
+    method, stop, seeds = Counting(by_seed=True), profl.StopWhenSettled(0.45, least=1), range(5)
     runs = [profl.simulate(CASE, method, seeds=seeds, engine=e, stop=stop, **SETTINGS) for e in ("fast", "debug")]
     paces = 4.0 - runs[0].theta[:, 0, 0]
     expected = tuple(next((t for t in range(1, 10) if (p + 0.1) / t <= 0.45), None) for p in paces)
@@ -194,17 +199,17 @@ def test_seeds_stop_each_by_itself():
         np.testing.assert_allclose(run.info["loss"][1], alone.info["loss"][0], rtol=1e-5)
 
 
-@pytest.mark.parametrize("figure", profl.Outlook._fields)
+@pytest.mark.parametrize("figure", profl.methods.Forecast._fields)
 def test_nan_never_stops(figure):
     """Both reasons hold at once, but for the NaN."""
-    stop, outlook = profl.Settled(1.0, payback=20, least=1), profl.Outlook(0.1, 0.1, 0.1, 10.0)
-    assert int(stop.why(outlook, 1)) == 1
-    assert int(stop.why(outlook._replace(excess=2.0), 1)) == 2
-    assert int(stop.why(outlook._replace(**{figure: jnp.nan}), 1)) == 0
+    stop, forecast = profl.StopWhenSettled(1.0, payback=20, least=1), profl.methods.Forecast(0.1, 0.1, 0.1, 10.0)
+    assert int(stop.why(forecast, 1)) == 1
+    assert int(stop.why(forecast._replace(excess=2.0), 1)) == 2
+    assert int(stop.why(forecast._replace(**{figure: jnp.nan}), 1)) == 0
 
 
-def test_a_run_whose_outlook_is_unknown_goes_on():
-    run = fast(Counting(price=1e3, unknown="gain"), None, stop=profl.Settled(1e3, least=1), **SETTINGS)
+def test_a_run_whose_forecast_is_unknown_goes_on():
+    run = fast(Counting(price=1e3, unknown="gain"), None, stop=profl.StopWhenSettled(1e3, least=1), **SETTINGS)
     assert run.settled == (None,)
 
 
@@ -222,7 +227,7 @@ def test_regret_is_a_mean_over_what_was_deployed():
         def open(self, problem, theta):
             return {"turns": jnp.zeros(()), "pace": 1.0}
 
-    run = profl.simulate(case, Still(), stop=profl.Settled(0.3, least=1), **settings)
+    run = profl.simulate(case, Still(), stop=profl.StopWhenSettled(0.3, least=1), **settings)
     assert run.settled == (4,)
     np.testing.assert_allclose(run.deployed_regret[0, 1:], run.excess[0, 0], rtol=1e-4)
 
@@ -234,7 +239,7 @@ def test_a_run_that_is_done_stays_so(engine, tmp_path):
         with pytest.raises(profl.InputError, match="checkpoint needs engine='fast'"):
             debug(Counting(), None, checkpoint=tmp_path, **SETTINGS)
         return
-    settings = {**SETTINGS, "stop": profl.Settled(0.3, least=1), "record_every": 3}
+    settings = {**SETTINGS, "stop": profl.StopWhenSettled(0.3, least=1), "record_every": 3}
     whole = ENGINES[engine](Counting(), [], **settings)
     ENGINES[engine](Counting(), [], checkpoint=tmp_path, **{**settings, "rounds": 2})
     runs, seen = [], []
@@ -252,7 +257,7 @@ def test_a_run_that_is_done_stays_so(engine, tmp_path):
     assert longer.settled == (4,)
     assert longer.deployments[0].tolist() == [0, 24, 32, 32, 32]
     with pytest.raises(profl.InputError, match=r"another run: .*stop: attribute tolerance was 0.3, is 0.2"):
-        ENGINES[engine](Counting(), seen, checkpoint=tmp_path, **{**settings, "stop": profl.Settled(0.2)})
+        ENGINES[engine](Counting(), seen, checkpoint=tmp_path, **{**settings, "stop": profl.StopWhenSettled(0.2)})
 
 
 def test_too_few_reports_are_still_an_error():
@@ -260,12 +265,14 @@ def test_too_few_reports_are_still_an_error():
     settings = {**SETTINGS, "attack": "nan", "hostile": [1], "min_reports": 4}
     for engine in (fast, debug):
         with pytest.raises(profl.TooFewReports, match="round 1: fewer than min_reports=4") as found:
-            engine(Counting(), None, stop=profl.Settled(1e9, least=1), **settings)
+            engine(Counting(), None, stop=profl.StopWhenSettled(1e9, least=1), **settings)
         assert found.value.run.settled == (None,)
 
 
 def test_it_is_in_the_summary_in_json_and_on_disk(tmp_path):
-    run = profl.simulate(CASE, Counting(by_seed=True), seeds=range(5), stop=profl.Settled(0.45, least=1), **SETTINGS)
+    run = profl.simulate(
+        CASE, Counting(by_seed=True), seeds=range(5), stop=profl.StopWhenSettled(0.45, least=1), **SETTINGS
+    )
     ends = [end for end in run.settled if end]
     text = run.summary()
     expected, error = (values[:, -1].mean() for values in (run.expected_excess, run.expected_error))
@@ -285,7 +292,7 @@ def test_it_is_in_the_summary_in_json_and_on_disk(tmp_path):
     assert back.stop_reason == run.stop_reason
     np.testing.assert_array_equal(back.expected_excess, run.expected_excess)
     np.testing.assert_array_equal(back.expected_error, run.expected_error)
-    one = fast(Counting(), None, stop=profl.Settled(0.3, least=1), **SETTINGS)
+    one = fast(Counting(), None, stop=profl.StopWhenSettled(0.3, least=1), **SETTINGS)
     assert f"\nstopped after 8 deployments per client because {GOOD}" in one.summary()
     silent = fast(profl.pfl(), None, **SETTINGS)
     assert silent.expected_excess is None
@@ -318,26 +325,28 @@ def test_a_run_that_was_saved_before_there_was_a_stop_can_be_read(tmp_path):
 )
 def test_bad_settings_are_refused(settings, message):
     with pytest.raises(profl.InputError, match=message):
-        profl.Settled(**settings)
+        profl.StopWhenSettled(**settings)
 
 
 @dataclass(frozen=True)
 class Silent(Counting):
     name = "silent"
 
-    def outlook(self, problem, server):
+    def forecast(self, problem, server):
         return None
 
 
 @each_engine
-def test_a_method_that_states_no_outlook_is_refused_before_any_work(engine):
+def test_a_method_that_states_no_forecast_is_refused_before_any_work(engine):
     for method in (profl.pfl(), Silent()):
         seen: list[Any] = []
         with pytest.raises(profl.InputError, match=f"{method.name}: this method states no uncertainty; prm does"):
-            ENGINES[engine](method, seen, stop=profl.Settled(0.1), **SETTINGS)
+            ENGINES[engine](method, seen, stop=profl.StopWhenSettled(0.1), **SETTINGS)
         assert not seen
 
 
 def test_stop_must_be_one():
-    with pytest.raises(profl.InputError, match=r"stop must be a profl.Settled such as profl.Settled\(0.01\), got 0.01"):
+    with pytest.raises(
+        profl.InputError, match=r"stop must be a profl.StopWhenSettled such as profl.StopWhenSettled\(0.01\), got 0.01"
+    ):
         fast(Counting(), None, stop=0.01, **SETTINGS)

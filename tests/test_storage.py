@@ -18,11 +18,11 @@ import pytest
 
 import profl
 from profl.cli.outputs import check_files
-from profl.storage import history
-from profl.storage.archive import Damaged
+from profl.storage import append_log
+from profl.storage.archive import DamagedFile
 from profl.storage.atomic import atomic, write_json
 from profl.storage.checkpoints import KEEP, Checkpoints
-from profl.storage.places import check_file, check_folder
+from profl.storage.paths import check_file, check_folder
 
 
 def test_arrays_and_their_numbers_become_plain(tmp_path):
@@ -257,14 +257,14 @@ def test_arrays_of_every_kind_come_back(tmp_path):
         np.int8(3),
     ]
     named = {str(i): np.asarray(array) for i, array in enumerate(arrays)}
-    marked = history.append(tmp_path / "history", history.START, [("a", named)])
-    [(name, back)] = history.read(tmp_path / "history", marked)
+    marked = append_log.append(tmp_path / "history", append_log.START, [("a", named)])
+    [(name, back)] = append_log.read(tmp_path / "history", marked)
     assert name == "a"
     for key, array in named.items():
         np.testing.assert_array_equal(back[key], array)
         assert back[key].dtype == array.dtype
-    with pytest.raises(Damaged):
-        history.read(tmp_path / "history", marked._replace(sha256="0" * 64))
+    with pytest.raises(DamagedFile):
+        append_log.read(tmp_path / "history", marked._replace(sha256="0" * 64))
 
 
 def test_checkpoints_are_private(tmp_path):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import profl
-from profl import tracking
+from profl import callbacks
 from profl.results.callbacks import TOTALS
 
 CASE = profl.cases.housing(clients=2)
@@ -63,8 +63,8 @@ def test_train_and_flower_tell_what_simulate_tells(told):
     del one["seeds"]
     expected = [{name: record.figures[name][1] for name in TOTALS} for record in told[1]]
     seen = []
-    clients = profl.simulated_clients(CASE, METHOD, samples=20, seed=1)
-    run = profl.train(clients, METHOD, CASE, **one, seed=1, callbacks=seen.append)
+    clients = profl.worlds.simulated_clients(CASE, METHOD, samples=20, seed=1)
+    run = profl.train(CASE, METHOD, clients, **one, seed=1, callbacks=seen.append)
     agree(run, seen)
     assert [{name: record.figures[name][0] for name in TOTALS} for record in seen] == expected
     if find_spec("flwr") is not None:
@@ -86,16 +86,16 @@ def test_what_is_no_function_and_the_debug_engine_are_refused():
 
 
 def test_early_stopping():
-    stop = tracking.EarlyStopping("excess", patience=2, least=1e9)
+    stop = callbacks.EarlyStopping("excess", patience=2, least=1e9)
     run = profl.simulate(CASE, METHOD, **SETTINGS, callbacks=stop)
     assert run.rounds.tolist() == ROUNDS[:3]  # the first is the best; two more are not better by so much
     with pytest.raises(profl.InputError, match=r"unknown figure 'rsk' to stop by; there are: .*risk"):
-        profl.simulate(CASE, METHOD, **SETTINGS, callbacks=tracking.EarlyStopping("rsk"))
+        profl.simulate(CASE, METHOD, **SETTINGS, callbacks=callbacks.EarlyStopping("rsk"))
 
 
 def test_files_grow_with_the_run(told, tmp_path):
     lengths = []
-    files = [tracking.JsonLines(tmp_path / "a.jsonl"), tracking.Csv(tmp_path / "a.csv")]
+    files = [callbacks.JsonLines(tmp_path / "a.jsonl"), callbacks.Csv(tmp_path / "a.csv")]
 
     def look(record):
         lengths.append(len((tmp_path / "a.jsonl").read_text().splitlines()))
@@ -109,11 +109,11 @@ def test_files_grow_with_the_run(told, tmp_path):
         assert float(found[-1]["excess"]) == pytest.approx(run.excess[:, -1].mean())
         assert "accuracy" not in found[0]
     with pytest.raises(profl.InputError, match="no such folder"):
-        tracking.JsonLines(tmp_path / "no" / "a.jsonl")
+        callbacks.JsonLines(tmp_path / "no" / "a.jsonl")
 
 
 def test_terminal(capsys):
-    profl.simulate(CASE, METHOD, **SETTINGS, callbacks=tracking.Terminal(every=2))
+    profl.simulate(CASE, METHOD, **SETTINGS, callbacks=callbacks.Terminal(every=2))
     assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == [
         "pfl on housing, round 0",
         "pfl on housing, round 6",
@@ -125,7 +125,7 @@ def test_mlflow_itself(tmp_path):
     import mlflow
 
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/runs.db")
-    run = profl.simulate(CASE, METHOD, **SETTINGS, callbacks=tracking.MLflow("housing"))
+    run = profl.simulate(CASE, METHOD, **SETTINGS, callbacks=callbacks.MLflow("housing"))
     client = mlflow.MlflowClient()
     (found,) = client.search_runs([client.get_experiment_by_name("housing").experiment_id])
     assert found.info.status == "FINISHED"
@@ -141,7 +141,7 @@ def test_tensorboard_itself(tmp_path):
     from tensorboardX.proto.event_pb2 import Event
     from tensorboardX.record_writer import masked_crc32c
 
-    run = profl.simulate(CASE, METHOD, **SETTINGS, callbacks=tracking.TensorBoard(tmp_path))
+    run = profl.simulate(CASE, METHOD, **SETTINGS, callbacks=callbacks.TensorBoard(tmp_path))
     (file,) = tmp_path.iterdir()
     data, found = file.read_bytes(), {}
     while data:  # length, its checksum, the event, its checksum
@@ -156,7 +156,7 @@ def test_tensorboard_itself(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("make", "module"), [(tracking.MLflow, "mlflow"), (lambda: tracking.TensorBoard("x"), "tensorboardX")]
+    ("make", "module"), [(callbacks.MLflow, "mlflow"), (lambda: callbacks.TensorBoard("x"), "tensorboardX")]
 )
 def test_a_missing_package_is_named(monkeypatch, make, module):
     monkeypatch.setitem(sys.modules, module, None)
@@ -208,11 +208,11 @@ def test_a_live_run_is_interrupted_while_a_client_waits(told):
                 wait.wait(30)
             return self.client.deploy(theta, samples, step)
 
-    first, *others = profl.simulated_clients(CASE, METHOD, samples=20, seed=1)
+    first, *others = profl.worlds.simulated_clients(CASE, METHOD, samples=20, seed=1)
     clients = [Slow(first), *others]
     one = {name: value for name, value in SETTINGS.items() if name != "seeds"}
     with pytest.raises(profl.Interrupted, match="after round 3 of 7") as found:
-        profl.train(clients, METHOD, CASE, **one, seed=1, callbacks=lambda record: rounds.append(record.round))
+        profl.train(CASE, METHOD, clients, **one, seed=1, callbacks=lambda record: rounds.append(record.round))
     wait.set()
     assert rounds == [0, 3]
     np.testing.assert_allclose(found.value.run.theta[0], told[0].theta[1, :2], rtol=1e-5)

@@ -35,8 +35,8 @@ class Elsewhere:
 
 
 @dataclass(frozen=True)
-class Moved(profl.Reaction):
-    inner: profl.Reaction
+class Moved(profl.worlds.Reaction):
+    inner: profl.worlds.Reaction
     place: Elsewhere
 
     def parameters(self, theta, client):

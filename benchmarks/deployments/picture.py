@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from profl.results.plots import plot_panels
 from profl_papers.measures import panel
+from profl_papers.panels import plot_panels
 
 COLUMNS = 4
 SEEN = 1e-6

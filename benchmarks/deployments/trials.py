@@ -90,7 +90,7 @@ def settled(name: str, found: Found, settings: dict[str, Any]) -> Part:
     """A run that stops by itself: when it does, and how near its forecast of what is left then comes."""
     import profl
 
-    rule = getattr(profl, "Settled", None)
+    rule = getattr(profl, "StopWhenSettled", None)
     if rule is None or name not in found:
         return Part([], [])
     problem = PROBLEMS[name]()

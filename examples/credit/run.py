@@ -58,7 +58,7 @@ def main(rounds: int = 60, data=None) -> dict[str, float]:
     )
     found = {"start": 0.0, "stable point": world.accuracy(world.stable), "optimum": world.accuracy(world.optimum)}
     for name, method in {"retraining (pfl)": profl.pfl(0.3), "pofl": profl.pofl(0.3)}.items():
-        run = profl.train(banks(world), method, problem, rounds=rounds, samples=2000, report=print, progress=False)
+        run = profl.train(problem, method, banks(world), rounds=rounds, samples=2000, report=print, progress=False)
         found["start"] = world.accuracy(run.theta[0, 0])
         found[name] = float(np.mean([world.accuracy(theta) for theta in run.theta[0, -max(1, rounds // 10) :]]))
     return found

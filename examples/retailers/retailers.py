@@ -66,8 +66,8 @@ def client(number: int) -> Retailer:
     return Retailer(number, os.environ["RETAILERS"])
 
 
-settings = {"clients": RETAILERS, "samples": DAYS, "timeout": 30.0}
-federation = Federation(problem, profl.prm(), rounds=25, local_steps=1, **settings)  # changing prices is dear
+SETTINGS = {"rounds": 25, "local_steps": 1, "samples": DAYS, "timeout": 30.0}  # few rounds: changing prices is dear
+federation = Federation(problem, profl.prm(), RETAILERS, **SETTINGS)
 # PRM sends 16 messages per round, and a Flower node starts a process for each: with all nodes on one machine that takes
 # half a minute. Where each has its own machine, and a deployment takes a day, PRM is the one to take.
-over_flower = Federation(problem, profl.pofl(0.5), rounds=6, local_steps=10, **settings)
+over_flower = Federation(problem, profl.pofl(0.5), RETAILERS, **{**SETTINGS, "rounds": 6, "local_steps": 10})

@@ -45,13 +45,7 @@ def through_train(folder: Path) -> profl.Run:
     clients = [retailers.Retailer(number, folder) for number in range(retailers.RETAILERS)]
     own = retailers.federation
     return profl.train(
-        clients,
-        own.method,
-        own.problem,
-        schedule=own.schedule,
-        timeout=own.timeout,
-        checkpoint=folder / "checkpoints",
-        report=print,
+        own.problem, own.method, clients, **retailers.SETTINGS, checkpoint=folder / "checkpoints", report=print
     )
 
 

@@ -84,12 +84,12 @@ class ForgettingDFO(Method):
     def step(
         self, problem: View, state: Epoch, theta: Theta, arrival: Arrival, key: Key
     ) -> tuple[Theta, Epoch, dict[str, Array]]:
-        with stage("loss") as seen:
-            loss = seen(arrival.weights @ jax.vmap(problem.loss, (None, 0))(arrival.deployed, arrival.batch))
+        with stage("loss") as check:
+            loss = check(arrival.weights @ jax.vmap(problem.loss, (None, 0))(arrival.deployed, arrival.batch))
         now, (flat, unravel) = schedule(state.k, self.learning_rate, self.delta, self.hold), ravel_pytree(theta)
         kept = jnp.asarray(self.forgetting, flat.dtype) ** (now.steps - state.m - 1)
-        with stage("update") as seen:
+        with stage("update") as check:
             gradient = kept * (flat.size / now.distance) * loss * state.direction
-            theta = seen(problem.project(unravel(flat - now.rate * gradient)))
+            theta = check(problem.project(unravel(flat - now.rate * gradient)))
         done = state.m + 1 >= now.steps
         return theta, Epoch(state.direction, state.k + done, jnp.where(done, 0, state.m + 1)), {"loss": loss}

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl.problem.families import GaussianMean
-from profl.problem.problem import Box, Problem
+from profl.problem.model_space import Box
+from profl.problem.problem import Problem
 from profl.typing import Array
 from profl_papers.stateful import SpamMean, Spammers, StatefulMean, spam_loss
 

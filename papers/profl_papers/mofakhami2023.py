@@ -92,7 +92,7 @@ def answered(key: Array, weights: Any, x: Array, delta: float) -> Array:
     rejected, other = jax.random.split(key)
     chance = (1 - delta) * score(weights, x) + delta
     others = x[jax.random.randint(other, (len(x),), 0, len(x))]
-    return ResampleIfRejected(score, STRATEGIC).returned(rejected, chance, x, others)
+    return ResampleIfRejected(score, STRATEGIC).resample(rejected, chance, x, others)
 
 
 def accuracy(weights: Any, x: Array, y: Array) -> float:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from profl.results.plots import plot_panels
-from profl.results.report import write_report
 from profl_papers.landscape import standard
+from profl_papers.panels import plot_panels
+from profl_papers.report import write_report
 from profl_papers.reproduce import versions
 from profl_papers.reproduce import write as write_json
 

@@ -3,6 +3,9 @@
 Train one model across many clients whose data change because the model is deployed, and find the performative optimum
 rather than the stable point that retraining settles at.
 
+The names here run a method on a problem. What a method is made of is in ``profl.parts``, what a server does in
+``profl.server``, how people and clients behave in ``profl.worlds``, what watches a run in ``profl.callbacks``.
+
 >>> import profl
 >>> case = profl.cases.pricing(clients=4, goods=2)
 >>> run = profl.simulate(case, profl.pofl(window=20), rounds=10, samples=100, seeds=range(2), progress=False)
@@ -10,68 +13,85 @@ rather than the stable point that retraining settles at.
 (2, 11)
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import warnings
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from profl import cases, data
+from profl import callbacks, cases, data, methods, parts, server, worlds
 from profl.checks import DivergedError, InputError, TooFewReports
 from profl.interrupts import Interrupted
-from profl.methods import ALGORITHMS, chain, dfo, pfl, pg, pofl, prm, profl, rgd, rrm, two_stage
-from profl.methods.method import Arrival, Method, Outlook
-from profl.methods.stopping import Settled
-from profl.parts.exploration import Exploration
-from profl.parts.filters import PaperFilter, RobustFilter
-from profl.parts.privacy import Privacy
-from profl.parts.sample_size import AdaptiveSamples
-from profl.problem.contamination import contaminate
+from profl.methods import StopWhenSettled, chain, dfo, pfl, pg, pofl, prm, profl, rgd, rrm, two_stage
 from profl.problem.families import ClassMeans, Family, GaussianMean, GroupShares, LinearGaussian, LocationScale
 from profl.problem.live import LiveProblem
-from profl.problem.memory import drifting, slow, staggered
-from profl.problem.personal import personal
-from profl.problem.problem import Box, Problem
-from profl.problem.push import Push
-from profl.problem.reaction import Reaction, SampledReaction
-from profl.problem.rejection import ResampleIfRejected
-from profl.results import trackers as tracking
-from profl.results.callbacks import Record
-from profl.results.comparison import Comparison
+from profl.problem.model_space import Box
+from profl.problem.problem import Problem
 from profl.results.files import load
 from profl.results.record import Run
 from profl.run.compare import compare
 from profl.run.compiled.simulate import simulate
-from profl.run.config import Schedule
-from profl.run.live.batches import Delayed
-from profl.run.live.simulated import simulated_clients
+from profl.run.config import RunConfig
 from profl.run.live.train import train
-from profl.server.attacks import ATTACKS, Attack
-from profl.server.clusters import Clusters
-from profl.server.shrinkage import Shrinkage
 
 __version__ = "0.1.0"
 
+OLD_NAMES = {
+    "ALGORITHMS": "profl.methods.ALGORITHMS",
+    "ATTACKS": "profl.server.ATTACKS",
+    "AdaptiveSamples": "profl.parts.AdaptiveSamples",
+    "Arrival": "profl.methods.Arrival",
+    "Attack": "profl.server.Attack",
+    "Clusters": "profl.server.Clusters",
+    "Comparison": "profl.results.Comparison",
+    "Delayed": "profl.worlds.Delayed",
+    "Exploration": "profl.parts.Exploration",
+    "Method": "profl.methods.Method",
+    "Outlook": "profl.methods.Forecast",
+    "PaperFilter": "profl.parts.PaperFilter",
+    "Privacy": "profl.parts.Privacy",
+    "Push": "profl.worlds.Push",
+    "Reaction": "profl.worlds.Reaction",
+    "Record": "profl.callbacks.Record",
+    "ResampleIfRejected": "profl.worlds.ResampleIfRejected",
+    "RobustFilter": "profl.parts.RobustFilter",
+    "SampledReaction": "profl.worlds.SampledReaction",
+    "Schedule": "profl.RunConfig",
+    "Settled": "profl.StopWhenSettled",
+    "Shrinkage": "profl.server.Shrinkage",
+    "contaminate": "profl.worlds.contaminate",
+    "dfo_lambda": "profl_papers.dfo_lambda.ForgettingDFO",
+    "drifting": "profl.worlds.drifting",
+    "lazy": "profl_papers.lazy.lazy",
+    "personal": "profl.worlds.personal",
+    "simulated_clients": "profl.worlds.simulated_clients",
+    "slow": "profl.worlds.slow",
+    "staggered": "profl.worlds.staggered",
+    "tracking": "profl.callbacks",
+}
+"""Public names of 0.1 -> where the thing is now; the old ones warn, and are gone in 0.3."""
 
-if not TYPE_CHECKING:  # lest a type checker take every name for a method
+if not TYPE_CHECKING:  # a type checker would take every name for one that exists
 
-    def __getattr__(name: str) -> Callable[..., Method]:
-        """A method that was added to ``ALGORITHMS``."""
-        if name in ALGORITHMS:
-            return ALGORITHMS[name]
+    def __getattr__(name: str) -> Any:
+        """An old public name, with a warning; or a method that was added to ``profl.methods.ALGORITHMS``."""
+        if name in OLD_NAMES:
+            place, _, new = OLD_NAMES[name].rpartition(".")
+            text = f"profl.{name} is {OLD_NAMES[name]} now; the old name is gone in 0.3"
+            warnings.warn(text, DeprecationWarning, stacklevel=2)
+            return getattr(import_module(place), new)
+        if name in methods.ALGORITHMS:
+            return methods.ALGORITHMS[name]
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    """What ``profl.<tab>`` shows: public names only."""
+    return sorted([*__all__, "__version__"])
+
+
 __all__ = [
-    "ALGORITHMS",
-    "ATTACKS",
-    "AdaptiveSamples",
-    "Arrival",
-    "Attack",
     "Box",
     "ClassMeans",
-    "Clusters",
-    "Comparison",
-    "Delayed",
     "DivergedError",
-    "Exploration",
     "Family",
     "GaussianMean",
     "GroupShares",
@@ -80,31 +100,20 @@ __all__ = [
     "LinearGaussian",
     "LiveProblem",
     "LocationScale",
-    "Method",
-    "Outlook",
-    "PaperFilter",
-    "Privacy",
     "Problem",
-    "Push",
-    "Reaction",
-    "Record",
-    "ResampleIfRejected",
-    "RobustFilter",
     "Run",
-    "SampledReaction",
-    "Schedule",
-    "Settled",
-    "Shrinkage",
+    "RunConfig",
+    "StopWhenSettled",
     "TooFewReports",
+    "callbacks",
     "cases",
     "chain",
     "compare",
-    "contaminate",
     "data",
     "dfo",
-    "drifting",
     "load",
-    "personal",
+    "methods",
+    "parts",
     "pfl",
     "pg",
     "pofl",
@@ -112,11 +121,9 @@ __all__ = [
     "profl",
     "rgd",
     "rrm",
+    "server",
     "simulate",
-    "simulated_clients",
-    "slow",
-    "staggered",
-    "tracking",
     "train",
     "two_stage",
+    "worlds",
 ]

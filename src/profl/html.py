@@ -7,7 +7,7 @@ from html import escape
 
 
 def table(rows: Sequence[Sequence[str]], title: str = "") -> str:
-    """Rows of text, the first one the header; the first column to the left, numbers to the right.
+    """An HTML table of rows of text; the first row is the header, the first column is aligned to the left.
 
     >>> table([["", "mean"], ["risk", "1 < 2"]])[-55:]
     '<td style="text-align:right">1 &lt; 2</td></tr></table>'
@@ -17,13 +17,13 @@ def table(rows: Sequence[Sequence[str]], title: str = "") -> str:
 
 
 def text(content: str) -> str:
-    """Lines as they are."""
+    """Preformatted text."""
     return f"<pre>{escape(content)}</pre>"
 
 
 def _row(cells: Sequence[str], kind: str) -> str:
     sides = ["left", *["right"] * (len(cells) - 1)]
-    shown = [
+    columns = [
         f'<{kind} style="text-align:{side}">{escape(cell)}</{kind}>' for cell, side in zip(cells, sides, strict=True)
     ]
-    return f"<tr>{''.join(shown)}</tr>"
+    return f"<tr>{''.join(columns)}</tr>"

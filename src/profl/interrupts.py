@@ -1,7 +1,7 @@
-"""Ctrl-C while compiled code runs: noted, and acted on between two calls of it.
+"""Ctrl-C while compiled code runs: deferred to the end of the current call.
 
-Python's own answer, an exception at the next instruction, would leave computations under way whose memory is given up
-underneath them: runs of 20,000 rounds ended in a segmentation fault. Who presses a second time gets that answer.
+An exception at the next instruction, Python's default, would free memory that computations still use: runs of 20,000
+rounds ended in a segmentation fault. A second Ctrl-C raises it nevertheless.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ class Interrupted(KeyboardInterrupt):
 
 
 @contextmanager
-def noted() -> Iterator[Callable[[], bool]]:
-    """Yields ``pressed()``: whether Ctrl-C was pressed since. Does nothing outside the main thread, or where somebody
-    else answers Ctrl-C already.
+def deferred_interrupts() -> Iterator[Callable[[], bool]]:
+    """Yields ``pressed()``: whether Ctrl-C was pressed since.
+
+    Does nothing outside the main thread, or where another handler is installed.
     """
     times = 0
 
-    def note(*_: Any) -> None:
+    def count(*_: Any) -> None:
         nonlocal times
         times += 1
         if times > 1:
             raise KeyboardInterrupt
 
-    ours = threading.current_thread() is threading.main_thread()
-    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield lambda: False
         return
-    signal.signal(signal.SIGINT, note)
+    signal.signal(signal.SIGINT, count)
     try:
         yield lambda: times > 0
     finally:

@@ -11,12 +11,12 @@ from typing import Any
 from profl.checks import InputError
 
 
-def named(spec: str) -> Any:
+def import_object(spec: str) -> Any:
     """The object that ``FILE.py:NAME`` or ``MODULE:NAME`` names.
 
-    >>> named("math:pi")
+    >>> import_object("math:pi")
     3.141592653589793
-    >>> named("math")
+    >>> import_object("math")
     Traceback (most recent call last):
         ...
     profl.checks.InputError: name an object as FILE.py:NAME or MODULE:NAME, got 'math'

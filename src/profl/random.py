@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.random import define_prng_impl
 
-from profl import checks
 from profl.typing import Array, Key
 
 _START, _DATA, _PARTICIPATION, _SERVER = 0, 1, 2, 3
@@ -30,16 +28,13 @@ _PARITY = 0x1BD11BDA
 SEEDS = 2**32  # how many there are: a seed is one word of a key
 
 
-def seed_key(seed: int | Array, prng: str = "auto") -> Key:
-    """The root key of a seed; ``prng`` is "unrolled", "stock", or "auto": what is fast on JAX's default backend.
+def seed_key(seed: int | Array) -> Key:
+    """The root key of a seed, of the implementation that is fast on JAX's default backend.
 
-    >>> bool((jax.random.bits(seed_key(3, "unrolled"), 5) == jax.random.bits(seed_key(3, "stock"), 5)).all())
+    >>> bool((jax.random.bits(seed_key(3), 5) == jax.random.bits(jax.random.key(3), 5)).all())
     True
     """
-    choice = checks.one_of("prng", prng, PRNGS)
-    if choice == "auto":
-        choice = "unrolled" if jax.default_backend() == "cpu" else "stock"
-    return jax.random.key(seed, impl=UNROLLED if choice == "unrolled" else _STOCK)
+    return jax.random.key(seed, impl=UNROLLED if jax.default_backend() == "cpu" else _STOCK)
 
 
 def start_key(root: Key) -> Key:
@@ -47,14 +42,14 @@ def start_key(root: Key) -> Key:
     return jax.random.fold_in(root, _START)
 
 
-def first_keys(seeds: Sequence[int], prng: str = "auto") -> tuple[Key, Key]:
+def first_keys(seeds: Sequence[int]) -> tuple[Key, Key]:
     """The root keys of seeds and those of their initial models, one row each."""
-    return _first_keys(np.asarray(seeds, np.uint32), prng)
+    return _first_keys(np.asarray(seeds, np.uint32))
 
 
-@partial(jax.jit, static_argnums=1)
-def _first_keys(seeds: Array, prng: str) -> tuple[Key, Key]:
-    roots = jax.vmap(partial(seed_key, prng=prng))(seeds)
+@jax.jit
+def _first_keys(seeds: Array) -> tuple[Key, Key]:
+    roots = jax.vmap(seed_key)(seeds)
     return roots, jax.vmap(start_key)(roots)
 
 
@@ -141,7 +136,6 @@ UNROLLED = define_prng_impl(
     name="threefry2x32_unrolled",
     tag="fru",
 )
-PRNGS = ("auto", "unrolled", "stock")
 
 
 def indices(key: Key, n: int, count: int | Array) -> Array:

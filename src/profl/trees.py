@@ -33,17 +33,17 @@ def row_shape(tree: Any) -> Any:
     return jax.eval_shape(partial(take, index=0), tree)
 
 
-def copies(tree: Any, count: int) -> Any:
-    """A pytree as the rows of a stacked one, ``count`` times the same.
+def repeat(tree: Any, count: int) -> Any:
+    """A stacked pytree with ``count`` rows, each of them ``tree``.
 
-    >>> copies(jnp.arange(2), 3).shape
+    >>> repeat(jnp.arange(2), 3).shape
     (3, 2)
     """
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *jnp.shape(leaf))), tree)
 
 
 def rows(tree: Any) -> int:
-    """How many rows a stacked pytree has."""
+    """The number of rows of a stacked pytree."""
     return int(jax.tree.leaves(tree)[0].shape[0])
 
 
@@ -52,10 +52,10 @@ def stack(trees: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
-def joined(batches: Any) -> Any:
-    """Stacked batches, leaves (k, n, ...), as one: (k n, ...), samples innermost in memory, as ``random.normal`` draws.
+def concatenate_batches(batches: Any) -> Any:
+    """One batch, leaves (k n, ...), from stacked ones, (k, n, ...); samples lie innermost in memory.
 
-    >>> joined(jnp.arange(6).reshape(2, 3)).tolist()
+    >>> concatenate_batches(jnp.arange(6).reshape(2, 3)).tolist()
     [0, 1, 2, 3, 4, 5]
     """
 
@@ -66,10 +66,10 @@ def joined(batches: Any) -> Any:
     return jax.tree.map(join, batches)
 
 
-def merged(size: int, batched: Any, given: Any) -> Any:
-    """For a rule of ``custom_vmap`` of functions of stacks: the stacks of all ``size`` batches as one stack.
+def merge_stacks(size: int, batched: Any, arguments: Any) -> Any:
+    """The stacks of all ``size`` batches as one stack.
 
-    >>> [leaf.shape for leaf in merged(2, (True, False), (jnp.zeros((2, 3, 4)), jnp.zeros((3, 5))))]
+    >>> [leaf.shape for leaf in merge_stacks(2, (True, False), (jnp.zeros((2, 3, 4)), jnp.zeros((3, 5))))]
     [(6, 4), (6, 5)]
     """
 
@@ -77,16 +77,16 @@ def merged(size: int, batched: Any, given: Any) -> Any:
         full = leaf if own else jnp.broadcast_to(leaf, (size, *leaf.shape))
         return full.reshape(-1, *full.shape[2:])
 
-    return jax.tree.map(flat, given, batched)
+    return jax.tree.map(flat, arguments, batched)
 
 
-def over_stacks(function: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
+def stacked_vmap_rule(function: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
     """The rule of ``custom_vmap`` for a function of stacks: one call with the stacks of all batches as one."""
 
-    def rule(size: int, batched: Any, *given: Any) -> tuple[Any, Any]:
-        found = function(*merged(size, tuple(batched), given))
-        apart = jax.tree.map(lambda leaf: leaf.reshape(size, -1, *leaf.shape[1:]), found)
-        return apart, jax.tree.map(lambda _: True, found)
+    def rule(size: int, batched: Any, *arguments: Any) -> tuple[Any, Any]:
+        result = function(*merge_stacks(size, tuple(batched), arguments))
+        apart = jax.tree.map(lambda leaf: leaf.reshape(size, -1, *leaf.shape[1:]), result)
+        return apart, jax.tree.map(lambda _: True, result)
 
     return rule
 
@@ -103,7 +103,7 @@ def where(condition: Array, new: Any, old: Any) -> Any:
 def all_finite(tree: Any) -> Array:
     """Whether every number in a pytree is finite: a scalar bool.
 
-    One after the other: put in one array first, XLA compiles every leaf again for every other.
+    Leaf by leaf: concatenated first, XLA would compile every leaf again for every other one.
     """
     leaves = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]
     return reduce(jnp.logical_and, leaves, jnp.asarray(True))
@@ -139,40 +139,39 @@ def map_chunks(function: Callable[..., Any], chunk: int, *stacked: Any) -> Any:
     return jax.lax.map(lambda row: function(*row), stacked, batch_size=chunk if chunk > 1 else None)
 
 
-def where_needed(needed: Array, make: Callable[[Any], Any], given: Any) -> Any:
-    """``make(given)`` where ``needed``, else zeros of its shapes, at no cost."""
-    shapes = jax.eval_shape(make, given)
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    return jax.lax.cond(needed, make, lambda _: nothing, given)
+def cond_or_zeros(condition: Array, make: Callable[[Any], Any], argument: Any) -> Any:
+    """``make(argument)`` where ``condition`` holds, else zeros of its shapes, at no cost."""
+    shapes = jax.eval_shape(make, argument)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return jax.lax.cond(condition, make, lambda _: zeros, argument)
 
 
-def once(needed: Array, make: Callable[..., Any], old: Any, *given: Any) -> Any:
-    """``make(*given)`` where ``needed``, else ``old``: a loop that goes round once or not at all.
+def cond_or_keep(condition: Array, make: Callable[..., Any], old: Any, *arguments: Any) -> Any:
+    """``make(*arguments)`` where ``condition`` holds, else ``old``: a loop of one turn or none.
 
-    Unlike a conditional, which computes both sides for all rows once it is mapped over rows, this costs something only
-    while a row needs it. XLA moves out of a loop what does not change in it, and then computes that every time: what
-    is ``given`` is made to depend on the loop (a network of a million parameters: without it a step takes 5 times as
-    long).
+    A conditional that is mapped over rows computes both sides for all of them; this loop runs only while some row needs
+    it. XLA moves what does not change out of a loop and then computes it every time, so the arguments are made to
+    depend on the loop (with a network of a million parameters a step takes 5 times as long without that).
 
-    >>> jax.vmap(lambda need, old: once(need, lambda: old + 1.0, old))(jnp.array([True, False]), jnp.zeros(2))
+    >>> jax.vmap(lambda need, old: cond_or_keep(need, lambda: old + 1.0, old))(jnp.array([True, False]), jnp.zeros(2))
     Array([1., 0.], dtype=float32)
     """
 
     def body(carry: tuple[Array, Any]) -> tuple[Array, Any]:
-        inside = jax.tree.map(lambda leaf: jnp.where(carry[0], leaf, jnp.zeros_like(leaf)), given)
+        inside = jax.tree.map(lambda leaf: jnp.where(carry[0], leaf, jnp.zeros_like(leaf)), arguments)
         return jnp.zeros_like(carry[0]), make(*inside)
 
-    return jax.lax.while_loop(lambda c: c[0], body, (needed, old))[1]
+    return jax.lax.while_loop(lambda c: c[0], body, (condition, old))[1]
 
 
-def written(make: Callable[[], Any], yes: Array) -> Any:
-    """``make()``, a batch with samples first, written to memory once; ``yes`` is true, but traced.
+def materialise(make: Callable[[], Any], true: Array) -> Any:
+    """``make()``, a batch with samples first, written to memory once; ``true`` is a traced True.
 
-    XLA fuses what makes the samples into everything that reads them, so that they would be drawn again for each of the
-    filter's passes (it ignores optimization_barrier on a CPU). What comes out of a conditional lies in memory, if XLA
-    does not know how it goes. The samples lie innermost there.
+    XLA fuses the draws into everything that reads them, so samples would be drawn again for each pass of the filter
+    (it ignores optimization_barrier on a CPU). The result of a conditional with an unknown condition is written to
+    memory. The samples lie innermost there.
     """
     inner = partial(jax.tree.map, lambda leaf: jnp.moveaxis(leaf, 0, -1))
     empty = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(lambda: inner(make())))
-    made = jax.lax.cond(yes, lambda: inner(make()), lambda: empty)
-    return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), made)
+    batch = jax.lax.cond(true, lambda: inner(make()), lambda: empty)
+    return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), batch)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import jax
+import numpy as np
 
 Array = jax.Array
 Key = jax.Array
 """A JAX random key."""
+
+Counts: TypeAlias = int | Sequence[int] | np.ndarray | jax.Array
+"""Whole numbers: one for all clients, or one per client."""
 
 Theta = Any
 """A model: any pytree of arrays."""

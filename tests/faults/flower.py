@@ -107,7 +107,7 @@ def run(seed: int, folder: Path) -> str:
     """One schedule, checked; in a line what came of it."""
     faults = schedule(seed)
     left, broken, grids = list(faults), [], []  # type: ignore[var-annotated]
-    inner = profl.simulated_clients(CASE, METHOD, samples=SETTINGS["samples"])
+    inner = profl.worlds.simulated_clients(CASE, METHOD, samples=SETTINGS["samples"])
     clients = [Client(number, one, grids, broken) for number, one in enumerate(inner)]
     app = make_client_app(federation(), clients, folder=folder / "nodes")
     grids.append(FaultyGrid(app, left, broken))

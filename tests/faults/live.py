@@ -15,7 +15,7 @@ import numpy as np
 
 import profl
 from profl import trees
-from profl.run.live.team import Team
+from profl.run.live.workers import Workers
 from profl.run.run_history import run_round
 from tests.faults.common import (
     CASE,
@@ -151,7 +151,7 @@ def _until_the_end(world: World, folder: Path) -> tuple[Any, int]:
     starts = 0
     while starts <= len(world.faults) + 1:
         starts += 1
-        inner = profl.simulated_clients(CASE, METHOD, samples=SAMPLES)
+        inner = profl.worlds.simulated_clients(CASE, METHOD, samples=SAMPLES)
         clients = [Client(world, number, one) for number, one in enumerate(inner)]
         named: dict[str, Any] = {**SETTINGS, "checkpoint": folder, "timeout": TIMEOUT, "progress": False}
         try:
@@ -159,7 +159,7 @@ def _until_the_end(world: World, folder: Path) -> tuple[Any, int]:
                 breaking_files(world.left, lambda: world.round),
                 mock.patch("profl.run.live.train.run_round", _watched(world)),
             ):
-                return profl.train(clients, METHOD, CASE, **named), starts
+                return profl.train(CASE, METHOD, clients, **named), starts
         except Killed:
             continue
         except (OSError, profl.InputError) as error:
@@ -174,7 +174,7 @@ def _watched(world: World) -> Any:
     """``run_round`` with faults of the process before and inside it, and a look at all states after it."""
 
     def watched(plan: Any, root: Any, ledger: Any, clients: Any, *rest: Any) -> Any:
-        team: Team = clients.__self__
+        team: Workers = clients.__self__
         world.round = ledger.round
         if ledger.round < world.begun:
             raise Broken(f"states: round {world.begun} had begun, and the run goes on from round {ledger.round}")
@@ -212,8 +212,8 @@ def _watched(world: World) -> Any:
 @cache
 def undisturbed() -> Any:
     """theta of the run without faults."""
-    clients = profl.simulated_clients(CASE, METHOD, samples=SAMPLES)
-    return profl.train(clients, METHOD, CASE, **SETTINGS, progress=False).theta
+    clients = profl.worlds.simulated_clients(CASE, METHOD, samples=SAMPLES)
+    return profl.train(CASE, METHOD, clients, **SETTINGS, progress=False).theta
 
 
 __all__ = ["STEPS", "run", "schedule"]

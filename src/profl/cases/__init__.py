@@ -23,6 +23,27 @@ from profl.cases.retail import retail
 from profl.cases.strategic import strategic
 from profl.problem.problem import Problem
 
+__all__ = [
+    "CASES",
+    "adult",
+    "credit",
+    "get",
+    "gmsc3",
+    "gmsc10",
+    "group_pricing",
+    "housing",
+    "logistic_shift",
+    "mean_estimation",
+    "mixture",
+    "network",
+    "nonlinear",
+    "orange_juice",
+    "pricing",
+    "regression_shift",
+    "retail",
+    "strategic",
+]
+
 CASES: dict[str, Callable[..., Problem]] = {
     "pricing": pricing,
     "group_pricing": group_pricing,

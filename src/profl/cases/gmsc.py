@@ -42,7 +42,8 @@ from profl.data import credit as credit_data
 from profl.data.dataset import Table
 from profl.data.registry import load
 from profl.problem.families import ClassMeans
-from profl.problem.problem import Box, Problem
+from profl.problem.model_space import Box
+from profl.problem.problem import Problem
 from profl.problem.reaction import Reaction
 from profl.typing import Array, Batch, Client, Key
 

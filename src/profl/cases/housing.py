@@ -18,7 +18,8 @@ import jax.numpy as jnp
 from profl import random
 from profl.cases.common import copies, ridge_regression_loss, sensitivities
 from profl.problem.families import LinearGaussian
-from profl.problem.problem import Box, Problem
+from profl.problem.model_space import Box
+from profl.problem.problem import Problem
 from profl.problem.reaction import Reaction
 from profl.typing import Array, Batch, Client, Key
 

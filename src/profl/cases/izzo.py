@@ -22,7 +22,8 @@ from profl.cases.common import sensitivities
 from profl.cases.responding import MeasuredClassMeans
 from profl.cases.strategic import NODES, WEIGHTS
 from profl.problem.families import ClassMeans, GaussianMean
-from profl.problem.problem import Box, Problem
+from profl.problem.model_space import Box
+from profl.problem.problem import Problem
 from profl.problem.reaction import Reaction
 from profl.typing import Array, Batch, Client, Key
 

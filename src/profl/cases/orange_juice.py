@@ -26,7 +26,8 @@ import numpy as np
 from profl import checks, random
 from profl.data.orange_juice import COST, PRICE, demand
 from profl.problem.families import GaussianMean
-from profl.problem.problem import Box, Problem
+from profl.problem.model_space import Box
+from profl.problem.problem import Problem
 from profl.problem.reaction import Reaction
 from profl.typing import Array, Batch, Client, Key, Theta
 

@@ -27,7 +27,8 @@ from profl.cases.strategic import RidgeCrossEntropy
 from profl.data.dataset import Table
 from profl.data.prepare import prepare
 from profl.problem.families import ClassMeans
-from profl.problem.problem import Box, Problem
+from profl.problem.model_space import Box
+from profl.problem.problem import Problem
 from profl.problem.reaction import Reaction
 from profl.typing import Array, Batch, Client, Key
 

@@ -23,7 +23,8 @@ from profl.cases.common import copies, sensitivities
 from profl.cases.group_pricing import draw_groups
 from profl.cases.housing import LOSS, RIDGE
 from profl.problem.families import GroupShares
-from profl.problem.problem import Box, Problem
+from profl.problem.model_space import Box
+from profl.problem.problem import Problem
 from profl.problem.reaction import Reaction
 from profl.typing import Array, Batch, Client, Key
 

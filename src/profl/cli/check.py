@@ -10,7 +10,7 @@ from rich.console import Console
 
 from profl.cli import outputs
 from profl.cli.console import print_table, say
-from profl.objects import named
+from profl.objects import import_object
 from profl.run.diagnostics import HOLD
 from profl.run.diagnostics import check as examine
 from profl.storage.atomic import write_json
@@ -37,8 +37,8 @@ def check(
     Example: profl check shops.py:problem --client shops.py:clients
     """
     outputs.check_files(json=json_path)
-    asked = named(problem)
-    clients = [None] if client is None else _several(named(client))
+    asked = import_object(problem)
+    clients = [None] if client is None else _several(import_object(client))
     rows: list[dict[str, Any]] = []
     for number, one in enumerate(clients):
         found = examine(asked, one, samples=samples, timeout=timeout, hold=hold)

@@ -7,13 +7,13 @@ from rich.console import Console
 from profl.checks import InputError
 from profl.cli import outputs
 from profl.cli.console import say
-from profl.cli.making import make_methods, make_problem, make_schedule
+from profl.cli.making import make_config, make_methods, make_problem
 from profl.cli.options import Algorithms, Asked, Wide, asks
 from profl.cli.shown import print_comparison
 from profl.results.plots import plot_runs
 from profl.results.record import Run
-from profl.run.compiled.simulate import simulate
-from profl.storage.places import check_folder
+from profl.run.compiled.simulate import Execution, simulate_config
+from profl.storage.paths import check_folder
 
 
 @asks
@@ -31,7 +31,7 @@ def compare(asked: Asked, algorithms: Algorithms = "pfl,pg,pofl", wide: Wide = F
     if asked.checkpoint is not None and len(set(names)) < len(names):
         raise InputError(f"with --checkpoint every method may be named once, got {algorithms!r}")
     problem = make_problem(asked)
-    schedule = make_schedule(asked, problem.count)
+    config = make_config(asked, problem.count)
     if not asked.quiet:
         for line in without:
             say(Console(stderr=True), line)
@@ -39,16 +39,13 @@ def compare(asked: Asked, algorithms: Algorithms = "pfl,pg,pofl", wide: Wide = F
     pressed = None
     try:
         for method in methods:
-            found = simulate(
-                problem,
-                method,
-                schedule=schedule,
+            execution = Execution(
                 progress=not asked.quiet,
                 checkpoint=asked.checkpoint and asked.checkpoint / method.name,
                 resume=asked.resume,
                 callbacks=outputs.logs(asked.log),
             )
-            runs.append(found)
+            runs.append(simulate_config(problem, method, config, execution))
     except KeyboardInterrupt as interrupted:
         pressed = interrupted
     if runs:

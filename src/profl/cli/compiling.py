@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 import jax
 
-from profl.storage.cache import cache_directory
+from profl.storage.paths import cache_directory
 
 LIGHT = {"0.10.": "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"}
 """jaxlib -> flags that it knows: one that it does not know ends the process."""

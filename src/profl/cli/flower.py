@@ -14,7 +14,7 @@ import typer
 from profl.cases import CASES
 from profl.checks import FailedError, InputError
 from profl.methods import ALGORITHMS
-from profl.storage.places import check_file
+from profl.storage.paths import check_file
 
 app = typer.Typer(no_args_is_help=True, help="Federations over Flower: simulated, on this machine, or on many.")
 

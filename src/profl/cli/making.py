@@ -1,4 +1,4 @@
-"""A problem, methods and a schedule from what was asked for on the command line; refused before any work."""
+"""A problem, methods and a configuration from what was asked for on the command line; refused before any work."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from profl.cli.options import Asked
 from profl.methods import ALGORITHMS
 from profl.methods import get as get_algorithm
 from profl.methods.method import Method
-from profl.methods.stopping import Settled
-from profl.objects import named
+from profl.methods.stopping import StopWhenSettled
+from profl.objects import import_object
 from profl.parts.sample_size import AdaptiveSamples
 from profl.problem.contamination import contaminate
 from profl.problem.problem import Problem
-from profl.run.config import Schedule
+from profl.run.config import RunConfig
 from profl.server.participation import hostile_clients
 
 CLIENTS, ATTACK, HOSTILE, SOURCE, DISTANCE = 10, "sign_flip", 0.2, "blob", 10.0
@@ -76,19 +76,19 @@ def _own_problem(asked: Asked) -> Problem:
     for name in ("clients", "heterogeneity"):
         if getattr(asked, name) is not None:
             raise checks.InputError(f"--{name} is for the case studies; {asked.case} has its own")
-    found = named(asked.case)
+    found = import_object(asked.case)
     if not isinstance(found, Problem):
         raise checks.InputError(f"{asked.case} must be a profl.Problem, got a {type(found).__name__}")
     return found
 
 
-def make_schedule(asked: Asked, clients: int) -> Schedule:
+def make_config(asked: Asked, clients: int) -> RunConfig:
     """How long the run is, who takes part and who attacks."""
     attack = ATTACK if asked.attack is None and asked.hostile is not None else asked.attack
     hostile = HOSTILE if asked.hostile is None else asked.hostile
     hostile_clients(hostile, clients)
-    stop = None if asked.stop is None else Settled(tolerance=asked.stop or None)
-    return Schedule(
+    stop = None if asked.stop is None else StopWhenSettled(tolerance=asked.stop or None)
+    return RunConfig(
         rounds=asked.rounds,
         local_steps=asked.local_steps,
         samples=checks.positive_int("samples", asked.samples),

@@ -16,8 +16,8 @@ from profl.results.plots import SUFFIXES
 from profl.results.record import Run
 from profl.results.tables import figures
 from profl.results.trackers import JsonLines
-from profl.storage.atomic import write_json, written_through
-from profl.storage.places import check_file
+from profl.storage.atomic import is_stream, write_json
+from profl.storage.paths import check_file
 
 PICTURES = ("--plot", "--out")
 
@@ -29,7 +29,7 @@ def check_files(**places: Path | None) -> list[Path]:
         if option in PICTURES:
             check_picture(option, path)
         check_file(option, path)
-    paths = [path.resolve() for path in given.values() if not written_through(path)]
+    paths = [path.resolve() for path in given.values() if not is_stream(path)]
     if len(set(paths)) < len(paths):
         raise InputError(f"{' and '.join(given)} must name different files, got {', '.join(map(str, given.values()))}")
     return list(given.values())

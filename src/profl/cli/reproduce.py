@@ -15,8 +15,8 @@ from profl.cli.console import fitting, print_table, say
 from profl.cli.making import parse_seeds
 from profl.cli.options import JsonPath, Quiet
 from profl.cli.shown import print_claims, print_item
-from profl.results.cells import changed, tally, verdict
-from profl.storage.places import check_folder
+from profl.results.cells import changes_note, claims_summary, verdict
+from profl.storage.paths import check_folder
 
 if TYPE_CHECKING:
     from profl_papers.item import Item
@@ -130,7 +130,7 @@ def cores() -> int:
 
 def progress_line(result: dict[str, Any], kept: bool) -> str:
     when = "kept" if kept else f"{result['seconds']:.1f} s"
-    return f"{result['item']}: {tally(result['claims'])} ({when})"
+    return f"{result['item']}: {claims_summary(result['claims'])} ({when})"
 
 
 def show_list(console: Console, items: Sequence[Item]) -> None:
@@ -149,9 +149,9 @@ def show(console: Console, results: list[dict[str, Any]]) -> None:
     print_claims(console, results)
     claims = [(result, claim) for result in results for claim in result["claims"]]
     for name in dict.fromkeys(result["work"] for result in results):
-        say(console, f"{name}: {tally(claim for result, claim in claims if result['work'] == name)}")
+        say(console, f"{name}: {claims_summary(claim for result, claim in claims if result['work'] == name)}")
     seconds = sum(result["seconds"] for result in results)
-    say(console, f"in all: {tally(claim for _, claim in claims)}; {seconds:.0f} s over all items")
+    say(console, f"in all: {claims_summary(claim for _, claim in claims)}; {seconds:.0f} s over all items")
     width = fitting(console)
     for result, claim in claims:
         name, found = f"{result['item']}: {claim['claim']}", verdict(claim)
@@ -161,4 +161,4 @@ def show(console: Console, results: list[dict[str, Any]]) -> None:
             say(console, f"{found}: {name}", "yellow", width)
     for result in results:
         if result["changed"]:
-            say(console, f"{result['item']}: {changed(result)}", "yellow", width)
+            say(console, f"{result['item']}: {changes_note(result)}", "yellow", width)

@@ -7,11 +7,11 @@ from rich.console import Console
 
 from profl.cli import outputs
 from profl.cli.console import fitting, say
-from profl.cli.making import make_methods, make_problem, make_schedule
+from profl.cli.making import make_config, make_methods, make_problem
 from profl.cli.options import AlgorithmName, Asked, SavePath, asks
 from profl.interrupts import Interrupted
-from profl.run.compiled.simulate import simulate
-from profl.storage.places import check_folder
+from profl.run.compiled.simulate import Execution, simulate_config
+from profl.storage.paths import check_folder
 
 
 @asks
@@ -28,18 +28,16 @@ def run(asked: Asked, algorithm: AlgorithmName = "pofl", save: SavePath = None) 
     if more:
         raise typer.BadParameter("one algorithm, please; profl compare takes several", param_hint="--algorithm")
     problem = make_problem(asked)
-    schedule = make_schedule(asked, problem.count)
+    config = make_config(asked, problem.count)
     pressed = None
     try:
-        result = simulate(
-            problem,
-            method,
-            schedule=schedule,
+        execution = Execution(
             progress=not asked.quiet,
             checkpoint=asked.checkpoint,
             resume=asked.resume,
             callbacks=outputs.logs(asked.log),
         )
+        result = simulate_config(problem, method, config, execution)
     except Interrupted as interrupted:
         result, pressed = interrupted.run, interrupted
     if save:

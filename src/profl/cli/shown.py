@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from profl.cli.console import fitting, print_table, say
-from profl.results.cells import cell, changed, verdict
+from profl.results.cells import cell, changes_note, verdict
 from profl.results.record import Run
 from profl.results.tables import baseline, comparison
 
@@ -24,7 +24,7 @@ def print_item(console: Console, found: dict[str, Any]) -> None:
         text = [column for column in columns if not all(_is_number(row.get(column)) for row in rows)]
         print_table(console, part, columns, [[cell(row.get(column, "")) for column in columns] for row in rows], text)
     print_claims(console, [found])
-    for words in (found.get("finding"), found.get("why"), changed(found)):
+    for words in (found.get("finding"), found.get("why"), changes_note(found)):
         if words:
             say(console, words, width=fitting(console))
     say(console, f"{found['seeds']} seeds, {found['seconds']:.0f} s")

@@ -14,7 +14,7 @@ from profl import checks
 from profl.data.adult import ADULT
 from profl.data.credit import CREDIT
 from profl.data.dataset import Dataset, MissingDataError
-from profl.storage.cache import cache_directory
+from profl.storage.paths import cache_directory
 
 DATASETS: dict[str, Dataset] = {dataset.name: dataset for dataset in (ADULT, CREDIT)}
 

@@ -10,14 +10,33 @@ from collections.abc import Callable
 from profl import checks
 from profl.methods.chain import Chain, chain
 from profl.methods.dfo import DerivativeFree as dfo
-from profl.methods.method import Method
+from profl.methods.method import Arrival, Forecast, Method
 from profl.methods.pfl import pfl, rgd, rrm
 from profl.methods.pofl import pg, pofl
 from profl.methods.prm import prm
 from profl.methods.profl import profl
+from profl.methods.stopping import StopWhenSettled
 from profl.methods.two_stage import TwoStage as two_stage
 
-__all__ = ["ALGORITHMS", "Chain", "Method", "chain", "get"]
+__all__ = [
+    "ALGORITHMS",
+    "Arrival",
+    "Chain",
+    "Forecast",
+    "Method",
+    "StopWhenSettled",
+    "chain",
+    "dfo",
+    "get",
+    "pfl",
+    "pg",
+    "pofl",
+    "prm",
+    "profl",
+    "rgd",
+    "rrm",
+    "two_stage",
+]
 
 ALGORITHMS: dict[str, Callable[..., Method]] = {
     "pfl": pfl,

@@ -73,14 +73,14 @@ class DerivativeFree(Method):
         self, problem: View, state: Probe, theta: Theta, arrival: Arrival, key: Key
     ) -> tuple[Theta, Probe, dict[str, Array]]:
         batch, weights = arrival.batch, arrival.weights
-        with stage("loss") as seen:
-            loss = seen(weights @ jax.vmap(problem.loss, (None, 0))(arrival.deployed, batch))
+        with stage("loss") as check:
+            loss = check(weights @ jax.vmap(problem.loss, (None, 0))(arrival.deployed, batch))
         change = loss if self.points == 1 else (state.loss - loss) / 2
         unravel = ravel_pytree(theta)[1]
         gradient = unravel(change * state.direction * (state.direction.shape[0] / self.delta))
         moves = transformation(self.optimiser, self.learning_rate)
-        with stage("update") as seen:
-            moved = seen(Descent(problem, moves, batch, weights).step(theta, state.optimiser, gradient))
+        with stage("update") as check:
+            moved = check(Descent(problem, moves, batch, weights).step(theta, state.optimiser, gradient))
         complete = state.due | (self.points == 1)
         theta, optimiser = trees.where(complete, moved, (theta, state.optimiser))
         return theta, Probe(optimiser, state.direction, loss, ~complete), {"loss": loss}

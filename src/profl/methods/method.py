@@ -42,7 +42,7 @@ class Arrival(NamedTuple):
     last: Array | bool  # whether it is the last of the round
 
 
-class Outlook(NamedTuple):
+class Forecast(NamedTuple):
     """What a method expects of the model that it has just sent out: what is left to gain, and what that would cost."""
 
     excess: Array  # expected L(theta) - L(PO)
@@ -192,13 +192,14 @@ class Method:
 
         ``theta`` is the model that was sent; ``reports`` has the values of the entries, one row per client.
         Rows that are not ``accepted`` may hold anything.
-        Whose they are is in ``problem.who``, out of ``problem.clients``; one that was drawn twice stands there twice.
+        Whose they are is in ``problem.client_ids``, out of ``problem.client_count`` clients; a client that was drawn
+        twice is there twice.
         """
         rule, models = rules.get(self.aggregate), reports["theta"]
         weights, memory = weigh(rule, server, problem, models, weights, accepted, theta)
         return combine_models(rule, models, weights, accepted, theta), memory, ()
 
-    def outlook(self, problem: View, server: Any) -> Outlook | None:
+    def forecast(self, problem: View, server: Any) -> Forecast | None:
         """What is expected of the model, from the server's state once it is combined; None where nothing is stated."""
         return None
 

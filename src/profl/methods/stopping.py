@@ -1,9 +1,9 @@
-"""When a run is done: what its method expects of its model (``Outlook``), held against what another deployment costs.
+"""When a run is done: what its method expects of its model (``Forecast``), held against what another deployment costs.
 
     excess + error <= tolerance          the model is expected to be good enough
     gain * payback <= price + cost       one more deployment would gain less than it costs
 
-``payback`` is over how many later deployments a gain is enjoyed. An outlook with a NaN in it ends nothing.
+``payback`` is over how many later deployments a gain is enjoyed. A forecast with a NaN in it ends nothing.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 
 from profl import checks
-from profl.methods.method import Outlook
+from profl.methods.method import Forecast
 from profl.typing import Array
 
 REASONS = {
     1: "expected excess below the tolerance",
     2: "another deployment is expected to gain less than it costs",
 }
-"""Why a run was done, by what ``Settled.why`` answers."""
+"""Why a run was done, by what ``StopWhenSettled.why`` answers."""
 
 
 @dataclass(frozen=True)
-class Settled:
-    """Ends a run when its method expects no more of it: ``profl.simulate(..., stop=profl.Settled(tolerance=0.01))``.
+class StopWhenSettled:
+    """Ends a run when its method expects no more of it.
+
+    ``profl.simulate(..., stop=profl.StopWhenSettled(tolerance=0.01))``.
 
     Args:
       tolerance: end once the expected excess risk and its standard error are together at most this; None: never.
@@ -33,11 +35,11 @@ class Settled:
       payback: over how many later deployments what one more would gain is enjoyed.
       least: deployments that every client makes first.
 
-    >>> stop = Settled(tolerance=0.1, least=5)
-    >>> outlook = Outlook(excess=0.06, error=0.03, gain=0.01, price=0.0)
-    >>> REASONS[int(stop.why(outlook, deployments=5))]
+    >>> stop = StopWhenSettled(tolerance=0.1, least=5)
+    >>> forecast = Forecast(excess=0.06, error=0.03, gain=0.01, price=0.0)
+    >>> REASONS[int(stop.why(forecast, deployments=5))]
     'expected excess below the tolerance'
-    >>> int(stop.why(outlook, deployments=4))  # go on
+    >>> int(stop.why(forecast, deployments=4))  # go on
     0
     """
 
@@ -59,10 +61,10 @@ class Settled:
             )
         checks.positive_int("least", self.least)
 
-    def why(self, outlook: Outlook, deployments: Array | int) -> Array:
+    def why(self, forecast: Forecast, deployments: Array | int) -> Array:
         """Which of ``REASONS`` there is to end after so many deployments per client; 0 to go on."""
-        good = False if self.tolerance is None else outlook.excess + outlook.error <= self.tolerance
-        spent = outlook.gain * self.payback <= outlook.price + self.cost
-        known = ~jnp.any(jnp.isnan(jnp.stack([jnp.asarray(figure, float) for figure in outlook])))
+        good = False if self.tolerance is None else forecast.excess + forecast.error <= self.tolerance
+        spent = forecast.gain * self.payback <= forecast.price + self.cost
+        known = ~jnp.any(jnp.isnan(jnp.stack([jnp.asarray(figure, float) for figure in forecast])))
         why = jnp.where(good, jnp.int32(1), jnp.where(spent, jnp.int32(2), jnp.int32(0)))
         return jnp.where(known & (deployments >= self.least), why, jnp.int32(0))

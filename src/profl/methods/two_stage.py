@@ -96,7 +96,7 @@ def fitted_risk(problem: View, state: Fit, theta: Theta) -> Array:
 
     def loss(z: Batch, was: Array) -> Array:
         if family.shift is not None:
-            return problem.loss(theta, family.moved(z, here - was, was))
+            return problem.loss(theta, family.apply_shift(z, here - was, was))
         return problem.loss(theta, z) * jnp.exp(family.log_prob(z, here) - family.log_prob(z, was))
 
     return jnp.sum(weights * jax.vmap(jax.vmap(loss, (0, None)))(batches, rows @ line + off)) / jnp.sum(kept)

@@ -6,7 +6,7 @@
 from profl.parts.averaging import Averaging
 from profl.parts.drift_correction import DriftCorrection
 from profl.parts.exploration import Exploration
-from profl.parts.filters import PaperFilter, RobustFilter
+from profl.parts.filters import FILTERS, PaperFilter, RobustFilter
 from profl.parts.filters.filter import SampleFilter
 from profl.parts.gradient import PerformativeGradient, PlainGradient
 from profl.parts.jacobian.estimated import EstimatedJacobian, ExactJacobian
@@ -27,6 +27,7 @@ from profl.parts.trusted_samples import TrustedSamples
 from profl.parts.units import NaturalUnits
 
 __all__ = [
+    "FILTERS",
     "AdaptiveSamples",
     "Averaging",
     "Differences",

@@ -72,7 +72,7 @@ class DriftCorrection(Part):
 
     def combine(self, view: View, server: Theta, exchange: Exchange) -> tuple[Theta, Theta]:
         common = exchange.combine(exchange.reports["control"], server)
-        return common, trees.copies(common, len(exchange.weights))
+        return common, trees.repeat(common, len(exchange.weights))
 
 
 def zeros_like(theta: Theta) -> Theta:

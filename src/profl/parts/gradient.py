@@ -124,7 +124,7 @@ def terms(problem: View, second: str, theta: Theta, batch: Batch, weights: Array
         total = jax.value_and_grad(lambda t: weights @ losses(t, push(batch, theta, t)))(theta)
         return Terms(*total, jnp.zeros_like(f))
     if second == "pathwise" and large(theta):  # one way back through a network for both
-        shift = jax.vmap(problem.family.moved, (0, None, None))
+        shift = jax.vmap(problem.family.apply_shift, (0, None, None))
         both = jax.value_and_grad(lambda t, delta: weights @ losses(t, shift(batch, delta, f)), (0, 1))
         loss, (first, f_gradient) = both(theta, jnp.zeros_like(f))
         return Terms(loss, first, f_gradient)
@@ -143,12 +143,12 @@ def _pathwise(problem: View, theta: Theta, batch: Batch, weights: Array, f: Arra
     nowhere = jnp.zeros_like(f)
 
     def of_one(z: Batch) -> Array:
-        return jax.grad(lambda delta: problem.loss(theta, problem.family.moved(z, delta, f)))(nowhere)
+        return jax.grad(lambda delta: problem.loss(theta, problem.family.apply_shift(z, delta, f)))(nowhere)
 
     try:
         return jax.vmap(of_one, out_axes=None)(batch)  # refused where it differs from sample to sample
     except ValueError:
-        shift, losses = jax.vmap(problem.family.moved, (0, None, None)), jax.vmap(problem.loss, (None, 0))
+        shift, losses = jax.vmap(problem.family.apply_shift, (0, None, None)), jax.vmap(problem.loss, (None, 0))
         return jax.grad(lambda delta: weights @ losses(theta, shift(batch, delta, f)))(nowhere)
 
 
@@ -163,7 +163,7 @@ def sample_terms(
     firsts = jax.vmap(lambda z: trees.ravel(jax.grad(problem.loss)(theta, z)))(batch)
     if second == "pathwise":
         zero = jnp.zeros_like(f)
-        moved = problem.family.moved
+        moved = problem.family.apply_shift
         return firsts, jax.vmap(lambda z: jax.grad(lambda g: problem.loss(theta, moved(z, g, f)))(zero))(batch)
     if second == "none":
         return firsts, jnp.zeros((firsts.shape[0], f.shape[0]), f.dtype)

@@ -123,7 +123,7 @@ class FoundLearningRate(Part):
         steps = jnp.max(jnp.where(exchange.accepted, reports["steps"], 1))
         measured = (common["deployed"], common["gradient"], common["gradient_noise"], jnp.exp(common["scales"]))
         rate, server = update(server, *measured, steps)
-        return server, trees.copies(RateMail(rate, server.scales), len(exchange.weights))
+        return server, trees.repeat(RateMail(rate, server.scales), len(exchange.weights))
 
 
 def add_gradient(view: View, state: RateClient, step: Step) -> RateClient:
@@ -132,7 +132,7 @@ def add_gradient(view: View, state: RateClient, step: Step) -> RateClient:
     signs = jnp.where(jnp.arange(step.weights.shape[0]) % 2, 1.0, -1.0).astype(step.weights.dtype)
     noise = jax.grad(lambda t: (step.weights * signs) @ losses(t, step.batch))(step.deployed)
     few = some(step.batch, step.weights)
-    own = trees.once(
+    own = trees.cond_or_keep(
         jnp.all(state.own_scales == 0),
         lambda theta: theta_scales(view, theta, *few(), COMMON),
         state.own_scales,

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from profl import linear, trees
+from profl import numerics, trees
 from profl.problem.problem import View
 from profl.problem.push import Push
 from profl.typing import Array, Batch, Theta
@@ -69,7 +69,7 @@ def learn(problem: View, state: Pushing, deployed: Theta, batch: Batch, weights:
     cov = state.cov + jnp.where(state.seen, 0.0, jnp.diag(jnp.concatenate([noise, jnp.zeros_like(pi)])))
 
     row = jnp.concatenate([-jnp.eye(size, dtype=f.dtype), slope], 1)  # of f_hat - a in (a, pi)
-    gain = cov @ row.T @ linear.inverse(row @ cov @ row.T + jnp.diag(noise))
+    gain = cov @ row.T @ numerics.inverse(row @ cov @ row.T + jnp.diag(noise))
     mean = jnp.concatenate([level, pi]) - gain @ (f - level)
     rest = jnp.eye(mean.size, dtype=f.dtype) - gain @ row
     cov = rest @ cov @ rest.T + (gain * noise) @ gain.T  # Joseph's form, which rounding does not make negative

@@ -78,7 +78,7 @@ def begin(problem: HasLoss, filter_: Filter, theta: Theta, batch: Batch) -> Any:
     like = jax.ShapeDtypeStruct((rows,), jnp.float32)
     seen = jax.eval_shape(partial(_view(chosen), problem), theta, batch, like)
     memory, groups = chosen.start(seen.shape[1]), problem.family.group_count
-    return trees.copies(memory, groups) if groups > 1 else memory
+    return trees.repeat(memory, groups) if groups > 1 else memory
 
 
 def filter_weights(

@@ -53,7 +53,7 @@ a scale is a matter of factors."""
 def some(batch: Batch, weights: Array) -> Callable[[], tuple[Batch, Array]]:
     """The first samples of a batch and their weights, for measuring on: to be asked for before, called in a loop.
 
-    The samples go into the loop innermost, as they lie in memory (``trees.written``): otherwise they would be
+    The samples go into the loop innermost, as they lie in memory (``trees.materialise``): otherwise they would be
     rearranged in every step, whether the loop is entered or not (PoFL on pricing: 1.2 times as long, ProFL 1.5 times).
     """
     few, inner = weights[:ENOUGH], jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1)[..., :ENOUGH], batch)
@@ -73,7 +73,7 @@ def theta_scales(problem: View, theta: Theta, batch: Batch, weights: Array, comm
     mean square, with less it depends less on how far theta is from where the slopes cancel.
 
     >>> from profl.problem.families import GaussianMean
-    >>> from profl.problem.problem import everywhere
+    >>> from profl.problem.model_space import everywhere
     >>> view = View(lambda theta, z: jnp.sum((theta - z) ** 2), GaussianMean(), everywhere, lambda theta: theta)
     >>> batch = jnp.array([[1.0], [-1.0], [2.0], [-2.0]])
     >>> round(float(theta_scales(view, jnp.zeros(1), batch, jnp.full(4, 0.25))[0]), 3)
@@ -256,7 +256,7 @@ class NaturalUnits(Part):
 
         once = large(step.deployed)  # to look again costs as many gradients as a step has, and is amortised late
         due = ~state.known if once else batches & (batches - 1) == 0
-        new = trees.once(due, look, state, step.deployed)._replace(batches=batches)
+        new = trees.cond_or_keep(due, look, state, step.deployed)._replace(batches=batches)
         changed = state.known & jnp.any(new.scales < state.scales)
         ratio = jnp.where(state.known, new.scales / state.scales, 1.0)
         return step._replace(units=UnitsNow(new, changed, ratio)), new

@@ -70,7 +70,7 @@ def followed(family: Family, state: Spread, signal: Array, some: Callable[[], tu
         return update(state, signal, log_spread(family, batch, weights, f), jnp.sum(weights**2))
 
     due = (state.made < SOON) | (state.made % EVERY == 0)
-    return trees.once(due, look, state)._replace(made=state.made + 1)
+    return trees.cond_or_keep(due, look, state)._replace(made=state.made + 1)
 
 
 def update(state: Spread, signal: Array, y: Array, share: Array) -> Spread:
@@ -131,7 +131,7 @@ def log_spread(family: Family, batch: Batch, weights: Array, f: Array) -> Array:
     >>> log_spread(GaussianMean(), batch, equal, jnp.array([2.0, 0.1])).round(3)
     Array([ 0.   , -4.605], dtype=float32)
     """
-    left, old = jax.tree.leaves(jax.vmap(family.moved, (0, None, None))(batch, -f, f)), jax.tree.leaves(batch)
+    left, old = jax.tree.leaves(jax.vmap(family.apply_shift, (0, None, None))(batch, -f, f)), jax.tree.leaves(batch)
     return jnp.concatenate([_of_leaf(left[i], old[i], weights) for i in _moved(family, batch, f)])
 
 
@@ -144,7 +144,7 @@ def _of_leaf(left: Array, old: Array, weights: Array) -> Array:
 def _moved(family: Family, batch: Batch, f: Array) -> list[int]:
     """Which leaves of a sample the family moves at all: not those that come out as they went in."""
     z, f = jax.eval_shape(lambda batch, f: (trees.take(batch, 0), f), batch, f)
-    traced = jax.make_jaxpr(family.moved)(z, f, f).jaxpr
+    traced = jax.make_jaxpr(family.apply_shift)(z, f, f).jaxpr
     return [i for i, leaf in enumerate(traced.outvars) if leaf not in traced.invars and _is_float(leaf.aval)]
 
 

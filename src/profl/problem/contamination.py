@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import checks, random, trees
-from profl.problem.problem import Problem
-from profl.problem.reaction import Reaction, of_part
+from profl.problem.problem import Problem, check_problem
+from profl.problem.reaction import WrappedReaction
 from profl.problem.sources import Source, dtypes, get, is_float, name_of, samples_first, samples_last
 from profl.typing import Array, Batch, Client, Key, Theta
 
@@ -30,27 +30,28 @@ TRIED_SAMPLES = 4  # that a source is traced with: any number of rows will do
 
 
 @dataclass(frozen=True)
-class ContaminatedReaction(Reaction):
-    """``clean`` with a share of junk; what is known exactly is known of the clean data.
+class ContaminatedReaction(WrappedReaction):
+    """``inner`` with a share of junk; exact answers are those of the clean data.
 
     A client is ``{"clean": the clean reaction's, "fraction": eps, "source": index into sources, "distance": ()}``.
     """
 
-    clean: Reaction
     sources: tuple[Source, ...]
 
+    client_key = "clean"
+
     def sample(self, key: Key, theta: Theta, client: Client, n: int) -> Batch:
-        return self.marked(key, theta, client, n)[0]
+        return self.sample_and_mask(key, theta, client, n)[0]
 
-    def marked(self, key: Key, theta: Theta, client: Client, n: int) -> tuple[Batch, Array]:
-        """A batch, and which of its samples are junk: for diagnostics, since no client knows it.
+    def sample_and_mask(self, key: Key, theta: Theta, client: Client, n: int) -> tuple[Batch, Array]:
+        """(a batch, which of its samples are junk), for diagnostics: no client knows the second.
 
-        The samples that are not junk are exactly those that ``clean`` draws from the same key. (Compiled, a few may
-        differ in their last bits: what is fused with the junk may be rounded once where ``clean`` alone rounds twice.)
+        The samples that are not junk are exactly those that ``inner`` draws from the same key. (Compiled, a few may
+        differ in their last bits: what is fused with the junk may be rounded once where ``inner`` alone rounds twice.)
         """
-        return self._mixed(self.clean.sample(key, theta, client["clean"], n), key, theta, client)
+        return self._mix(self.inner.sample(key, theta, client["clean"], n), key, theta, client)
 
-    def _mixed(self, batch: Batch, key: Key, theta: Theta, client: Client) -> tuple[Batch, Array]:
+    def _mix(self, batch: Batch, key: Key, theta: Theta, client: Client) -> tuple[Batch, Array]:
         which, what = jax.random.split(jax.random.fold_in(key, JUNK + self._layer))
         is_junk = jax.random.bernoulli(which, client["fraction"], (trees.rows(batch),))
         branches = [partial(_junk, source) for source in self.sources]
@@ -60,45 +61,13 @@ class ContaminatedReaction(Reaction):
             junk = jax.lax.switch(client["source"], branches, what, batch, theta, client["distance"])
         return _choose(is_junk, junk, batch), is_junk
 
-    def start(self, theta: Theta, client: Client) -> Any:
-        return self.clean.start(theta, client["clean"])
-
-    def move(self, state: Any, key: Key, theta: Theta, client: Client) -> Any:
-        return self.clean.move(state, key, theta, client["clean"])
-
     def sample_in(self, state: Any, key: Key, theta: Theta, client: Client, n: int) -> Batch:
-        return self._mixed(self.clean.sample_in(state, key, theta, client["clean"], n), key, theta, client)[0]
-
-    def risk_in(self, state: Any, deployed: Theta, theta: Theta, client: Client) -> Array:
-        return self.clean.risk_in(state, deployed, theta, client["clean"])
-
-    @property
-    def drifts(self) -> bool:  # type: ignore[override]
-        return self.clean.drifts
-
-    def at(self, clients: Client, time: float) -> tuple[Reaction, Client]:
-        clean, inside = self.clean.at(clients["clean"], time)
-        return replace(self, clean=clean), {**clients, "clean": inside}
-
-    def weights(self, client: Client, n: int, count: Array) -> Array:
-        return self.clean.weights(client["clean"], n, count)
-
-    @property
-    def parameters(self) -> Callable[..., Array] | None:  # type: ignore[override]
-        return of_part(self.clean.parameters, "clean")
-
-    @property
-    def decoupled(self) -> Callable[..., Array] | None:  # type: ignore[override]
-        return of_part(self.clean.decoupled, "clean")
-
-    @property
-    def accuracy(self) -> Callable[..., Array] | None:  # type: ignore[override]
-        return of_part(self.clean.accuracy, "clean")
+        return self._mix(self.inner.sample_in(state, key, theta, client["clean"], n), key, theta, client)[0]
 
     @property
     def _layer(self) -> int:
-        """How many contaminations lie below this one: each draws its junk from a key of its own."""
-        return self.clean._layer + 1 if isinstance(self.clean, ContaminatedReaction) else 0
+        """The number of contaminations inside this one: each draws its junk from a key of its own."""
+        return self.inner._layer + 1 if isinstance(self.inner, ContaminatedReaction) else 0
 
 
 def contaminate(problem: Problem, fraction: Any, source: Any = "blob", *, distance: Any = 10.0) -> Problem:
@@ -118,12 +87,12 @@ def contaminate(problem: Problem, fraction: Any, source: Any = "blob", *, distan
     >>> case = contaminate(clean, 0.2, "blob", distance=10)
     >>> case.name, bool(np.isclose(case.risk(np.ones(5)), clean.risk(np.ones(5))))
     ('pricing with 20% blob', True)
-    >>> batch, is_junk = case.reaction.marked(random.seed_key(0), np.ones(5), trees.take(case.clients, 0), 1000)
+    >>> client = trees.take(case.clients, 0)
+    >>> batch, is_junk = case.reaction.sample_and_mask(random.seed_key(0), np.ones(5), client, 1000)
     >>> batch.shape, round(float(is_junk.mean()), 1)
     ((1000, 5), 0.2)
     """
-    if not isinstance(problem, Problem):
-        raise checks.InputError(f"problem must be a profl.Problem such as profl.cases.pricing(), got {problem!r}")
+    check_problem(problem)
     fractions = _per_client("fraction", fraction, problem.count, _fraction)
     distances = _per_client("distance", distance, problem.count, checks.positive)
     sources, index = _sources(source, problem.count)
@@ -138,7 +107,7 @@ def contaminate(problem: Problem, fraction: Any, source: Any = "blob", *, distan
 
 
 def _choose(is_junk: Array, junk: Batch, batch: Batch) -> Batch:
-    """Rows of ``junk`` where marked, else of ``batch``."""
+    """Rows of ``junk`` where ``is_junk``, else of ``batch``."""
 
     def choose(new: Array, old: Array) -> Array:
         return samples_first(jnp.where(is_junk, samples_last(new), samples_last(old)))
@@ -147,7 +116,7 @@ def _choose(is_junk: Array, junk: Batch, batch: Batch) -> Batch:
 
 
 def _junk(source: Source, key: Key, batch: Batch, theta: Theta, distance: Array) -> Batch:
-    """What the source gives, in the precision of the batch."""
+    """The junk of a source, in the dtypes of the batch."""
     return jax.tree.map(lambda new, old: new.astype(old.dtype), source(key, batch, theta, distance), batch)
 
 
@@ -173,7 +142,7 @@ def _per_client(name: str, value: Any, clients: int, check: Callable[[str, Any],
 
 
 def _sources(source: Any, clients: int) -> tuple[tuple[Source, ...], np.ndarray]:
-    """The distinct sources in order of appearance, and which of them each client has."""
+    """(the distinct sources in order of appearance, the index of each client's)."""
     if isinstance(source, str) or callable(source) or not isinstance(source, Iterable):
         return (get(source),), np.zeros(clients, np.int32)
     each = [get(item) for item in source]
@@ -184,7 +153,7 @@ def _sources(source: Any, clients: int) -> tuple[tuple[Source, ...], np.ndarray]
 
 
 def _check_source(source: Source, problem: Problem) -> None:
-    """Trace the source once, without computing anything, and refuse what does not fit the problem's samples."""
+    """Refuse a source whose junk does not have the structure of the problem's samples; it is only traced."""
 
     def draw(key: Key, clients: Client) -> tuple[Batch, Batch]:
         theta = problem.initial(key)

@@ -1,21 +1,16 @@
-"""Families: how the data's distribution is described by a few numbers f, and how f is read off a batch.
+"""Families: the data's distribution described by a vector f of shape (p,), and f estimated from a batch.
 
-A family states (paper, Section III-B)
+A family defines (paper, Section III-B)
 
 * ``estimate(batch, weights)``: f_hat from weighted samples (the weights sum to one);
-* ``log_prob(z, f)``: log p(z; f) of one sample, up to terms that do not contain f. The score d log p / df comes from
-  it by automatic differentiation;
-* ``shift(z, delta)``: where f is a location, what becomes of the sample z when f moves by delta; ``shift(z, delta, f)``
-  where that depends on the f at which z lies, as with a spread. A family that has it gets the pathwise gradient, which
-  needs no density and stays right when the noise is not Gaussian;
-* ``variance(batch, weights, f)``: the sampling variance of every entry of f_hat. The default is the sandwich formula of
-  M-estimation; families with a cheaper closed form override it;
-* ``observed_variance(batch, weights, f)``: the same from the batch alone, where ``variance`` rests on a stated ``sd``;
-* ``group_count`` and ``group_of(z)``: where clean samples come in groups (classes, say) that differ from one another,
-  how many there are and which one z is in. A filter compares a sample with its own group only;
-* ``takes``, ``fits(batch)`` and ``labels(batch)``: for the words where a batch does not suit it.
-
-f is always a vector of shape (p,).
+* ``log_prob(z, f)``: log p(z; f) of one sample, up to terms without f; the score d log p / df is its derivative;
+* ``shift(z, delta)``, where f is a location: the sample z after f moves by delta; ``shift(z, delta, f)`` where that
+  depends on f. It gives the pathwise gradient, which needs no density and stays right for noise that is not Gaussian;
+* ``variance(batch, weights, f)``: the sampling variance of f_hat; by default the sandwich formula of M-estimation;
+* ``observed_variance(batch, weights, f)``: the same from the batch alone, where ``variance`` uses a declared ``sd``;
+* ``group_count`` and ``group_of(z)``: where clean samples come in groups (classes, say) that differ from one another. A
+  filter compares a sample with its own group only;
+* ``takes``, ``fits(batch)`` and ``labels(batch)``: for error messages where a batch does not suit it.
 """
 
 from __future__ import annotations
@@ -31,26 +26,19 @@ import jax.numpy as jnp
 
 from profl.typing import Array, Batch
 
-LEAST_SHARE = 1e-6
-"""Of a group, in log p: one that no kept sample belongs to has share 0, its samples carry weight 0, and 0 * log(0) must
-stay 0. One sample in a million: no batch has so many that a real share comes near it."""
-
+LEAST_SHARE = 1e-6  # of a group, in log p: an empty group has weight 0, and 0 * log(0) must stay 0
 ROUNDING = 4  # machine epsilons of f^2, the least noise that is taken to be there
-
-FLAT = 4
-"""Machine epsilons of the mean: a standard deviation below that is the rounding of a coordinate that does not vary."""
-
+FLAT = 4  # machine epsilons of the mean: a standard deviation below that is rounding
 GAUSSIAN_KURTOSIS = 3.0
-BELIEVED = 10.0
-"""Samples' worth of belief in a Gaussian's kurtosis: two samples always show a kurtosis of 1, which would be a spread
-known without error; from a hundred on the data decide."""
-
+PRIOR_SAMPLES = 10.0
+"""Weight of the Gaussian kurtosis in samples: two samples always show a kurtosis of 1, which would be a standard
+deviation known without error; from a hundred on the data decide."""
 
 VECTORS = "an array of shape (n, p), one row per sample"
 
 
 def _is(leaf: Any, ndim: int, whole: bool = False) -> bool:
-    """Whether a leaf of a batch is an array of so many axes, and of whole numbers where it must be."""
+    """Whether a leaf of a batch is an array with ``ndim`` axes, and of integers where ``whole``."""
     kind = jnp.integer if whole else jnp.number
     return len(getattr(leaf, "shape", ())) == ndim and bool(jnp.issubdtype(leaf.dtype, kind))
 
@@ -60,7 +48,7 @@ def _has(batch: Batch, name: str, ndim: int, whole: bool = False) -> bool:
 
 
 def average(weights: Array, values: Array) -> Array:
-    """The weighted mean of (n, ...) values over samples: a product, which XLA vectorises on a CPU, unlike a sum.
+    """The weighted mean of (n, ...) values over samples, as a product: XLA vectorises that on a CPU, unlike a sum.
 
     >>> average(jnp.array([0.5, 0.5]), jnp.array([[1.0], [3.0]]))
     Array([2.], dtype=float32)
@@ -73,11 +61,10 @@ class Family:
 
     shift: Callable[..., Batch] | None = None
 
-    takes: str = ""
-    """The batches that it reads, in words."""
+    takes: str = ""  # the batches that it reads, in words
 
     def fits(self, batch: Batch) -> bool:
-        """Whether a batch, or its shapes, is one of those; asked only where ``estimate`` stands in the same class."""
+        """Whether the family reads a batch, or its shapes; used only where the same class defines ``estimate``."""
         return True
 
     def labels(self, batch: Batch) -> Array | None:
@@ -86,11 +73,11 @@ class Family:
 
     @property
     def group_count(self) -> int:
-        """How many groups of samples differ from one another though all are clean."""
+        """The number of groups of clean samples that differ from one another."""
         return 1
 
     def group_of(self, z: Batch) -> Array:
-        """Which of the ``group_count`` groups a sample is in: 0, 1, ..."""
+        """The group of a sample: 0, 1, ..., ``group_count`` - 1."""
         return jnp.zeros((), jnp.int32)
 
     def estimate(self, batch: Batch, weights: Array) -> Array:
@@ -99,14 +86,13 @@ class Family:
     def log_prob(self, z: Batch, f: Array) -> Array:
         raise NotImplementedError(f"{type(self).__name__} must define log_prob(z, f) -> scalar")
 
-    def moved(self, z: Batch, delta: Array, f: Array) -> Batch:
-        """``shift`` of a sample that lies at ``f``, for a family that is known to have it."""
+    def apply_shift(self, z: Batch, delta: Array, f: Array) -> Batch:
+        """The sample z, drawn at ``f``, after f moves by ``delta``; for a family with a ``shift``."""
         assert self.shift is not None
-        needs_f = len(inspect.signature(self.shift).parameters) > 2
-        return self.shift(z, delta, f) if needs_f else self.shift(z, delta)
+        return self.shift(z, delta, *([f] if len(inspect.signature(self.shift).parameters) > 2 else []))
 
     def variance(self, batch: Batch, weights: Array, f: Array) -> Array:
-        """diag(A^-1 B A^-1) * sum w^2 with A = -E[Hessian of log p], B = E[score score^T]."""
+        """diag(A^-1 B A^-1) sum w^2, shape (p,), with A = -E[Hessian of log p] and B = E[score score^T]."""
         scores = jax.vmap(jax.grad(self.log_prob, argnums=1), (0, None))(batch, f)
         hessian = jax.hessian(lambda g: weights @ jax.vmap(self.log_prob, (0, None))(batch, g))(f)
         bread = jnp.linalg.pinv(-hessian, hermitian=True)
@@ -114,10 +100,9 @@ class Family:
         return jnp.diagonal(bread @ meat @ bread) * jnp.sum(weights**2)
 
     def observed_variance(self, batch: Batch, weights: Array, f: Array) -> Array:
-        """The sampling variance of f_hat as the batch itself shows it, (p,).
+        """The sampling variance of f_hat from the batch alone, shape (p,).
 
-        Where f is a location, by the sandwich formula, which is right whatever standard deviation the family states:
-        people who use the pathwise gradient never had to set it.
+        Where f is a location, by the sandwich formula, which does not depend on the family's ``sd``.
         """
         plain = self.variance if self.shift is None else partial(Family.variance, self)
         least = ROUNDING * jnp.finfo(f.dtype).eps * (f**2 + jnp.mean(f**2)) + jnp.finfo(f.dtype).tiny
@@ -154,16 +139,16 @@ class GaussianMean(Family):
 
 @dataclass(frozen=True)
 class LocationScale(Family):
-    """z is a vector whose spread moves, too; f holds the means, then the logarithms of the standard deviations.
+    """z is a vector; f holds the means, then the logarithms of the standard deviations.
 
-    A change of f takes z to mean' + (z - mean) sd' / sd. What the batch shows says how noisy f is: no density and no sd
-    have to be stated. A coordinate that does not vary has an sd of its rounding, and nothing about it is scaled.
+    A change of f takes z to mean' + (z - mean) sd' / sd. The noise of f is estimated from the batch, without a density
+    or an sd. A coordinate that does not vary has an sd of its rounding, and is not scaled.
 
     >>> family, batch, equal = LocationScale(), jnp.array([[1.0], [3.0]]), jnp.array([0.5, 0.5])
     >>> f = family.estimate(batch, equal)
     >>> f
     Array([2., 0.], dtype=float32)
-    >>> family.moved(batch[1], jnp.array([1.0, jnp.log(2.0)]), f)  # the mean is 3 then, and the sd 2
+    >>> family.apply_shift(batch[1], jnp.array([1.0, jnp.log(2.0)]), f)  # the mean is 3 then, and the sd 2
     Array([5.], dtype=float32)
     """
 
@@ -191,8 +176,8 @@ class LocationScale(Family):
         share = jnp.sum(weights**2)
         spread = average(weights, (batch - mean) ** 2)
         varies = spread > self._least(mean)
-        seen = average(weights, ((batch - mean) * jnp.exp(-log_sd)) ** 4)
-        kurtosis = (seen / share + BELIEVED * GAUSSIAN_KURTOSIS) / (1 / share + BELIEVED)
+        sample = average(weights, ((batch - mean) * jnp.exp(-log_sd)) ** 4)
+        kurtosis = (sample / share + PRIOR_SAMPLES * GAUSSIAN_KURTOSIS) / (1 / share + PRIOR_SAMPLES)
         of_log_sd = (jnp.where(varies, kurtosis, GAUSSIAN_KURTOSIS) - 1) / 4
         return jnp.concatenate([jnp.where(varies, spread, 0.0), of_log_sd]) * share
 
@@ -242,11 +227,9 @@ class ClassMeans(Family):
     def variance(self, batch: Batch, weights: Array, f: Array) -> Array:
         member = jax.nn.one_hot(batch["y"], self.classes)
         share = weights @ member
-        # a class that nobody is in has no estimate: its variance is that of one sample, not 0 / 0
-        per_class = self.sd**2 * jnp.where(
-            share > 0, ((weights**2) @ member) / jnp.where(share > 0, share, 1.0) ** 2, 1.0
-        )
-        return jnp.repeat(per_class, f.shape[0] // self.classes)
+        ratio = ((weights**2) @ member) / jnp.where(share > 0, share, 1.0) ** 2
+        per_class = jnp.where(share > 0, ratio, 1.0)  # of an empty class, the variance of one sample
+        return jnp.repeat(self.sd**2 * per_class, f.shape[0] // self.classes)
 
     def _mean(self, z: Batch, f: Array) -> Array:
         return f.reshape(self.classes, -1)[z["y"]]
@@ -264,9 +247,8 @@ class LinearGaussian(Family):
         return _has(batch, "x", 2) and _has(batch, "y", 1)
 
     def estimate(self, batch: Batch, weights: Array) -> Array:
-        x, y = batch["x"], batch["y"]
-        gram = x.T @ (weights[:, None] * x)
-        moment = jnp.sum(weights[:, None] * x * y[:, None], axis=0)
+        x, weighted = batch["x"], weights[:, None] * batch["x"]
+        gram, moment = x.T @ weighted, jnp.sum(weighted * batch["y"][:, None], axis=0)
         if gram.shape[0] == 1:  # a batched 1 x 1 solve is a library call that costs more than the whole step
             return moment / gram[0]
         return jnp.linalg.solve(gram, moment)
@@ -278,8 +260,7 @@ class LinearGaussian(Family):
         return {**z, "y": z["y"] + z["x"] @ delta}
 
     def variance(self, batch: Batch, weights: Array, f: Array) -> Array:
-        x = batch["x"]
-        gram = x.T @ (weights[:, None] * x)
+        gram = batch["x"].T @ (weights[:, None] * batch["x"])
         inverse = 1 / gram if gram.shape[0] == 1 else jnp.linalg.inv(gram)
         return self.sd**2 * jnp.diagonal(inverse) * jnp.sum(weights**2)
 
@@ -288,8 +269,8 @@ class LinearGaussian(Family):
 class GroupShares(Family):
     """z has an entry "group" in 0..groups-1; f holds the share of each group (on the simplex).
 
-    The distribution inside a group is fixed, so log p(z; f) = log f[group] + const. There is nothing to shift: the
-    share changes how many samples come from a group, not where they lie, so the gradient comes from the score.
+    The distribution inside a group is fixed, so log p(z; f) = log f[group] + const. The gradient comes from the score:
+    a share changes how many samples come from a group, not where they lie.
     """
 
     groups: int = 2

@@ -1,7 +1,4 @@
-"""A problem whose data come from the world: only a loss and a family are stated, nobody knows the reaction.
-
-``profl.train`` runs it on clients that deploy for real. There is no exact risk and no known optimum.
-"""
+"""A problem whose data come from live clients: ``profl.train`` runs it. No exact risk and no optimum are known."""
 
 from __future__ import annotations
 
@@ -15,26 +12,27 @@ import numpy as np
 
 from profl import checks, trees
 from profl.problem.families import Family
-from profl.problem.problem import Problem, everywhere
+from profl.problem.model_space import everywhere
+from profl.problem.problem import Problem
 from profl.problem.reaction import Reaction
 from profl.typing import Array, Batch, Client, Key, Loss, Theta
 
 
 @dataclass(frozen=True)
 class Unknown(Reaction):
-    """The reaction of the world outside: it has shapes, and nothing else about it is known."""
+    """The reaction of live clients, of which only the shapes of a sample are known."""
 
     structure: Any
     leaves: tuple[tuple[tuple[int, ...], type], ...]  # shape and dtype of each leaf of one sample
 
     def sample(self, key: Key, theta: Theta, client: Client, n: int) -> Batch:
-        """Zeros of the right shapes; engines ask for nothing but the shapes."""
+        """Zeros: engines use only the shapes."""
         return jax.tree.unflatten(self.structure, [jnp.zeros((n, *shape), dtype) for shape, dtype in self.leaves])
 
 
 @dataclass(frozen=True, eq=False)
 class LiveProblem:
-    """What is to be learned from clients that are no simulation.
+    """A problem whose data come from live clients: a loss and a family, without a reaction.
 
     Args:
       name: shown in tables and plots.
@@ -69,7 +67,7 @@ class LiveProblem:
         return f"<LiveProblem {self.name!r}: data come from clients that deploy for real>"
 
     def problem(self, clients: int) -> Problem:
-        """The same for ``clients`` clients, in the form that the engines take."""
+        """The ``Problem`` for a number of clients, as the engines take it."""
         leaves, structure = jax.tree.flatten(self.sample)
         if not leaves:
             raise checks.InputError("sample must be one sample z, such as np.zeros(5), got nothing")
@@ -90,7 +88,7 @@ class LiveProblem:
 
 
 def _dtype(leaf: Any) -> type:
-    """Numbers with a fraction in JAX's own precision, whole numbers as int32."""
+    """float, which JAX takes in its own precision, or int32 for integers."""
     kind = np.asarray(leaf).dtype.kind
     if kind not in "fiub":
         raise checks.InputError(f"sample must hold numbers, got {np.asarray(leaf).dtype}")

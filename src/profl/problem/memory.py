@@ -1,14 +1,12 @@
-"""Worlds with a memory: people who react slowly or in turn, and a world that moves by itself.
+"""Reactions with memory: people who react slowly or in groups, and a world that drifts by itself.
 
-Each wraps a problem. What people answer to in the end is the problem's own reaction, so its optimum, its stable point
-and its risk are those of the long run, exact as before; what was earned on the way is in ``run.deployed_regret``. Wraps
-can be put around each other.
+Each wraps a problem. The long-run reaction is the problem's own, so its optimum, its stable point and its risk stay
+exact; the cost on the way is in ``run.deployed_regret``. Wraps can be nested.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,86 +15,58 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import checks, random
-from profl.problem.problem import Problem
-from profl.problem.reaction import Reaction, of_part
+from profl.problem.problem import Problem, check_problem
+from profl.problem.reaction import Reaction, WrappedReaction
 from profl.typing import Array, Batch, Client, Key, Theta
 
 
-@dataclass(frozen=True)
-class Wrapped(Reaction):
-    """Another reaction, whose client is ``client["inside"]``; its long run is this one's."""
+class LongRun(WrappedReaction):
+    """A reaction with a state whose client is ``client["inside"]``; what is known exactly is that of ``inner``."""
 
-    inner: Reaction
-
-    def sample(self, key: Key, theta: Theta, client: Client, n: int) -> Batch:
-        return self.inner.sample(key, theta, client["inside"], n)
-
-    def weights(self, client: Client, n: int, count: Array) -> Array:
-        return self.inner.weights(client["inside"], n, count)
-
-    @property
-    def parameters(self) -> Callable[..., Array] | None:  # type: ignore[override]
-        return of_part(self.inner.parameters, "inside")
-
-    @property
-    def decoupled(self) -> Callable[..., Array] | None:  # type: ignore[override]
-        return of_part(self.inner.decoupled, "inside")
-
-    @property
-    def accuracy(self) -> Callable[..., Array] | None:  # type: ignore[override]
-        return of_part(self.inner.accuracy, "inside")
-
-    @property
-    def drifts(self) -> bool:  # type: ignore[override]
-        return self.inner.drifts
-
-    def at(self, clients: Client, time: float) -> tuple[Reaction, Client]:
-        inner, inside = self.inner.at(clients["inside"], time)
-        return replace(self, inner=inner), {**clients, "inside": inside}
+    client_key = "inside"
 
 
 # -- slow --------------------------------------------------------------------------------------------------------------
 
 
-class Slow(Wrapped):
-    """People answer to what they are used to: seen <- seen + rate (theta - seen), with every deployment."""
+class Slow(LongRun):
+    """People respond to an exponential average: average <- average + rate (theta - average), with every deployment."""
 
     def start(self, theta: Theta, client: Client) -> Any:
-        return {"seen": theta, "inner": self.inner.start(theta, client["inside"])}
+        return {"average": theta, "inner": self.inner.start(theta, client["inside"])}
 
     def move(self, state: Any, key: Key, theta: Theta, client: Client) -> Any:
-        seen = jax.tree.map(lambda old, new: old + client["rate"] * (new - old), state["seen"], theta)
-        return {"seen": seen, "inner": self.inner.move(state["inner"], key, seen, client["inside"])}
+        average = jax.tree.map(lambda old, new: old + client["rate"] * (new - old), state["average"], theta)
+        return {"average": average, "inner": self.inner.move(state["inner"], key, average, client["inside"])}
 
     def sample_in(self, state: Any, key: Key, theta: Theta, client: Client, n: int) -> Batch:
-        return self.inner.sample_in(state["inner"], key, state["seen"], client["inside"], n)
+        return self.inner.sample_in(state["inner"], key, state["average"], client["inside"], n)
 
     def risk_in(self, state: Any, deployed: Theta, theta: Theta, client: Client) -> Array:
-        return self.inner.risk_in(state["inner"], state["seen"], theta, client["inside"])
+        return self.inner.risk_in(state["inner"], state["average"], theta, client["inside"])
 
 
 def slow(problem: Problem, rate: Any) -> Problem:
-    """``problem`` with people who change their habits by a share of the way with every deployment.
+    """``problem`` with people who respond to an exponential average of what was deployed.
 
-    Where f is linear in the model this is f <- (1 - rate) f + rate f(theta). In the beginning they are used to the
-    model that the run begins with.
+    Where f is linear in the model this is f <- (1 - rate) f + rate f(theta). The average starts at the first model.
 
     Args:
-      rate: of the way to what they would do in the end, above 0 and at most 1: one number, or one per client.
+      rate: weight of the newest deployment, above 0 and at most 1: one number, or one per client.
 
     >>> import profl
     >>> case = slow(profl.cases.pricing(clients=2), rate=0.2)
     >>> case.name, bool(np.allclose(case.optimum, profl.cases.pricing(clients=2).optimum))
     ('pricing, slow (rate 0.2)', True)
     """
-    _check(problem)
+    check_problem(problem)
     rates = _one_per_client("rate", rate, problem.count)
     if not np.all((rates > 0) & (rates <= 1)):
         raise checks.InputError(f"rate must be above 0 and at most 1, got {rate!r}: 1 is at once")
-    shown = f"{rates[0]:g}" if np.all(rates == rates[0]) else f"{rates.min():g} to {rates.max():g}"
+    text = f"{rates[0]:g}" if np.all(rates == rates[0]) else f"{rates.min():g} to {rates.max():g}"
     return replace(
         problem,
-        name=f"{problem.name}, slow (rate {shown})",
+        name=f"{problem.name}, slow (rate {text})",
         clients={"inside": problem.clients, "rate": rates},
         reaction=Slow(problem.reaction),
     )
@@ -106,43 +76,43 @@ def slow(problem: Problem, rate: Any) -> Problem:
 
 
 @dataclass(frozen=True)
-class Staggered(Wrapped):
-    """People in groups of one size: with every deployment the group that did so longest ago answers to it."""
+class Staggered(LongRun):
+    """People in groups of equal size: each deployment reaches one group, in turn; the others keep their last model."""
 
     groups: int
 
     def start(self, theta: Theta, client: Client) -> Any:
-        state = {"seen": theta, "inner": self.inner.start(theta, client["inside"])}
+        state = {"model": theta, "inner": self.inner.start(theta, client["inside"])}
         copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self.groups, *jnp.shape(leaf))), state)
         return {"groups": copies, "next": jnp.int32(0)}
 
     def move(self, state: Any, key: Key, theta: Theta, client: Client) -> Any:
         now = state["next"]
         old = jax.tree.map(lambda leaf: leaf[now], state["groups"])
-        new = {"seen": theta, "inner": self.inner.move(old["inner"], key, theta, client["inside"])}
+        new = {"model": theta, "inner": self.inner.move(old["inner"], key, theta, client["inside"])}
         groups = jax.tree.map(lambda leaf, row: leaf.at[now].set(row), state["groups"], new)
         return {"groups": groups, "next": (now + 1) % self.groups}
 
     def sample_in(self, state: Any, key: Key, theta: Theta, client: Client, n: int) -> Batch:
         keys = jax.vmap(lambda group: jax.random.fold_in(key, group))(jnp.arange(self.groups))
         rows = math.ceil(n / self.groups)
-        drawn = jax.vmap(lambda k, s: self.inner.sample_in(s["inner"], k, s["seen"], client["inside"], rows))
+        drawn = jax.vmap(lambda k, s: self.inner.sample_in(s["inner"], k, s["model"], client["inside"], rows))
         batch = drawn(keys, state["groups"])  # groups take turns among the rows: any beginning of them is mixed
         return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1).reshape(-1, *leaf.shape[2:])[:n], batch)
 
     def risk_in(self, state: Any, deployed: Theta, theta: Theta, client: Client) -> Array:
-        each = jax.vmap(lambda s: self.inner.risk_in(s["inner"], s["seen"], theta, client["inside"]))
+        each = jax.vmap(lambda s: self.inner.risk_in(s["inner"], s["model"], theta, client["inside"]))
         return jnp.mean(each(state["groups"]))
 
 
 def staggered(problem: Problem, groups: int) -> Problem:
-    """``problem`` with people in ``groups`` of one size that answer in turn, one with every deployment.
+    """``problem`` with people in ``groups`` of equal size, of which each deployment reaches one, in turn.
 
     >>> import profl
     >>> staggered(profl.cases.pricing(clients=2), groups=3).name
     'pricing, 3 groups in turn'
     """
-    _check(problem)
+    check_problem(problem)
     if checks.positive_int("groups", groups) < 2:
         raise checks.InputError("groups must be 2 or more: one group answers at once")
     return replace(
@@ -157,8 +127,8 @@ def staggered(problem: Problem, groups: int) -> Problem:
 
 
 @dataclass(frozen=True)
-class Drifting(Wrapped):
-    """A number of every client moves by itself, with every deployment: by a trend, a season and a walk.
+class Drifting(LongRun):
+    """A number of every client changes with every deployment: by a trend, a season and a random walk.
 
     A client is ``{"inside": ..., "trend", "amplitude", "period", "walk", "seed"}``.
     """
@@ -189,7 +159,7 @@ class Drifting(Wrapped):
         return self.inner.risk_in(state["inner"], deployed, theta, self._at(state, client))
 
     def at(self, clients: Client, time: float) -> tuple[Reaction, Client]:
-        """The walk is drawn from a seed of its own, so that where it leads is known."""
+        """The walk is drawn from a seed of its own, so its value at any time is known."""
         steps = jnp.arange(1, int(time) + 1)
         walked = jax.vmap(lambda client: jnp.sum(jax.vmap(lambda t: self._walk(client, t))(steps)))(clients)
         state = {"time": jnp.full(walked.shape, time), "walked": walked}
@@ -221,10 +191,10 @@ def drifting(
     of: str | None = None,
     seed: int = 0,
 ) -> Problem:
-    """``problem`` in a world that moves by itself: a number of every client changes with every deployment.
+    """``problem`` with drift: a number of every client changes with every deployment, whatever is deployed.
 
-    Time is the client's own number of deployments. The answers move too: ``drifted.at(time)`` is the problem of a world
-    that stands still after so many, and a run is measured against the optimum of the time.
+    Time is the client's own number of deployments. ``problem.at(time)`` has the exact answers of a time, and a run is
+    measured against the optimum of the time.
 
     Args:
       trend: what is added with every deployment: one number, or one per client.
@@ -241,9 +211,9 @@ def drifting(
     >>> float(np.round(falling.at(100).optimum[0] - falling.at(0).optimum[0], 3))
     -0.1
     """
-    _check(problem)
+    check_problem(problem)
     amplitude, period = season
-    field = getattr(_innermost(problem.reaction), "level", None) if of is None else of
+    field = problem.reaction.level if of is None else of
     fields = _fields(problem.clients)
     if field not in fields:
         raise checks.InputError(
@@ -272,11 +242,6 @@ def drifting(
 # -- inside ------------------------------------------------------------------------------------------------------------
 
 
-def _check(problem: Any) -> None:
-    if not isinstance(problem, Problem):
-        raise checks.InputError(f"problem must be a profl.Problem such as profl.cases.pricing(), got {problem!r}")
-
-
 def _one_per_client(name: str, value: Any, count: int) -> np.ndarray:
     values = np.asarray(value, float)
     if values.shape not in ((), (count,)) or not np.all(np.isfinite(values)):
@@ -284,19 +249,11 @@ def _one_per_client(name: str, value: Any, count: int) -> np.ndarray:
     return np.broadcast_to(values, (count,)).copy()
 
 
-def _innermost(reaction: Any) -> Any:
-    """The reaction that all wraps are around."""
-    for name in ("inner", "clean", "reaction", "member"):
-        if isinstance(getattr(reaction, name, None), Reaction):
-            return _innermost(getattr(reaction, name))
-    return reaction
-
-
 def _fields(clients: Any) -> set[str]:
     """The names of the clients' floating numbers."""
-    found = jax.tree_util.tree_leaves_with_path(clients)
+    leaves = jax.tree_util.tree_leaves_with_path(clients)
     return {
         path[-1].key
-        for path, leaf in found
+        for path, leaf in leaves
         if path and hasattr(path[-1], "key") and np.issubdtype(np.asarray(leaf).dtype, np.floating)
     }

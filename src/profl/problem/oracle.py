@@ -1,12 +1,14 @@
-"""Exact answers, in double precision, as compiled functions of a problem's reaction, clients and models.
+"""Exact risks, gradients and known points in double precision, compiled.
 
 Everything follows from the decoupled risk DPR_i(deployed; theta) by differentiation (see ``profl.problem.reaction``).
-The reaction is a static argument, so two problems that differ only in their numbers share one compiled program.
+The reaction is a static argument, so two problems that differ only in their numbers share one compiled program. For a
+reaction that is known only through its samples, ``MonteCarloReaction`` estimates the decoupled risk from fixed draws.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,15 +17,58 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from profl import trees
+from profl import checks, random, trees
 from profl.problem import solvers
-from profl.problem.monte_carlo import MonteCarloReaction
-from profl.problem.reaction import Reaction
-from profl.typing import Array, Client, Theta
+from profl.problem.families import Family
+from profl.problem.reaction import Reaction, Unmeasured
+from profl.typing import Array, Client, Loss, Theta
 
 _CHUNK = 2**12  # clients summed up at once
 _BLOCK = 2**21  # models x numbers of the clients alive at once: some megabytes
 _MODELS = 64  # and models
+STARTS = 64  # models at which a user's risk is evaluated for better starts than its own
+
+
+@dataclass(frozen=True)
+class MonteCarloReaction(Unmeasured):
+    """``inner`` with a risk estimated from ``samples`` draws per client that never change.
+
+    With the draws fixed the average is a deterministic function, differentiable in both models: where the family can
+    shift samples, through the samples themselves (``sample`` must be smooth in theta); elsewhere through the likelihood
+    ratio p(z; f(theta)) / p(z; f(theta)), whose value is one and whose derivative is the score (needs ``parameters``).
+    """
+
+    family: Family
+    loss: Loss
+    samples: int
+
+    def __post_init__(self) -> None:
+        if self.family.shift is None and self.inner.parameters is None:
+            raise checks.InputError(
+                f"{type(self.family).__name__} shifts no samples, so a numerical optimum needs f(theta): "
+                "pass reaction=profl.worlds.SampledReaction(sample, parameters)"
+            )
+
+    def decoupled(self, deployed: Theta, theta: Theta, client: Client) -> Array:
+        batch = self.inner.sample(random.seed_key(0), deployed, client, self.samples)
+        losses = jax.vmap(self.loss, (None, 0))(theta, batch if self.family.shift else jax.lax.stop_gradient(batch))
+        if self.family.shift is None:
+            assert self.inner.parameters is not None
+            log_prob = jax.vmap(self.family.log_prob, (0, None))(
+                jax.lax.stop_gradient(batch), self.inner.parameters(deployed, client)
+            )
+            losses = losses * jnp.exp(log_prob - jax.lax.stop_gradient(log_prob))
+        return jnp.mean(losses)
+
+    def variance(self, theta: Theta, client: Client) -> Array:
+        """The variance of the estimated risk L_i(theta), a scalar."""
+        batch = self.inner.sample(random.seed_key(0), theta, client, self.samples)
+        return jnp.var(jax.vmap(self.loss, (None, 0))(theta, batch)) / self.samples
+
+    def risk_in(self, state: Any, deployed: Theta, theta: Theta, client: Client) -> Array:
+        batch = self.inner.sample_in(state, random.seed_key(0), deployed, client, self.samples)
+        return jnp.mean(jax.vmap(self.loss, (None, 0))(theta, batch))
+
 
 World = tuple[Reaction, Client, Array]
 """A reaction, the stacked clients, and their weights."""
@@ -44,7 +89,7 @@ def own_risks(world: World, thetas: Theta) -> Array:
 
 
 def decoupled_risk(world: World, deployed: Theta, theta: Theta) -> Array:
-    """Many clients are summed up in chunks, also when this is differentiated: a million would not fit in memory."""
+    """DPR(deployed; theta), summed over chunks of clients, also when differentiated: a million do not fit in memory."""
     reaction, clients, weights = world
     count = weights.shape[0]
     whole = count - count % _CHUNK
@@ -125,11 +170,11 @@ def evaluate_each(name: str, reaction: Reaction, clients: Client, weights: Any, 
     numbers = sum(leaf.size for leaf in jax.tree.leaves((clients, trees.take(thetas, 0))))
     block = max(1, min(_MODELS, _BLOCK // numbers))
     with jax.enable_x64(True):
-        world, found = trees.cast((clients, weights), jnp.float64), []
+        world, parts = trees.cast((clients, weights), jnp.float64), []
         for first in range(0, count, block):
             models = trees.take(thetas, np.minimum(np.arange(first, first + block), count - 1))
-            found.append(_compiled(name, reaction, *world, (trees.cast(models, jnp.float64),)))
-        return np.concatenate([np.asarray(part) for part in found])[:count]
+            parts.append(_compiled(name, reaction, *world, (trees.cast(models, jnp.float64),)))
+        return np.concatenate([np.asarray(part) for part in parts])[:count]
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -138,20 +183,20 @@ def _compiled(name: str, reaction: Reaction, clients: Client, weights: Array, mo
 
 
 def known_points(
-    reaction: Reaction, project: Callable[[Theta], Theta], clients: Client, weights: Any, starts: Theta, tried: Theta
+    reaction: Reaction, project: Callable[[Theta], Theta], clients: Client, weights: Any, starts: Theta, others: Theta
 ) -> tuple[Theta, Theta, float]:
     """(performative optimum, performatively stable point, the risk at the first), from a stack of starting models.
 
-    ``tried`` are models, or None, among which better starts are looked for.
+    ``others`` are models, or None, among which better starts are searched.
     """
     with jax.enable_x64(True):
-        found = _known_points(reaction, project, *trees.cast((clients, weights, starts, tried), jnp.float64))
-        return jax.tree.map(np.asarray, found)
+        points = _known_points(reaction, project, *trees.cast((clients, weights, starts, others), jnp.float64))
+        return jax.tree.map(np.asarray, points)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _known_points(
-    reaction: Reaction, project: Callable[[Theta], Theta], clients: Client, weights: Array, starts: Theta, tried: Theta
+    reaction: Reaction, project: Callable[[Theta], Theta], clients: Client, weights: Array, starts: Theta, others: Theta
 ) -> tuple[Theta, Theta, Array]:
     world = (reaction, clients, weights)
     unravel = ravel_pytree(trees.take(starts, 0))[1]
@@ -161,14 +206,26 @@ def _known_points(
         return trees.ravel(project(unravel(vector)))
 
     stable = solvers.stable_point(lambda v: trees.ravel(stable_gradient(world, unravel(v))), onto, vectors)
-    others = None if tried is None else jax.vmap(trees.ravel)(tried)
+    candidates = None if others is None else jax.vmap(trees.ravel)(others)
     starts = jnp.concatenate([vectors, stable[None]])
-    optimum, least = solvers.minimise(lambda v: risk(world, unravel(v)), onto, starts, others)
+    optimum, least = solvers.minimise(lambda v: risk(world, unravel(v)), onto, starts, candidates)
     return unravel(optimum), unravel(stable), least
 
 
+def scattered_models(project: Callable[[Theta], Theta], start: Theta, box: tuple[float, float] | None) -> Theta:
+    """STARTS models, stacked: uniform in ``box``; without one, around ``start``, some near and some far."""
+    flat, unravel = ravel_pytree(jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), start))
+    draws = np.random.default_rng(0)
+    if box is not None:
+        points = draws.uniform(*box, (STARTS, flat.size))
+    else:
+        distance = (1 + np.abs(flat).max()) * 10 ** draws.uniform(-1.0, 1.5, (STARTS, 1))
+        points = flat + distance * draws.normal(size=(STARTS, flat.size))
+    return jax.vmap(lambda point: project(unravel(point)))(jnp.asarray(points, flat.dtype))
+
+
 def exact_jacobian(reaction: Reaction, theta: Theta, client: Client) -> Array:
-    """df/dtheta at one client, by differentiating the stated f(theta): shape (p, size of theta)."""
+    """df/dtheta at one client, by differentiating f(theta): shape (p, size of theta)."""
     parameters = reaction.parameters
     assert parameters is not None
     vector, unravel = ravel_pytree(theta)

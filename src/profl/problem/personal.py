@@ -13,33 +13,33 @@ import jax
 import jax.numpy as jnp
 
 from profl import checks
-from profl.problem.problem import Problem
-from profl.problem.reaction import Reaction
-from profl.typing import Array, Batch, Client, Key, Theta
+from profl.problem.problem import Problem, check_problem
+from profl.problem.reaction import WrappedReaction
+from profl.typing import Key, Theta
 
 
-def whole(theta: dict[str, Theta]) -> Theta:
-    """The model that the two parts make.
+def sum_parts(theta: dict[str, Theta]) -> Theta:
+    """The deployed model, common + own.
 
-    >>> whole({"common": 1.0, "own": 0.5})
+    >>> sum_parts({"common": 1.0, "own": 0.5})
     1.5
     """
     return jax.tree.map(lambda common, own: common + own, theta["common"], theta["own"])
 
 
 @dataclass(frozen=True)
-class OfWhole:
-    """A function of a model, for one in two parts."""
+class OfSum:
+    """A function of the deployed model, as a function of the two parts."""
 
     function: Callable[..., Any]
 
     def __call__(self, theta: dict[str, Theta], *arguments: Any) -> Any:
-        return self.function(whole(theta), *arguments)
+        return self.function(sum_parts(theta), *arguments)
 
 
 @dataclass(frozen=True)
-class BothInside:
-    """Projects so that the common model and the whole one lie in the model space."""
+class ProjectParts:
+    """Projects the common model and the sum onto the model space."""
 
     project: Callable[[Theta], Theta]
 
@@ -49,49 +49,11 @@ class BothInside:
         return {"common": common, "own": jax.tree.map(jnp.subtract, inside, common)}
 
 
-@dataclass(frozen=True)
-class PersonalReaction(Reaction):
-    """People see the whole model."""
+class PersonalReaction(WrappedReaction):
+    """People respond to the sum of the two parts."""
 
-    inner: Reaction
-
-    def sample(self, key: Key, theta: Theta, client: Client, n: int) -> Batch:
-        return self.inner.sample(key, whole(theta), client, n)
-
-    def weights(self, client: Client, n: int, count: Array) -> Array:
-        return self.inner.weights(client, n, count)
-
-    @property
-    def parameters(self) -> Callable[..., Array] | None:  # type: ignore[override]
-        return _of_models(self.inner.parameters, 1)
-
-    @property
-    def decoupled(self) -> Callable[..., Array] | None:  # type: ignore[override]
-        return _of_models(self.inner.decoupled, 2)
-
-    @property
-    def accuracy(self) -> Callable[..., Array] | None:  # type: ignore[override]
-        return _of_models(self.inner.accuracy, 2)
-
-    def start(self, theta: Theta, client: Client) -> Any:
-        return self.inner.start(whole(theta), client)
-
-    def move(self, state: Any, key: Key, theta: Theta, client: Client) -> Any:
-        return self.inner.move(state, key, whole(theta), client)
-
-    def sample_in(self, state: Any, key: Key, theta: Theta, client: Client, n: int) -> Batch:
-        return self.inner.sample_in(state, key, whole(theta), client, n)
-
-    def risk_in(self, state: Any, deployed: Theta, theta: Theta, client: Client) -> Array:
-        return self.inner.risk_in(state, whole(deployed), whole(theta), client)
-
-    @property
-    def drifts(self) -> bool:  # type: ignore[override]
-        return self.inner.drifts
-
-    def at(self, clients: Client, time: float) -> tuple[Reaction, Client]:
-        inner, clients = self.inner.at(clients, time)
-        return replace(self, inner=inner), clients
+    def inner_model(self, theta: dict[str, Theta]) -> Theta:
+        return sum_parts(theta)
 
 
 def personal(problem: Problem) -> Problem:
@@ -105,8 +67,7 @@ def personal(problem: Problem) -> Problem:
     >>> case.name, sorted(case.initial(jax.random.key(0)))
     ('pricing, personal', ['common', 'own'])
     """
-    if not isinstance(problem, Problem):
-        raise checks.InputError(f"problem must be a profl.Problem such as profl.cases.pricing(), got {problem!r}")
+    check_problem(problem)
     if problem.push is not None:
         raise checks.InputError("personal is for a problem without a push, got one: its theta would have no parts")
 
@@ -117,16 +78,9 @@ def personal(problem: Problem) -> Problem:
     return replace(
         problem,
         name=f"{problem.name}, personal",
-        loss=OfWhole(problem.loss),
+        loss=OfSum(problem.loss),
         reaction=PersonalReaction(problem.reaction),
         initial=initial,
-        project=BothInside(problem.project),
-        signal=OfWhole(problem.signal),
+        project=ProjectParts(problem.project),
+        signal=OfSum(problem.signal),
     )
-
-
-def _of_models(function: Callable[..., Array] | None, models: int) -> Callable[..., Array] | None:
-    """A function whose first arguments are models, for models in two parts; None stays None."""
-    if function is None:
-        return None
-    return lambda *arguments: function(*map(whole, arguments[:models]), *arguments[models:])

@@ -1,4 +1,4 @@
-"""A problem: a loss, a family, how the data react, who the clients are, and what is known exactly.
+"""A problem: a loss, a family, a reaction, clients, and what is known exactly.
 
 The performative risk is L(theta) = sum_i alpha_i E_{z ~ D_i(theta)} l(z; theta) (paper, Eq. 2). Its minimiser is the
 performative optimum (PO); retraining on what comes in ends at a performatively stable point (PS, Eq. 3).
@@ -14,41 +14,27 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
 from profl import checks, html, random, trees
-from profl.problem import fits, kinds, oracle, stale
+from profl.problem import oracle
 from profl.problem.families import Family
-from profl.problem.monte_carlo import MonteCarloReaction
+from profl.problem.model_space import bounds, everywhere
+from profl.problem.oracle import MonteCarloReaction
 from profl.problem.push import Push
 from profl.problem.reaction import PooledReaction, Reaction
+from profl.problem.validation import arguments
+from profl.problem.validation.functions import check_functions, clear_stale_code, is_user_defined
 from profl.typing import Array, Client, Loss, Theta
 
-TRIED = 64  # models at which a user's risk is looked at for better starts than its own
 
-
-@dataclass(frozen=True)
-class Box:
-    """The model space [lower, upper] in every coordinate; calling it projects.
-
-    >>> Box(0.0, 5.0)(jnp.array([-1.0, 2.0, 9.0]))
-    Array([0., 2., 5.], dtype=float32)
-    """
-
-    lower: float
-    upper: float
-
-    def __call__(self, theta: Theta) -> Theta:
-        return jax.tree.map(lambda leaf: jnp.clip(leaf, self.lower, self.upper), theta)
-
-
-def everywhere(theta: Theta) -> Theta:
-    """The model space without bounds: nothing to project."""
-    return theta
+def check_problem(value: Any) -> None:
+    """Refuse what is not a ``Problem``."""
+    if not isinstance(value, Problem):
+        raise checks.InputError(f"problem must be a profl.Problem such as profl.cases.pricing(), got {value!r}")
 
 
 class View(NamedTuple):
-    """A problem as a method sees it, at one client or at the server: it can be learned from, and not sampled."""
+    """What a method sees of a problem, at one client or at the server: everything but the reaction and the data."""
 
     loss: Loss
     family: Family
@@ -56,12 +42,12 @@ class View(NamedTuple):
     signal: Callable[[Theta], Array]
     jacobian: Callable[[Theta], Array] | None = None  # df/dtheta of this client, exactly, where it is known
     push: Push | None = None  # where a sample would lie under another model, where the problem says so
-    clients: int = 0  # at the server: how many there are
-    who: Array | None = None  # at the server, in ``combine``: the client behind every row of the reports
+    client_count: int = 0  # at the server
+    client_ids: Array | None = None  # at the server, in ``combine``: the client of every row of the reports
 
 
 class Functions(NamedTuple):
-    """A problem without its data: only functions. Hashable, so that compiled code is found again."""
+    """The functions of a problem, without its data; hashable, so that compiled code is found again."""
 
     loss: Loss
     family: Family
@@ -80,7 +66,7 @@ class Functions(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What is to be learned, by whom, and how the data answer.
+    """What is to be learned, by whom, and how the data react.
 
     Args:
       name: shown in tables and plots.
@@ -102,6 +88,7 @@ class Problem:
     >>> def sample(key, theta, client, n):
     ...     return 6.0 - client["gamma"] * theta + random.normal(key, n, 1)
     >>> from profl.problem.families import GaussianMean
+    >>> from profl.problem.model_space import Box
     >>> problem = Problem(
     ...     "one good", lambda theta, z: -jnp.sum(theta * z), GaussianMean(), sample,
     ...     clients={"gamma": jnp.array([1.0, 2.0])}, initial=lambda key: jnp.ones(1), project=Box(0.0, 5.0),
@@ -123,22 +110,22 @@ class Problem:
     version: str | None = None
 
     def __post_init__(self) -> None:
-        accepted = {
-            "loss": kinds.function("loss", "(theta, z) -> number", self.loss),
-            "family": kinds.family(self.family),
-            "reaction": kinds.reaction(self.reaction),
-            "project": kinds.function("project", "(theta) -> theta", self.project),
-            "signal": kinds.function("signal", "(theta) -> vector", self.signal),
+        parts = {
+            "loss": arguments.as_function("loss", "(theta, z) -> number", self.loss),
+            "family": arguments.as_family(self.family),
+            "reaction": arguments.as_reaction(self.reaction),
+            "project": arguments.as_function("project", "(theta) -> theta", self.project),
+            "signal": arguments.as_function("signal", "(theta) -> vector", self.signal),
             "push": self.push if self.push is None or isinstance(self.push, Push) else Push(self.push),
         }
-        for name, part in accepted.items():
-            kinds.hashable(name, part)
-        accepted |= {"initial": kinds.initial(self.initial), "clients": kinds.clients(self.clients)}
-        accepted["weights"] = checks.client_weights(self.weights, trees.rows(accepted["clients"]))
-        for name, part in accepted.items():
+        for name, part in parts.items():
+            arguments.check_hashable(name, part)
+        parts |= {"initial": arguments.as_initial(self.initial), "clients": arguments.as_clients(self.clients)}
+        parts["weights"] = checks.client_weights(self.weights, trees.rows(parts["clients"]))
+        for name, part in parts.items():
             object.__setattr__(self, name, part)
-        stale.refresh(*self.functions)
-        fits.check(self)
+        clear_stale_code(*self.functions)
+        check_functions(self)
 
     def __repr__(self) -> str:
         shapes = ", ".join(str(leaf.shape) for leaf in jax.tree.leaves(self._like))
@@ -148,11 +135,9 @@ class Problem:
     def _repr_html_(self) -> str:
         return html.text(repr(self)[1:-1])
 
-    # -- what it is made of --------------------------------------------------------------------------------------------
-
     @property
     def count(self) -> int:
-        """How many clients there are."""
+        """The number of clients."""
         return trees.rows(self.clients)
 
     @property
@@ -165,15 +150,15 @@ class Problem:
         return self.reaction.decoupled is not None
 
     def pooled(self) -> Problem:
-        """The same problem seen by one centralised learner who puts all clients' data together."""
+        """The same problem for one centralised learner with the data of all clients."""
         clients = jax.tree.map(lambda leaf: leaf[None], {"members": self.clients, "weights": self.weights})
         return replace(self, clients=clients, weights=None, reaction=PooledReaction(self.reaction))
 
     def solve(self, samples: int = 20_000) -> Problem:
-        """This problem with its answers found numerically, from ``samples`` fixed draws per client.
+        """This problem with numerical answers, from ``samples`` fixed draws per client.
 
-        The optimum is the best minimum that was found from the starts of five seeds, from the stable point and from the
-        best four of 64 models all over the space: it need not be the global one. A run that falls below it says so.
+        The optimum is the best local minimum from the starts of five seeds, the stable point and the best four of 64
+        scattered models: it need not be the global one. A run that falls below it says so.
         """
         if self.exact:
             return self
@@ -181,7 +166,7 @@ class Problem:
         return replace(self, reaction=MonteCarloReaction(self.reaction, self.family, self.loss, samples))
 
     def at(self, time: float) -> Problem:
-        """The problem of a world that stands still after ``time`` deployments; this one, unless its world drifts."""
+        """The problem with its world frozen after ``time`` deployments; this one, unless its world drifts."""
         if not self.reaction.drifts:
             return self
         with jax.enable_x64(True):
@@ -196,7 +181,7 @@ class Problem:
 
     def risks(self, thetas: Theta) -> np.ndarray:
         """L(theta) of a stack of models, exactly."""
-        return self._evaluate_each("risks", thetas)
+        return self._evaluate("risks", thetas, stacked=True)
 
     def client_risks(self, theta: Theta) -> np.ndarray:
         """L_i(theta) of every client, exactly."""
@@ -233,14 +218,12 @@ class Problem:
         return self._evaluate("jacobian", theta)
 
     def accuracy(self, theta: Theta) -> float:
-        """Share of right decisions on the data that theta itself brings in (classification only)."""
-        self._need_accuracy()
+        """Share of right decisions on the data of D(theta) (classification only)."""
         return self._evaluate("accuracy", theta)
 
     def accuracies(self, thetas: Theta) -> np.ndarray:
         """The accuracy of a stack of models."""
-        self._need_accuracy()
-        return self._evaluate_each("accuracies", thetas)
+        return self._evaluate("accuracies", thetas, stacked=True)
 
     @property
     def optimum(self) -> Theta:
@@ -256,76 +239,61 @@ class Problem:
 
     @property
     def _known_points(self) -> tuple[Theta, Theta]:
-        """Found once, and again where something has changed that they follow from."""
+        """(PO, PS), computed once, and again where a function has changed that they follow from."""
         self._need_risk()
-        marks = stale.refresh(self.reaction, self.project, self.initial)
-        if self._found.get("marks") != marks:
-            self._found.update(marks=marks, points=self._find_points())
-        return self._found["points"]
+        marks = clear_stale_code(self.reaction, self.project, self.initial)
+        if self._cache.get("marks") != marks:
+            self._cache.update(marks=marks, points=self._solve_points())
+        return self._cache["points"]
 
     @cached_property
-    def _found(self) -> dict[str, Any]:
+    def _cache(self) -> dict[str, Any]:
         return {}
 
-    def _find_points(self) -> tuple[Theta, Theta]:
+    def _solve_points(self) -> tuple[Theta, Theta]:
         starts = jax.vmap(self.initial)(random.first_keys(range(5))[1])
         if all(jnp.all(leaf == leaf[:1]) for leaf in jax.tree.leaves(starts)):  # whatever the seed: one will do
             starts = jax.tree.map(lambda leaf: leaf[:1], starts)
-        tried = self._scattered(trees.take(starts, 0)) if fits.asked(self.reaction) else None
+        first, others = trees.take(starts, 0), None
+        if is_user_defined(self.reaction):
+            others = oracle.scattered_models(self.project, first, bounds(self.project))
         world = (self.reaction, self.project, self.clients, self.weights)
-        optimum, stable, least = oracle.known_points(*world, starts, tried)
+        optimum, stable, least = oracle.known_points(*world, starts, others)
         if not np.isfinite(least):
-            self._need_finite(trees.take(starts, 0))
+            self._need_finite(first)
         return optimum, stable
 
-    def _scattered(self, start: Theta) -> Theta:
-        """Models all over the space, where it is a box; else around ``start``, some near and some far."""
-        flat, unravel = ravel_pytree(jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), start))
-        draws = np.random.default_rng(0)
-        if isinstance(self.project, Box) and np.isfinite([self.project.lower, self.project.upper]).all():
-            points = draws.uniform(self.project.lower, self.project.upper, (TRIED, flat.size))
-        else:
-            far = (1 + np.abs(flat).max()) * 10 ** draws.uniform(-1.0, 1.5, (TRIED, 1))
-            points = flat + far * draws.normal(size=(TRIED, flat.size))
-        return jax.vmap(lambda point: self.project(unravel(point)))(jnp.asarray(points, flat.dtype))
-
     def _need_finite(self, theta: Theta) -> None:
-        """Refuse clients that have no risk at a model, by their numbers."""
+        """Refuse clients whose risk at ``theta`` is not finite, by their numbers."""
         bad = np.flatnonzero(~np.isfinite(self.client_risks(theta)))
         if not bad.size:
             return
         leaves = jax.tree_util.tree_leaves_with_path(trees.take(self.clients, bad))
-        odd = [jax.tree_util.keystr(p) for p, leaf in leaves if leaf.dtype.kind == "f" and not np.isfinite(leaf).all()]
-        shown = ", ".join(map(str, bad[:6])) + (", ..." if bad.size > 6 else "")
+        floats = [(jax.tree_util.keystr(path), leaf) for path, leaf in leaves if leaf.dtype.kind == "f"]
+        names = [name for name, leaf in floats if not np.isfinite(leaf).all()]
+        first = ", ".join(map(str, bad[:6])) + (", ..." if bad.size > 6 else "")
         raise checks.InputError(
-            f"the risk of client {shown} ({bad.size} of {self.count}) is NaN or Inf at the initial model, so there is "
-            f"no optimum: look at {' and '.join(f'clients{name}' for name in odd) or 'its data and the loss'}"
+            f"the risk of client {first} ({bad.size} of {self.count}) is NaN or Inf at the initial model, so there is "
+            f"no optimum: look at {' and '.join(f'clients{name}' for name in names) or 'its data and the loss'}"
         )
 
     def _evaluate(self, name: str, *models: Theta, stacked: bool = False) -> Any:
-        stale.refresh(self.reaction)
+        """The result of one of ``oracle.FUNCTIONS``; ``stacked`` where a model has one row more."""
+        clear_stale_code(self.reaction)
         if "risk" in name or "gradient" in name:
             self._need_risk()
+        if "accurac" in name and self.reaction.accuracy is None:
+            raise checks.InputError(f"problem {self.name!r} is no classification problem: accuracy is not defined")
         for model in models:
             checks.same_structure("theta", trees.take(model, 0) if stacked else model, self._like)
-        return oracle.evaluate(name, self.reaction, self.clients, self.weights, *models)
-
-    def _evaluate_each(self, name: str, thetas: Theta) -> np.ndarray:
-        stale.refresh(self.reaction)
-        if "risk" in name:
-            self._need_risk()
-        checks.same_structure("theta", trees.take(thetas, 0), self._like)
-        return oracle.evaluate_each(name, self.reaction, self.clients, self.weights, thetas)
+        evaluate = oracle.evaluate_each if name in ("risks", "accuracies") else oracle.evaluate
+        return evaluate(name, self.reaction, self.clients, self.weights, *models)
 
     def _need_risk(self) -> None:
         if not self.exact:
             raise checks.InputError(
                 f"problem {self.name!r} has no closed-form risk; call problem.solve() to find the answers numerically"
             )
-
-    def _need_accuracy(self) -> None:
-        if self.reaction.accuracy is None:
-            raise checks.InputError(f"problem {self.name!r} is no classification problem: accuracy is not defined")
 
     @cached_property
     def _like(self) -> Theta:

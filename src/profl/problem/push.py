@@ -62,12 +62,13 @@ class Push:
         if not _takes(self.function, len(names)):
             raise checks.InputError(
                 f"push must be a function of {len(names)} arguments ({', '.join(names)}), got "
-                f"{inspect.signature(self.function)}; for numbers to be estimated, profl.Push(function, parameters)"
+                f"{inspect.signature(self.function)}; "
+                "for numbers to be estimated, profl.worlds.Push(function, parameters)"
             )
 
     @property
     def unknown(self) -> bool:
-        """Whether some numbers in it are to be estimated."""
+        """Whether it has parameters to estimate."""
         return self.parameters is not None
 
     def at(self, parameters: Array) -> Push:
@@ -79,7 +80,7 @@ class Push:
 
 
 def check(push: Push, batch: Batch, thetas: list[Theta]) -> None:
-    """Refuse a push that changes the shapes of a sample, or moves it where ``theta`` is what was deployed."""
+    """Refuse a push that changes the shapes of a sample, or moves it where ``theta`` equals ``deployed``."""
     known = push.at(jnp.asarray(push.parameters)) if push.unknown else push
     z = trees.take(batch, 0)
     moved = jax.eval_shape(known, z, thetas[0], thetas[0])

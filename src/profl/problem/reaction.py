@@ -1,6 +1,6 @@
-"""Reactions: what data come in once theta is deployed at a client.
+"""Reactions: the distribution D_i(theta) of the data that a client gets once theta is deployed.
 
-A reaction states ``sample``. One that is known exactly also states
+A reaction defines ``sample``. One that is known exactly also defines
 
 * ``parameters(theta, client)``: f_i(theta), the parameters of the family;
 * ``decoupled(deployed, theta, client)``: DPR_i(deployed; theta) = E_{z ~ D_i(deployed)} l(z; theta), the risk of the
@@ -9,17 +9,16 @@ A reaction states ``sample``. One that is known exactly also states
   argument alone, and the performative gradient is the total derivative;
 * ``accuracy(deployed, theta, client)``, for classification: the share of right decisions.
 
-People who adapt slowly, and a world that moves by itself, have a state, one per client: it has a fixed shape, begins
-with ``start``, moves once with every deployment of its client (``move``), and data come from it (``sample_in``). What
-is stated above is then the long run: what comes in once theta has been deployed for good. ``risk_in`` is the risk under
-way. Ready-made ones are in ``profl.problem.memory``.
+A reaction with memory or drift has a state per client, of fixed shape: ``start`` is the first one, ``move`` changes it
+once with every deployment, ``sample_in`` draws data from it, and ``risk_in`` is the risk in it. The functions above
+then describe the long run, after theta has been deployed for good. ``profl.problem.memory`` has ready-made ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -42,38 +41,34 @@ class Reaction:
         """Sample weights that sum to one when only the first ``count`` of ``n`` samples exist."""
         return jnp.where(jnp.arange(n) < count, 1.0 / count, 0.0)
 
-    # -- memory: nothing to state where people answer at once ----------------------------------------------------------
+    # -- memory: nothing to define where people respond at once --------------------------------------------------------
 
     def start(self, theta: Theta, client: Client) -> Any:
         """The state of a client's people before the first deployment, in a run that begins with ``theta``."""
         return ()
 
     def move(self, state: Any, key: Key, theta: Theta, client: Client) -> Any:
-        """The state once ``theta`` is deployed."""
+        """The state after ``theta`` is deployed."""
         return state
 
     def sample_in(self, state: Any, key: Key, theta: Theta, client: Client, n: int) -> Batch:
-        """n samples of what comes in from that state, with ``theta`` deployed."""
+        """n samples in that state, with ``theta`` deployed."""
         return self.sample(key, theta, client, n)
 
     def risk_in(self, state: Any, deployed: Theta, theta: Theta, client: Client) -> Array:
-        """The risk of ``theta`` on the data that come from that state, with ``deployed`` deployed."""
+        """The risk of ``theta`` in that state, with ``deployed`` deployed."""
         assert self.decoupled is not None
         return self.decoupled(deployed, theta, client)
 
     drifts: bool = False
-    """Whether the world moves by itself, so that the answers are those of a time."""
+    """Whether the world moves by itself, so that the optimum depends on time."""
+
+    level: str | None = None
+    """The name of the client's number that moves by default where the world drifts."""
 
     def at(self, clients: Client, time: float) -> tuple[Reaction, Client]:
-        """The long run of a world that stands still after so many deployments, and the (stacked) clients in it."""
+        """(the long run of a world that is frozen at ``time`` deployments, the stacked clients in it)."""
         return self, clients
-
-
-def of_part(function: Callable[..., Array] | None, name: str) -> Callable[..., Array] | None:
-    """A function whose last argument is a client, for one that has it as its part ``name``; None stays None."""
-    if function is None:
-        return None
-    return lambda *arguments: function(*arguments[:-1], arguments[-1][name])
 
 
 @dataclass(frozen=True)
@@ -88,37 +83,82 @@ class SampledReaction(Reaction):
 
 
 @dataclass(frozen=True)
-class Unmeasured(Reaction):
-    """A reaction without its exact risk."""
+class WrappedReaction(Reaction):
+    """Another reaction, ``inner``, to which everything is forwarded that a subclass does not define.
 
-    reaction: Reaction
+    ``inner`` sees the model ``inner_model(theta)`` and the client ``client[client_key]``, by default both unchanged.
+    """
+
+    inner: Reaction
+
+    client_key: ClassVar[str | None] = None
+
+    def inner_client(self, client: Client) -> Client:
+        return client if self.client_key is None else client[self.client_key]
+
+    def inner_model(self, theta: Theta) -> Theta:
+        return theta
+
+    def sample(self, key: Key, theta: Theta, client: Client, n: int) -> Batch:
+        return self.inner.sample(key, self.inner_model(theta), self.inner_client(client), n)
+
+    def weights(self, client: Client, n: int, count: Array) -> Array:
+        return self.inner.weights(self.inner_client(client), n, count)
+
+    def start(self, theta: Theta, client: Client) -> Any:
+        return self.inner.start(self.inner_model(theta), self.inner_client(client))
+
+    def move(self, state: Any, key: Key, theta: Theta, client: Client) -> Any:
+        return self.inner.move(state, key, self.inner_model(theta), self.inner_client(client))
+
+    def sample_in(self, state: Any, key: Key, theta: Theta, client: Client, n: int) -> Batch:
+        return self.inner.sample_in(state, key, self.inner_model(theta), self.inner_client(client), n)
+
+    def risk_in(self, state: Any, deployed: Theta, theta: Theta, client: Client) -> Array:
+        models = self.inner_model(deployed), self.inner_model(theta)
+        return self.inner.risk_in(state, *models, self.inner_client(client))
 
     @property
     def parameters(self) -> Callable[..., Array] | None:  # type: ignore[override]
-        return self.reaction.parameters
+        return self._forward(self.inner.parameters)
 
-    def sample(self, key: Key, theta: Theta, client: Client, n: int) -> Batch:
-        return self.reaction.sample(key, theta, client, n)
+    @property
+    def decoupled(self) -> Callable[..., Array] | None:  # type: ignore[override]
+        return self._forward(self.inner.decoupled)
 
-    def start(self, theta: Theta, client: Client) -> Any:
-        return self.reaction.start(theta, client)
+    @property
+    def accuracy(self) -> Callable[..., Array] | None:  # type: ignore[override]
+        return self._forward(self.inner.accuracy)
 
-    def move(self, state: Any, key: Key, theta: Theta, client: Client) -> Any:
-        return self.reaction.move(state, key, theta, client)
+    def _forward(self, function: Callable[..., Array] | None) -> Callable[..., Array] | None:
+        """A function of models and a client, for this reaction's; None stays None."""
+        if function is None:
+            return None
+        return lambda *models: function(*map(self.inner_model, models[:-1]), self.inner_client(models[-1]))
 
-    def sample_in(self, state: Any, key: Key, theta: Theta, client: Client, n: int) -> Batch:
-        return self.reaction.sample_in(state, key, theta, client, n)
-
-    def weights(self, client: Client, n: int, count: Array) -> Array:
-        return self.reaction.weights(client, n, count)
+    @property
+    def level(self) -> str | None:  # type: ignore[override]
+        return self.inner.level
 
     @property
     def drifts(self) -> bool:  # type: ignore[override]
-        return self.reaction.drifts
+        return self.inner.drifts
 
     def at(self, clients: Client, time: float) -> tuple[Reaction, Client]:
-        reaction, clients = self.reaction.at(clients, time)
-        return replace(self, reaction=reaction), clients
+        inner, inside = self.inner.at(self.inner_client(clients), time)
+        return replace(self, inner=inner), inside if self.client_key is None else {**clients, self.client_key: inside}
+
+
+class Unmeasured(WrappedReaction):
+    """A reaction without its exact risk."""
+
+    @property
+    def decoupled(self) -> Callable[..., Array] | None:  # type: ignore[override]
+        return None
+
+    @property
+    def accuracy(self) -> Callable[..., Array] | None:  # type: ignore[override]
+        return None
 
 
 @dataclass(frozen=True)
@@ -132,7 +172,7 @@ class PooledReaction(Reaction):
 
     def sample(self, key: Key, theta: Theta, client: Client, n: int) -> Batch:
         pooled = jax.vmap(lambda k, c: self.member.sample(k, theta, c, n))(self._keys(key, client), client["members"])
-        return trees.joined(pooled)
+        return trees.concatenate_batches(pooled)
 
     def start(self, theta: Theta, client: Client) -> Any:
         return jax.vmap(lambda c: self.member.start(theta, c))(client["members"])
@@ -143,11 +183,15 @@ class PooledReaction(Reaction):
 
     def sample_in(self, state: Any, key: Key, theta: Theta, client: Client, n: int) -> Batch:
         pooled = jax.vmap(lambda s, k, c: self.member.sample_in(s, k, theta, c, n))
-        return trees.joined(pooled(state, self._keys(key, client), client["members"]))
+        return trees.concatenate_batches(pooled(state, self._keys(key, client), client["members"]))
 
     def risk_in(self, state: Any, deployed: Theta, theta: Theta, client: Client) -> Array:
         each = jax.vmap(lambda s, c: self.member.risk_in(s, deployed, theta, c))
         return client["weights"] @ each(state, client["members"])
+
+    @property
+    def level(self) -> str | None:  # type: ignore[override]
+        return self.member.level
 
     @property
     def drifts(self) -> bool:  # type: ignore[override]

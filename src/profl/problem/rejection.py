@@ -62,14 +62,14 @@ class ResampleIfRejected(Reaction):
         who, back, other = jax.random.split(key, 3)
         rows, others = (random.indices(k, n, _count(client)) for k in (who, other))
         x = client["x"][rows]
-        return {"x": self.returned(back, self.chance(theta, x), x, client["x"][others]), "y": client["y"][rows]}
+        return {"x": self.resample(back, self.chance(theta, x), x, client["x"][others]), "y": client["y"][rows]}
 
-    def returned(self, key: Key, chance: Array, x: Array, others: Array) -> Array:
+    def resample(self, key: Key, chance: Array, x: Array, others: Array) -> Array:
         """People ``x`` (n, d), those who are rejected with the strategic features of ``others`` (n, d)."""
         rejected = jax.random.uniform(key, chance.shape, chance.dtype) < chance
-        return jnp.where(rejected[:, None], self.changed(x, others), x)
+        return jnp.where(rejected[:, None], self.replace_strategic(x, others), x)
 
-    def changed(self, x: Array, others: Array) -> Array:
+    def replace_strategic(self, x: Array, others: Array) -> Array:
         """``x`` with the strategic features of ``others``."""
         if self.strategic is None:
             return jnp.broadcast_to(others, x.shape)
@@ -90,7 +90,7 @@ class ResampleIfRejected(Reaction):
 
         def as_other(total: Array, other: tuple[Array, Array]) -> tuple[Array, None]:
             features, its_share = other
-            return total + its_share * losses(theta, {"x": self.changed(x, features), "y": y}), None
+            return total + its_share * losses(theta, {"x": self.replace_strategic(x, features), "y": y}), None
 
         back = jax.lax.scan(as_other, jnp.zeros(x.shape[0], x.dtype), (x, share))[0]
         return share @ ((1 - g) * losses(theta, {"x": x, "y": y}) + g * back)

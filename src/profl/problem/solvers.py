@@ -20,30 +20,28 @@ import jax.numpy as jnp
 from profl.typing import Array
 
 Field = Callable[[Array], Array]
-SOLVED = 1e-9  # of the residual: smaller ones are rounding
+SOLVED = 1e-9  # residuals below are rounding
+STATIONARY = 1e-4  # residual of a stationary point, relative to the point's size
+DESCENTS = 4  # from the best of the other starts
 
 
-STATIONARY = 1e-4  # of the residual, beside the point's size: larger ones are on their way elsewhere
-DESCENTS = 4  # from the best of many points that were tried
+def minimise(risk: Field, project: Field, starts: Array, others: Array | None = None) -> tuple[Array, Array]:
+    """(the best local minimum, its risk), by projected gradient descent and then Newton from the rows of ``starts``.
 
-
-def minimise(risk: Field, project: Field, starts: Array, tried: Array | None = None) -> tuple[Array, Array]:
-    """(the best local minimum found, its risk): projected gradient descent, then Newton, from the rows of ``starts``.
-
-    Where the risk may have other valleys, those of the rows of ``tried`` at which it is least are starts as well; what
-    they lead to counts if it is a minimum: a risk may fall without end far away, where nobody meant to look.
+    Where the risk may have several minima, the rows of ``others`` with the least risk are starts as well. Their ends
+    count only if they are stationary: a risk may fall without bound far away.
     """
-    slope, given = jax.grad(risk), starts.shape[0]
-    if tried is not None:
-        heights = jax.lax.map(risk, tried)
-        starts = jnp.concatenate([starts, tried[jnp.argsort(heights)[:DESCENTS]]])  # NaN is last
-    found = jax.vmap(partial(_descend, risk, project))(starts)
-    candidates = jnp.concatenate([found, jax.vmap(partial(_newton, slope, project))(found)])
+    slope, count = jax.grad(risk), starts.shape[0]
+    if others is not None:
+        heights = jax.lax.map(risk, others)
+        starts = jnp.concatenate([starts, others[jnp.argsort(heights)[:DESCENTS]]])  # NaN is last
+    ends = jax.vmap(partial(_descend, risk, project))(starts)
+    candidates = jnp.concatenate([ends, jax.vmap(partial(_newton, slope, project))(ends)])
     values = jax.vmap(risk)(candidates)
-    if tried is not None:
+    if others is not None:
         sizes = jax.vmap(lambda point: jnp.max(jnp.abs(point - project(point - slope(point)))))(candidates)
         rests = sizes <= STATIONARY * (1 + jnp.max(jnp.abs(candidates), axis=1))
-        values = jnp.where(rests | jnp.tile(jnp.arange(starts.shape[0]) < given, 2), values, jnp.nan)
+        values = jnp.where(rests | jnp.tile(jnp.arange(starts.shape[0]) < count, 2), values, jnp.nan)
     best = jnp.nanargmin(values)
     return candidates[best], values[best]
 
@@ -51,8 +49,7 @@ def minimise(risk: Field, project: Field, starts: Array, tried: Array | None = N
 def stable_point(field: Field, project: Field, starts: Array) -> Array:
     """A fixed point of repeated gradient descent with the ``field`` g.
 
-    Repeated gradient descent itself runs first, so that a point which attracts is the one that is found; Newton finds
-    one that does not.
+    Repeated gradient descent runs first, so that an attracting point is preferred; Newton finds others.
     """
     slopes = jax.vmap(jax.jacobian(field))(starts)
     eta = 0.5 / jnp.maximum(jnp.max(jnp.abs(slopes)) * starts.shape[1], 1.0)

@@ -1,7 +1,7 @@
 """Sources of junk: what Q_i is (paper, Section II-B).
 
-``source(key, batch, theta, distance) -> junk`` turns a clean batch into as many junk samples of the same structure. The
-ones here replace every floating leaf (n, ...) of the batch by
+``source(key, batch, theta, distance) -> junk`` turns a clean batch into as many junk samples of the same structure.
+Most of them replace every floating leaf (n, ...) of the batch by
 
     centre + sd * offset,    u = ones / sqrt(d),
 
@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -32,50 +31,58 @@ Source = Callable[[Key, Batch, Theta, Array], Batch]
 
 
 @dataclass(frozen=True)
-class Blob:
-    """A cloud beside the data: offset = distance u + N(0, I)."""
+class AroundData:
+    """Base class: centre + sd * ``offset(key, leaf, theta, distance)`` in place of every floating leaf, (..., n)."""
 
     def __call__(self, key: Key, batch: Batch, theta: Theta, distance: Array) -> Batch:
-        return _around(key, batch, lambda k, leaf: distance * _u(leaf) + _normal(k, leaf))
+        def draw(k: Key, leaf: Array) -> Array:
+            return leaf.mean(-1, keepdims=True) + leaf.std(-1, keepdims=True) * self.offset(k, leaf, theta, distance)
+
+        return _each_float(key, batch, draw)
+
+    def offset(self, key: Key, leaf: Array, theta: Theta, distance: Array) -> Array:
+        raise NotImplementedError
 
 
-@dataclass(frozen=True)
-class PointMass:
+class Blob(AroundData):
+    """A cloud beside the data: offset = distance u + N(0, I)."""
+
+    def offset(self, key: Key, leaf: Array, theta: Theta, distance: Array) -> Array:
+        return distance * _u(leaf) + _normal(key, leaf)
+
+
+class PointMass(AroundData):
     """One value, repeated: offset = distance u.
 
     >>> PointMass()(random.seed_key(0), jnp.array([1.0, 3.0]), None, 5.0)  # the mean is 2, the standard deviation 1
     Array([7., 7.], dtype=float32)
     """
 
-    def __call__(self, key: Key, batch: Batch, theta: Theta, distance: Array) -> Batch:
-        return _around(key, batch, lambda k, leaf: distance * _u(leaf))
+    def offset(self, key: Key, leaf: Array, theta: Theta, distance: Array) -> Array:
+        return distance * _u(leaf)
 
 
-@dataclass(frozen=True)
-class Uniform:
+class Uniform(AroundData):
     """A box around the data: offset = distance U(-1, 1) in every coordinate."""
 
-    def __call__(self, key: Key, batch: Batch, theta: Theta, distance: Array) -> Batch:
-        draw = partial(jax.random.uniform, minval=-1.0, maxval=1.0)
-        return _around(key, batch, lambda k, leaf: distance * draw(k, leaf.shape, leaf.dtype))
+    def offset(self, key: Key, leaf: Array, theta: Theta, distance: Array) -> Array:
+        return distance * jax.random.uniform(key, leaf.shape, leaf.dtype, minval=-1.0, maxval=1.0)
 
 
-@dataclass(frozen=True)
-class HeavyTail:
+class HeavyTail(AroundData):
     """Values without a mean: offset = distance Cauchy in every coordinate."""
 
-    def __call__(self, key: Key, batch: Batch, theta: Theta, distance: Array) -> Batch:
-        return _around(key, batch, lambda k, leaf: distance * jax.random.cauchy(k, leaf.shape, leaf.dtype))
+    def offset(self, key: Key, leaf: Array, theta: Theta, distance: Array) -> Array:
+        return distance * jax.random.cauchy(key, leaf.shape, leaf.dtype)
 
 
-@dataclass(frozen=True)
-class TwoBlobs:
+class TwoBlobs(AroundData):
     """A cloud on either side, which leaves the mean in place: offset = +-distance u + N(0, I), one sign per sample."""
 
     def __call__(self, key: Key, batch: Batch, theta: Theta, distance: Array) -> Batch:
         side, noise = jax.random.split(key)
         sign = jnp.where(jax.random.bernoulli(side, 0.5, (trees.rows(batch),)), 1, -1)
-        return _around(noise, batch, lambda k, leaf: sign * distance * _u(leaf) + _normal(k, leaf))
+        return Blob()(noise, batch, theta, sign * distance)
 
 
 @dataclass(frozen=True)
@@ -100,26 +107,21 @@ class Scaled:
         return _each_float(key, batch, lambda k, leaf: distance * leaf)
 
 
-@dataclass(frozen=True)
-class Adaptive:
+class Adaptive(AroundData):
     """A cloud that follows the deployed model, which Huber's fixed Q_i does not: offset = distance v + N(0, I).
 
     v = theta / |theta| where a sample has as many coordinates as the model, else sign(sum of theta) u; u at theta = 0.
     """
 
-    def __call__(self, key: Key, batch: Batch, theta: Theta, distance: Array) -> Batch:
+    def offset(self, key: Key, leaf: Array, theta: Theta, distance: Array) -> Array:
         model = trees.ravel(theta)
         length = jnp.linalg.norm(model)
-
-        def offset(k: Key, leaf: Array) -> Array:
-            if math.prod(leaf.shape[:-1]) == model.size:
-                towards = jnp.where(length > 0, model / jnp.where(length > 0, length, 1), _u(leaf))
-                v = towards.reshape(*leaf.shape[:-1], 1)
-            else:
-                v = jnp.where(jnp.sum(model) < 0, -1, 1) * _u(leaf)
-            return distance * v + _normal(k, leaf)
-
-        return _around(key, batch, offset)
+        if math.prod(leaf.shape[:-1]) == model.size:
+            towards = jnp.where(length > 0, model / jnp.where(length > 0, length, 1), _u(leaf))
+            v = towards.reshape(*leaf.shape[:-1], 1)
+        else:
+            v = jnp.where(jnp.sum(model) < 0, -1, 1) * _u(leaf)
+        return distance * v + _normal(key, leaf)
 
 
 SOURCES: dict[str, Source] = {
@@ -174,15 +176,6 @@ def _u(leaf: Array) -> float:
 
 def _normal(key: Key, leaf: Array) -> Array:
     return samples_last(random.normal(key, leaf.shape[-1], *leaf.shape[:-1]))
-
-
-def _around(key: Key, batch: Batch, offset: Callable[[Key, Array], Array]) -> Batch:
-    """centre + sd * offset(key, leaf) in every floating leaf."""
-
-    def draw(k: Key, leaf: Array) -> Array:
-        return leaf.mean(-1, keepdims=True) + leaf.std(-1, keepdims=True) * offset(k, leaf)
-
-    return _each_float(key, batch, draw)
 
 
 def _each_float(key: Key, batch: Batch, draw: Callable[[Key, Array], Array]) -> Batch:

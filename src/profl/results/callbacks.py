@@ -1,7 +1,7 @@
-"""A run under way, seen by callbacks: ``callback(record) -> stop?``, called at every record.
+"""Callbacks of a run, ``callback(record) -> stop?``, called at every record.
 
-An engine hands over the part of its trace since the last record; it is measured as a whole run is (``make_run``), and
-what is counted is added to what was counted before.
+An engine passes the part of its trace since the last record; it is measured like a whole run (``make_run``), and counts
+are added to the earlier ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from profl.results.measure import Layout, Trace, make_run
 from profl.results.record import SERIES, Run
 from profl.typing import Theta
 
-ASKED = "a callback asked for it"
+CALLBACK_STOP = "a callback stop_requested for it"
 TOTALS = ("deployments", "samples", "bytes_up", "bytes_down", "refused")
 
 
@@ -38,10 +38,10 @@ class Record(NamedTuple):
 
     @property
     def means(self) -> dict[str, float]:
-        """Over the seeds whose model is finite; what is known of none of them is left out."""
+        """Means over the seeds whose model is finite, of the figures that have a finite value."""
         good = np.all([np.isfinite(leaf).reshape(len(leaf), -1).all(1) for leaf in jax.tree.leaves(self.theta)], axis=0)
-        found = {name: values[good & np.isfinite(values)] for name, values in self.figures.items()}
-        return {name: float(values.mean()) for name, values in found.items() if values.size}
+        finite = {name: values[good & np.isfinite(values)] for name, values in self.figures.items()}
+        return {name: float(values.mean()) for name, values in finite.items() if values.size}
 
 
 Callback: TypeAlias = Callable[[Record], Any]
@@ -49,7 +49,7 @@ Callback: TypeAlias = Callable[[Record], Any]
 
 
 class Watch:
-    """The callbacks of one run, and what was counted so far."""
+    """The callbacks of one run, and the totals so far."""
 
     def __init__(self, problem: Problem, method: Method, layout: Layout, callbacks: Iterable[Callback] | Callback):
         self.callbacks = (callbacks,) if callable(callbacks) else tuple(callbacks)
@@ -59,36 +59,36 @@ class Watch:
         self.problem, self.method, self.layout = problem, method, layout
         self.totals = {name: np.zeros(len(layout.seeds)) for name in TOTALS}
         self.regret, self.round = np.zeros(len(layout.seeds)), -1
-        self.asked = self.interrupted = False  # to end the run: by a callback, by Ctrl-C
+        self.stop_requested = self.interrupted = False  # to end the run: by a callback, by Ctrl-C
 
     @property
-    def listens(self) -> bool:
+    def active(self) -> bool:
         return bool(self.callbacks)
 
-    def see(self, trace: Trace, first: int, call: bool = True) -> None:
+    def record(self, trace: Trace, first: int, call: bool = True) -> None:
         """``trace`` is that of the records after round ``first``; ``call`` is false for those of an earlier process."""
-        if not self.listens:
+        if not self.active:
             return
         run = make_run(self.problem, self.method, trace, self.layout._replace(first=first), 0.0)
         for record in self._records(run):
             self.round = record.round
             for callback in self.callbacks if call else ():
-                self.asked = bool(callback(record)) or self.asked
+                self.stop_requested = bool(callback(record)) or self.stop_requested
 
     @property
     def stopped(self) -> bool:
-        return self.asked or self.interrupted
+        return self.stop_requested or self.interrupted
 
     def interrupt(self) -> None:
         self.interrupted = True
 
-    def ended(self, run: Run) -> Run:
-        """The run that was watched; where Ctrl-C ended it, that is raised, and holds the run."""
+    def finish(self, run: Run) -> Run:
+        """The run with its reason to stop; where Ctrl-C ended it, ``Interrupted`` is raised, which holds the run."""
         if self.interrupted and run.rounds[-1] < self.layout.rounds:
             raise Interrupted(f"interrupted after round {run.rounds[-1]} of {self.layout.rounds}", run)
-        if not self.asked or run.rounds[-1] >= self.layout.rounds:
+        if not self.stop_requested or run.rounds[-1] >= self.layout.rounds:
             return run
-        reasons = tuple(reason or ASKED for reason in run.stop_reason)
+        reasons = tuple(reason or CALLBACK_STOP for reason in run.stop_reason)
         return replace(run, settled=tuple(end or int(run.rounds[-1]) for end in run.settled), stop_reason=reasons)
 
     def close(self) -> None:
@@ -106,10 +106,10 @@ class Watch:
             figures = {**series, **{name: values[:, i] for name, values in run.info.items()}}
             figures |= {name: before[name] + figures[name] for name in TOTALS}
             if round_ > first:
-                made = np.minimum(round_, ends)
-                since = np.where(made > first, figures["deployed_regret"] * (made - first), 0.0)
+                rounds = np.minimum(round_, ends)
+                since = np.where(rounds > first, figures["deployed_regret"] * (rounds - first), 0.0)
                 self.regret = regret + since
-                figures["deployed_regret"] = self.regret / made
+                figures["deployed_regret"] = self.regret / rounds
             self.totals = {name: figures[name] for name in TOTALS}
             theta: Any = jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[:, i], run.theta)
             yield Record(run.case, run.algorithm, run.settings, run.seeds, int(round_), theta, figures)

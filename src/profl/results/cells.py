@@ -44,21 +44,21 @@ def verdict(claim: dict[str, Any]) -> str:
     return f"in direction, {claim['far']}" if claim.get("far") else "yes"
 
 
-def tally(claims: Iterable[dict[str, Any]]) -> str:
+def claims_summary(claims: Iterable[dict[str, Any]]) -> str:
     """How many claims hold, and how many of the others do in direction.
 
-    >>> tally([{"holds": True}, {"holds": True, "far": "55 times smaller"}, {"holds": False}])
+    >>> claims_summary([{"holds": True}, {"holds": True, "far": "55 times smaller"}, {"holds": False}])
     '1 of 3 claims hold, 1 in direction'
     """
     verdicts = [verdict(claim) for claim in claims]
-    far = sum(found.startswith("in direction") for found in verdicts)
+    far = sum(text.startswith("in direction") for text in verdicts)
     return f"{verdicts.count('yes')} of {len(verdicts)} claims hold" + (f", {far} in direction" if far else "")
 
 
-def changed(result: dict[str, Any]) -> str:
+def changes_note(result: dict[str, Any]) -> str:
     """What was changed in a reproduced result's claims once results had been seen; nothing where all was fixed before.
 
-    >>> changed({"changed": "A tolerance, from 1 to 2."}), changed({})
+    >>> changes_note({"changed": "A tolerance, from 1 to 2."}), changes_note({})
     ('Changed after results had been seen: A tolerance, from 1 to 2.', '')
     """
     return f"Changed after results had been seen: {result['changed']}" if result.get("changed") else ""

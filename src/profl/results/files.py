@@ -22,12 +22,12 @@ from profl.storage.atomic import atomic
 from profl.storage.hashes import sha256
 
 FORMAT = 5
-BEFORE = 4  # the sha256 of these is over the arrays alone
+OLD_FORMAT = 4  # its sha256 is over the arrays alone
 _ARRAYS = ("rounds", "dropped", *SERIES)
 _TREES = ("theta", "optimum", "stable", "final", "live", "info", "privacy")
 _SEQUENCES: dict[str, Any] = {"jacobians": Jacobians, "list": list, "tuple": tuple}  # the first that fits
 _PLAIN = ("case", "algorithm", "settings", "seeds", "first_refused", "optimum_risk", "stable_risk", "seconds")
-_LATER = ("incidents", "settled", "stop_reason", "notes")  # plain as well, and not in every file of this format
+_OPTIONAL = ("incidents", "settled", "stop_reason", "notes")  # plain as well, and not in every file of this format
 
 
 def save(run: Run, path: str | os.PathLike[str]) -> None:
@@ -37,7 +37,7 @@ def save(run: Run, path: str | os.PathLike[str]) -> None:
     for name in _TREES:
         shapes[name] = _pack(getattr(run, name), name, arrays)
     meta = {"format": FORMAT, "trees": shapes}
-    meta |= {name: getattr(run, name) for name in (*_PLAIN, *_LATER)}
+    meta |= {name: getattr(run, name) for name in (*_PLAIN, *_OPTIONAL)}
     with atomic(path) as temporary:
         archive.write(temporary, arrays, meta, compressed=True)
 
@@ -50,22 +50,22 @@ def load(path: str | os.PathLike[str]) -> Run:
         ...
     profl.checks.InputError: cannot read a run from missing.npz: no such file
     """
-    problem = f"cannot read a run from {os.fspath(path)}: "
+    message = f"cannot read a run from {os.fspath(path)}: "
     if not Path(path).is_file():
-        raise checks.InputError(problem + "no such file")
+        raise checks.InputError(message + "no such file")
     try:
-        arrays, meta = archive.unsealed(path)
-        if meta.get("format") not in (FORMAT, BEFORE):
-            raise archive.Damaged(f"it has format {meta.get('format')!r:.40}, this version reads {FORMAT}")
+        arrays, meta = archive.read_unchecked(path)
+        if meta.get("format") not in (FORMAT, OLD_FORMAT):
+            raise archive.DamagedFile(f"it has format {meta.get('format')!r:.40}, this version reads {FORMAT}")
         if meta["format"] == FORMAT:
-            archive.check(arrays, meta)
-        elif (found := sha256(sorted(arrays.items()))) != meta["sha256"]:
-            raise archive.Damaged(f"its sha256 is {found}, the file says {checks.words(meta['sha256'])}")
+            archive.verify(arrays, meta)
+        elif (actual := sha256(sorted(arrays.items()))) != meta["sha256"]:
+            raise archive.DamagedFile(f"its sha256 is {actual}, the file says {checks.words(meta['sha256'])}")
         return _run(arrays, meta)
-    except archive.Damaged as error:
-        raise checks.InputError(problem + str(error)) from error
+    except archive.DamagedFile as error:
+        raise checks.InputError(message + str(error)) from error
     except Exception as error:  # a text that says what no run says
-        raise checks.InputError(problem + f"it is no run ({type(error).__name__}: {checks.words(error)})") from error
+        raise checks.InputError(message + f"it is no run ({type(error).__name__}: {checks.words(error)})") from error
 
 
 def _run(arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> Run:
@@ -85,7 +85,7 @@ def _run(arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> Run:
 
 
 def _spent(parts: Any) -> Spent | None:
-    """What ``_unpack`` found, with single numbers as such again."""
+    """The account from its unpacked parts, with arrays of one number as numbers."""
     return None if parts is None else Spent(*(part.item() if part.ndim == 0 else part for part in parts))
 
 

@@ -1,4 +1,4 @@
-"""What an engine hands over, measured against the exact answers: a ``Run``."""
+"""A ``Run`` from the trace of an engine, measured against the exact answers."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ JACOBIAN = ("jacobian_error", "jacobian_off")  # figures that a run has under na
 
 
 class Trace(NamedTuple):
-    """What an engine hands over (seeds x records; models begin with the start, counts with the first record)."""
+    """The raw result of an engine (seeds x records; models begin with the start, counts with the first record)."""
 
     theta: Theta
     tally: dict[str, Any]  # what was counted between two records, by name: ``profl.run.tally.Tally``
     figures: dict[str, Any]  # the method's own, at the records
     final: Any  # what each client had at the end, or None
-    outlook: Any  # what the method expected at the records, an ``Outlook``, or None
+    forecast: Any  # what the method expected at the records, a ``Forecast``, or None
     stopped: np.ndarray  # per seed, the round in which it ended early, or -1
     why: np.ndarray  # per seed, which of ``REASONS`` it had; 0 where it was given up
     dropped: np.ndarray | None  # mean share that the filter dropped, seeds x clients; None where there was none
 
 
 class Layout(NamedTuple):
-    """How a run was laid out."""
+    """The sizes of a run."""
 
     seeds: tuple[int, ...]
     rounds: int
@@ -49,7 +49,7 @@ class Layout(NamedTuple):
 
 
 def make_run(problem: Problem, method: Method, trace: Trace, layout: Layout, seconds: float) -> Run:
-    """Measure what an engine handed over; means and totals are from its first record on."""
+    """The run of a trace; means and totals are from its first record on."""
     tally = trace.tally
     later = np.arange(tally["deployments"].shape[1] + 1) * layout.record_every
     records = np.minimum(layout.first + later, layout.rounds)
@@ -63,11 +63,11 @@ def make_run(problem: Problem, method: Method, trace: Trace, layout: Layout, sec
     up = samples * layout.sample_bytes if method.pooled else rounds_made * reported
     settled = tuple(int(end) + 1 if why else None for end, why in zip(trace.stopped, trace.why, strict=True))
     ends = np.array([layout.rounds if end is None else end for end in settled])[:, None]
-    made = np.minimum(records, ends)  # rounds until each record; none after the end
-    info = {name: _per_round(total, made) for name, total in tally["info"].items()}
+    rounds_run = np.minimum(records, ends)  # rounds until each record; none after the end
+    info = {name: _per_round(total, rounds_run) for name, total in tally["info"].items()}
     info |= {name: _after_start(value) for name, value in trace.figures.items() if name not in JACOBIAN}
     with np.errstate(invalid="ignore", divide="ignore"):
-        regret = _total(tally["regret"]) / ((made - layout.first) * layout.local_steps)
+        regret = _total(tally["regret"]) / ((rounds_run - layout.first) * layout.local_steps)
     if exact and problem.reaction.drifts:  # it was counted against the optimum of the beginning
         regret = regret + problem.risk(problem.optimum)
         regret = regret - _mean_so_far(answers.optimum_risk, (records - layout.first) * layout.local_steps)
@@ -101,12 +101,12 @@ def make_run(problem: Problem, method: Method, trace: Trace, layout: Layout, sec
         jacobian_error=_root(trace.figures.get("jacobian_error")),
         jacobian_off=_root(trace.figures.get("jacobian_off")),
         info=info,
-        expected_excess=None if trace.outlook is None else _after_start(trace.outlook.excess),
-        expected_error=None if trace.outlook is None else _after_start(trace.outlook.error),
+        expected_excess=None if trace.forecast is None else _after_start(trace.forecast.excess),
+        expected_error=None if trace.forecast is None else _after_start(trace.forecast.error),
         settled=settled,
         stop_reason=tuple(REASONS.get(int(why)) for why in trace.why),
         dropped=None if trace.dropped is None else np.repeat(trace.dropped, layout.members, axis=1),
-        notes=(*odd(problem, layout.seeds), *below(problem, answers)),
+        notes=(*setup_notes(problem, layout.seeds), *optimum_note(problem, answers)),
     )
 
 
@@ -114,21 +114,21 @@ SENSITIVITIES = ("gamma", "eps", "elasticity")
 """What clients of the cases differ by in how strongly they answer."""
 
 
-def odd(problem: Problem, seeds: tuple[int, ...]) -> tuple[str, ...]:
-    """Sentences on what was asked for: clients that answer in opposite directions, seeds that stand there twice."""
-    found = []
+def setup_notes(problem: Problem, seeds: tuple[int, ...]) -> tuple[str, ...]:
+    """Sentences on unusual arguments: clients that respond in opposite directions, seeds that are repeated."""
+    notes = []
     clients = problem.clients if isinstance(problem.clients, dict) else {}
     for name in clients.keys() & set(SENSITIVITIES):
         values = np.asarray(clients[name], float)
         flipped = np.sum(np.any(np.sign(values) * np.sign(values.mean(0)) < 0, axis=tuple(range(1, values.ndim))))
         if flipped:
-            found.append(
+            notes.append(
                 f"{flipped} of {len(values)} clients answer in the opposite direction ({name} has both signs): "
                 "a smaller heterogeneity keeps them alike in kind."
             )
     if twice := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
-        found.append(f"seeds {', '.join(map(str, twice))} stand there more than once: the spread is too small.")
-    return tuple(found)
+        notes.append(f"seeds {', '.join(map(str, twice))} stand there more than once: the spread is too small.")
+    return tuple(notes)
 
 
 BELOW = 1e-6  # of the risk's size, or
@@ -136,8 +136,8 @@ OF_GAP = 1e-3  # of the gap between PO and PS: less is the solver's own error
 ERRORS = 4.0  # standard errors of a risk that was drawn
 
 
-def below(problem: Problem, answers: Answers) -> tuple[str, ...]:
-    """A sentence where a run has a lower risk than the stated optimum, by more than that may be off."""
+def optimum_note(problem: Problem, answers: Answers) -> tuple[str, ...]:
+    """A sentence where the risk of a run is below that of the known optimum by more than its error."""
     if not problem.exact or not np.isfinite(answers.risk).any():
         return ()
     least = float(np.nanmin(answers.risk - answers.optimum_risk))
@@ -182,28 +182,28 @@ def _answers(problem: Problem, theta: Theta, times: np.ndarray, shape: tuple[int
 
 
 def _mean_so_far(values: np.ndarray, records: np.ndarray) -> np.ndarray:
-    """The mean over the deployments until each record of what is known at the records, on lines between them."""
+    """The mean over the deployments until each record, linear between records, shape (records,)."""
     areas = np.diff(records) * (values[1:] + values[:-1]) / 2
     return (np.concatenate([[0.0], np.cumsum(areas)]) - (values - values[0]) / 2) / np.maximum(records, 1)
 
 
 def _root(squares: np.ndarray | None) -> np.ndarray | None:
-    """Root of what was measured at the records; before the first there is nothing."""
+    """The root of ``squares``, with NaN for the start; None where nothing was measured."""
     if squares is None or np.all(np.isnan(squares)):
         return None
     return _after_start(np.sqrt(squares))
 
 
-def _per_round(total: np.ndarray, made: np.ndarray) -> np.ndarray:
-    """Means over the rounds between two records; before the first there is nothing, after the end the last ones."""
+def _per_round(total: np.ndarray, rounds_run: np.ndarray) -> np.ndarray:
+    """Means over the rounds between two records, NaN at the start; after the end the last ones."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        means = _after_start(total / np.diff(made, axis=1))
-    last = np.argmax(made == made[:, -1:], axis=1)[:, None]  # the record that the later ones repeat
-    return np.take_along_axis(means, np.minimum(np.arange(made.shape[1]), last), axis=1)
+        means = _after_start(total / np.diff(rounds_run, axis=1))
+    last = np.argmax(rounds_run == rounds_run[:, -1:], axis=1)[:, None]  # the record that the later ones repeat
+    return np.take_along_axis(means, np.minimum(np.arange(rounds_run.shape[1]), last), axis=1)
 
 
 def _after_start(values: np.ndarray) -> np.ndarray:
-    """One more record at the beginning, of which nothing is known."""
+    """``values`` with NaN in front, for the record of the start."""
     return np.concatenate([np.full_like(values[:, :1], np.nan), values], axis=1)
 
 
@@ -232,8 +232,8 @@ def _distance(theta: Theta, point: Theta) -> np.ndarray:
 
 
 def _first_refused(bad_round: np.ndarray, bad_client: np.ndarray) -> tuple[tuple[int, int] | None, ...]:
-    found: list[tuple[int, int] | None] = []
+    first: list[tuple[int, int] | None] = []
     for rounds, clients in zip(bad_round, bad_client, strict=True):
         hits = np.flatnonzero(rounds >= 0)
-        found.append((int(rounds[hits[0]]) + 1, int(clients[hits[0]])) if hits.size else None)
-    return tuple(found)
+        first.append((int(rounds[hits[0]]) + 1, int(clients[hits[0]])) if hits.size else None)
+    return tuple(first)

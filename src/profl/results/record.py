@@ -20,7 +20,7 @@ from profl.typing import Theta
 if TYPE_CHECKING:
     import pandas
 
-    from profl.results.reaction_findings import Memory, Spread, Trend
+    from profl.results.warnings import Memory, Trend
 
 
 class Live(NamedTuple):
@@ -58,8 +58,8 @@ class Run:
       seconds: wall time of the whole run, compilation included.
       expected_excess, expected_error: what the method expects of ``excess``, and the standard error of that; None where
         it states none, NaN at the start.
-      settled, stop_reason: per seed, the round after which it was done (``profl.Settled``), and why; None where it went
-        on to the last round. The records after it repeat the last model, and nothing more is counted.
+      settled, stop_reason: per seed, the round after which it was done (``profl.StopWhenSettled``), and why; None where
+        it went on to the last round. The records after it repeat the last model, and nothing more is counted.
       live: estimates that stand in for the exact figures, where the clients are no simulation; else None.
       notes: what is odd about what was asked for, in sentences.
       privacy: with ``privacy=``, the reports that left each client and their epsilon; else None.
@@ -129,24 +129,17 @@ class Run:
 
     @property
     def memory(self) -> Memory | None:
-        """How slowly people react, as far as the method found out; None where it does not look."""
-        from profl.results import reaction_findings
+        """How slowly people react, as the method estimates it; None where it does not."""
+        from profl.results.warnings import memory
 
-        return reaction_findings.memory(self)
+        return memory(self)
 
     @property
     def trend(self) -> Trend | None:
-        """How the data move by themselves, as far as the method found out; None where it does not look."""
-        from profl.results import reaction_findings
+        """How the data move by themselves, as the method estimates it; None where it does not."""
+        from profl.results.warnings import trend
 
-        return reaction_findings.trend(self)
-
-    @property
-    def spread(self) -> Spread | None:
-        """How the spread of the data moves where the family takes it for fixed; None where the method does not look."""
-        from profl.results import reaction_findings
-
-        return reaction_findings.spread(self)
+        return trend(self)
 
     @property
     def exact(self) -> bool:

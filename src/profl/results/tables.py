@@ -10,9 +10,9 @@ import numpy as np
 from profl import html
 from profl.parts.privacy import SEEDED, Spent
 from profl.parts.trusted_samples import MUCH
-from profl.results import reaction_findings, warnings
 from profl.results.cells import count, number
 from profl.results.record import Run, mean_over_seeds
+from profl.results.warnings import warnings
 
 _LAST = ("risk", "deployed_regret", "to_optimum", "to_stable", "accuracy", "expected_excess", "expected_error")
 SHOWN = 3  # clients that lost most
@@ -75,19 +75,18 @@ def summarise(run: Run) -> str:
 
 
 def as_html(run: Run) -> str:
-    """The same as a notebook shows it."""
-    said = "\n".join([run.answers(), f"seconds {run.seconds:.2f}", *remarks(run)])
-    return html.table(_measured(run), _head(run)) + html.table(_costs(run)) + html.text(said.strip())
+    """One run as HTML, for a notebook."""
+    text = "\n".join([run.answers(), f"seconds {run.seconds:.2f}", *remarks(run)])
+    return html.table(_measured(run), _head(run)) + html.table(_costs(run)) + html.text(text.strip())
 
 
 def remarks(run: Run) -> list[str]:
-    """What there is to say of a run in words."""
-    found = figures(run)
+    """Sentences on a run, for its summary."""
+    values = figures(run)
     return [
-        *_outlook(run, found),
-        *_dropped(found["dropped"]),
-        *reaction_findings.warnings(run),
-        *warnings.warnings(run),
+        *_forecast(run, values),
+        *_dropped(values["dropped"]),
+        *warnings(run),
         *run.failures(),
         *_live(run),
     ]
@@ -99,12 +98,12 @@ def _head(run: Run) -> str:
 
 
 def _measured(run: Run) -> list[list[str]]:
-    """What was reached; where the exact risk is not known, the clients' own."""
-    found = figures(run)
+    """Rows with the final figures; where the exact risk is not known, with the clients' own."""
+    values = figures(run)
     rows = [["", "mean", "sd over seeds", "min", "max"]]
     for name, label in LABELS.items():
-        if found[name] is not None and found[name]["mean"] is not None:
-            rows.append([label, *(number(found[name][key]) for key in ("mean", "sd", "min", "max"))])
+        if values[name] is not None and values[name]["mean"] is not None:
+            rows.append([label, *(number(values[name][key]) for key in ("mean", "sd", "min", "max"))])
     if len(rows) > 1 or run.estimated_risk is None:
         return rows
     later = run.estimated_risk[:, 1:]
@@ -117,25 +116,25 @@ def _measured(run: Run) -> list[list[str]]:
         return rows
     rows[0] = ["clients' own risk", "mean", "lowest seed", "highest seed"]
     for label, i in ends.items():
-        values = later[~run.diverged, i] if later.size else np.array([])
-        low, high = (values.min(), values.max()) if values.size else (np.nan, np.nan)
-        rows.append([label, *(number(float(v)) for v in (values.mean() if values.size else np.nan, low, high))])
+        ends_ = later[~run.diverged, i] if later.size else np.array([])
+        low, high = (ends_.min(), ends_.max()) if ends_.size else (np.nan, np.nan)
+        rows.append([label, *(number(float(v)) for v in (ends_.mean() if ends_.size else np.nan, low, high))])
     return rows
 
 
 def _costs(run: Run) -> list[list[str]]:
-    found, clients = figures(run), run.settings["clients"]
+    values, clients = figures(run), run.settings["clients"]
     return [
         ["", "total", "per client"],
-        *([name.replace("_", " "), count(found[name]), count(found[name] / clients)] for name in _COSTS),
+        *([name.replace("_", " "), count(values[name]), count(values[name] / clients)] for name in _COSTS),
     ]
 
 
-def _outlook(run: Run, found: dict[str, Any]) -> list[str]:
-    """What the method expects of its model, and which seeds were done before the last round."""
+def _forecast(run: Run, values: dict[str, Any]) -> list[str]:
+    """The expected excess, and which seeds stopped before the last round."""
     lines = []
-    if found["expected_excess"] is not None:
-        expected, error = (number(found[name]["mean"]) for name in ("expected_excess", "expected_error"))
+    if values["expected_excess"] is not None:
+        expected, error = (number(values[name]["mean"]) for name in ("expected_excess", "expected_error"))
         lines.append(f"expected excess over PO {expected} ± {error}")
     for reason in sorted({reason for reason in run.stop_reason if reason}):
         ends = [end for end, why in zip(run.settled, run.stop_reason, strict=True) if end and why == reason]
@@ -145,16 +144,16 @@ def _outlook(run: Run, found: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _dropped(found: dict[str, Any] | None) -> list[str]:
-    """What the filter dropped, and a warning where that is much."""
-    if found is None or not found["most"]:
+def _dropped(values: dict[str, Any] | None) -> list[str]:
+    """The share that the filter dropped, and a warning where it is large."""
+    if values is None or not values["most"]:
         return []
-    names = {f"client {client} ({share:.1%})": share for client, share in found["most"]}
-    lines = [f"the filter dropped {found['mean']:.1%} of the samples, most at {', '.join(names)}"]
-    if found["much"]:
-        shown = [name for name, share in names.items() if share > MUCH]
-        more = f" and {count(found['much'] - len(shown))} more" if found["much"] > len(shown) else ""
-        lines.append(f"WARNING: more than {MUCH:.0%} was dropped at {', '.join(shown)}{more}.")
+    names = {f"client {client} ({share:.1%})": share for client, share in values["most"]}
+    lines = [f"the filter dropped {values['mean']:.1%} of the samples, most at {', '.join(names)}"]
+    if values["much"]:
+        listed = [name for name, share in names.items() if share > MUCH]
+        more = f" and {count(values['much'] - len(listed))} more" if values["much"] > len(listed) else ""
+        lines.append(f"WARNING: more than {MUCH:.0%} was dropped at {', '.join(listed)}{more}.")
         lines += ADVICE
     return lines
 
@@ -172,7 +171,7 @@ def _live(run: Run) -> list[str]:
 
 
 def _privacy(spent: Spent | None) -> list[str]:
-    """What was spent of the clients' privacy."""
+    """The privacy spent."""
     if spent is None:
         return []
     worst = int(np.argmax(spent.epsilon))
@@ -190,23 +189,23 @@ def comparison(runs: Sequence[Run], wide: bool = True) -> list[list[str]]:
     "gap closed" is against PFL where it ran, else against the stable point.
     """
     columns: dict[str, Callable[[Run, dict[str, Any]], str]] = {
-        "method": lambda run, found: run.algorithm,
-        "risk": lambda run, found: number(found["risk"]["mean"]),
-        "excess": lambda run, found: _spread(found["tail_excess"], len(run.seeds)),
-        "gap closed": lambda run, found: _percent(gap_closed(run, baseline(runs))),
-        "accuracy": lambda run, found: "-" if found["accuracy"] is None else number(found["accuracy"]["mean"]),
-        "to PO": lambda run, found: number(found["to_optimum"]["mean"]),
-        "to PS": lambda run, found: number(found["to_stable"]["mean"]),
-        "regret": lambda run, found: number(found["deployed_regret"]["mean"]),
-        "deployments": lambda run, found: count(found["deployments"] / run.settings["clients"]),
-        "samples": lambda run, found: count(found["samples"]),
-        "MB up": lambda run, found: f"{found['bytes_up'] / 1e6:,.2f}",
-        "seconds": lambda run, found: f"{run.seconds:.1f}",
+        "method": lambda run, row: run.algorithm,
+        "risk": lambda run, row: number(row["risk"]["mean"]),
+        "excess": lambda run, row: _mean_and_sd(row["tail_excess"], len(run.seeds)),
+        "gap closed": lambda run, row: _percent(gap_closed(run, baseline(runs))),
+        "accuracy": lambda run, row: "-" if row["accuracy"] is None else number(row["accuracy"]["mean"]),
+        "to PO": lambda run, row: number(row["to_optimum"]["mean"]),
+        "to PS": lambda run, row: number(row["to_stable"]["mean"]),
+        "regret": lambda run, row: number(row["deployed_regret"]["mean"]),
+        "deployments": lambda run, row: count(row["deployments"] / run.settings["clients"]),
+        "samples": lambda run, row: count(row["samples"]),
+        "MB up": lambda run, row: f"{row['bytes_up'] / 1e6:,.2f}",
+        "seconds": lambda run, row: f"{run.seconds:.1f}",
     }
-    shown = [name for name in columns if wide or name in _FEW]
+    header = [name for name in columns if wide or name in _FEW]
     if all(run.accuracy is None for run in runs):
-        shown.remove("accuracy")
-    return [shown, *([columns[name](run, found) for name in shown] for run in runs for found in [figures(run)])]
+        header.remove("accuracy")
+    return [header, *([columns[name](run, row) for name in header] for run in runs for row in [figures(run)])]
 
 
 def baseline(runs: Sequence[Run]) -> Run | None:
@@ -265,8 +264,8 @@ def _over_clients(dropped: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _spread(found: dict[str, float | None], seeds: int) -> str:
-    return f"{number(found['mean'])} ± {number(found['sd'])}" if seeds > 1 else number(found["mean"])
+def _mean_and_sd(values: dict[str, float | None], seeds: int) -> str:
+    return f"{number(values['mean'])} ± {number(values['sd'])}" if seeds > 1 else number(values["mean"])
 
 
 def _percent(share: float) -> str:

@@ -1,13 +1,13 @@
-"""Ready callbacks for ``simulate``, ``train`` and Flower's server, ``callbacks=[...]``: each is told of every record.
+"""Ready callbacks for ``simulate``, ``train`` and Flower's server, ``callbacks=[...]``.
 
-A callback is any function of a ``profl.Record``; one that returns something true ends the run. What these write is the
-mean over seeds of every figure that is known.
+A callback is any function of a ``profl.callbacks.Record``; one that returns something true ends the run. What these
+write is the mean over seeds of every figure that is known.
 
 >>> import profl
 >>> case = profl.cases.housing(clients=2)
 >>> settings = {"rounds": 2, "samples": 20, "seeds": [0], "progress": False}
->>> told = profl.tracking.Terminal(every=2)
->>> run = profl.simulate(case, profl.pfl(), **settings, callbacks=told)  # doctest: +ELLIPSIS
+>>> terminal = profl.callbacks.Terminal(every=2)
+>>> run = profl.simulate(case, profl.pfl(), **settings, callbacks=terminal)  # doctest: +ELLIPSIS
 pfl on housing, round 0: risk 63.2..., excess 57.3...
 pfl on housing, round 2: risk 72.3..., excess 66.5..., loss ...
 """
@@ -23,7 +23,7 @@ from typing import Any
 
 from profl import checks
 from profl.results.callbacks import Record
-from profl.storage.places import check_file
+from profl.storage.paths import check_file
 
 SHOWN = ("risk", "excess", "accuracy", "loss")
 
@@ -38,8 +38,8 @@ class JsonLines:
         check_file("the log", self.path)
 
     def __call__(self, record: Record) -> None:
-        told = {"case": record.case, "algorithm": record.algorithm, "round": record.round, **record.means}
-        self.write(json.dumps(told, allow_nan=False))
+        line = {"case": record.case, "algorithm": record.algorithm, "round": record.round, **record.means}
+        self.write(json.dumps(line, allow_nan=False))
 
     def write(self, line: str) -> None:
         with self.path.open("a", encoding="utf-8") as file:
@@ -113,10 +113,10 @@ class EarlyStopping:
         return not self.better(means[self.figure]) and self.since >= self.patience
 
     def better(self, value: float) -> bool:
-        """Whether the figure is better than it ever was; if not, that counts."""
-        found = self.sign * value < self.best - self.least
-        self.best, self.since = (self.sign * value, 0) if found else (self.best, self.since + 1)
-        return found
+        """Whether the figure is the best so far; otherwise one more record counts towards ``patience``."""
+        improved = self.sign * value < self.best - self.least
+        self.best, self.since = (self.sign * value, 0) if improved else (self.best, self.since + 1)
+        return improved
 
 
 class MLflow:

@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
-from typing import Any
 
 from profl import checks
 from profl.interrupts import Interrupted
 from profl.methods.method import Method
+from profl.methods.stopping import StopWhenSettled
 from profl.problem.problem import Problem
+from profl.results.callbacks import Callback
 from profl.results.comparison import Comparison
-from profl.run.compiled.simulate import simulate
+from profl.run.compiled.simulate import Execution, simulate_config
+from profl.run.config import RunConfig
+from profl.server.attacks import Attack
+from profl.typing import Counts, Theta
 
 
-def compare(problem: Problem, methods: Iterable[Method], **settings: Any) -> Comparison:
-    """One run per method, all with the same ``profl.simulate`` settings and seeds.
+def compare(
+    problem: Problem,
+    methods: Iterable[Method],
+    *,
+    rounds: int,
+    local_steps: int = 5,
+    samples: Counts = 500,
+    seeds: Iterable[int] | int = range(10),
+    participation: float = 1.0,
+    scheme: str = "uniform",
+    record_every: int = 1,
+    initial: Theta | None = None,
+    attack: str | Attack | None = None,
+    hostile: float | Iterable[int] = 0.2,
+    min_reports: int = 0,
+    stop: StopWhenSettled | None = None,
+    progress: bool = True,
+    engine: str = "fast",
+    client_chunk: int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: bool = True,
+    callbacks: Iterable[Callback] | Callback = (),
+) -> Comparison:
+    """One run per method, all with the same settings and seeds; the arguments are those of ``profl.simulate``.
 
     Ctrl-C ends it with ``profl.Interrupted``, whose ``run`` is the comparison of what was done.
 
@@ -24,13 +51,28 @@ def compare(problem: Problem, methods: Iterable[Method], **settings: Any) -> Com
     >>> bool(runs[1].excess[0, -1] < runs[0].excess[0, -1])
     True
     """
-    asked = list(methods)
-    if not asked:
+    chosen = list(methods)
+    if not chosen:
         raise checks.InputError("compare needs at least one method, such as [profl.pfl(), profl.pofl()], got none")
+    config = RunConfig(
+        rounds,
+        local_steps,
+        samples,
+        seeds,
+        participation,
+        scheme,
+        record_every,
+        initial,
+        attack,
+        hostile,
+        min_reports,
+        stop,
+    )
+    execution = Execution(progress, engine, client_chunk, checkpoint, resume, callbacks)
     runs = Comparison()
-    for method in asked:
+    for method in chosen:
         try:
-            runs.append(simulate(problem, method, **settings))
+            runs.append(simulate_config(problem, method, config, execution))
         except Interrupted as error:
             raise Interrupted(f"{method.name}: {error}", Comparison([*runs, error.run])) from None
     return runs

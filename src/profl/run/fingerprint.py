@@ -12,7 +12,7 @@ from profl.problem.problem import Problem
 from profl.run.plan import Plan
 from profl.storage.fingerprint import entries
 from profl.storage.hashes import digest
-from profl.storage.values import Walk
+from profl.storage.values import ValueWalker
 
 
 def fingerprint(engine: str, problem: Problem, plan: Plan) -> dict[str, str]:
@@ -23,7 +23,7 @@ def fingerprint(engine: str, problem: Problem, plan: Plan) -> dict[str, str]:
     settings, population = plan.settings, plan.population
     method = settings.method
     assert is_dataclass(method)
-    walk = Walk()
+    walk = ValueWalker()
 
     def words(name: str, value: Any) -> dict[str, str]:
         return entries(name, value, walk, problem.version)

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import checks, random, trees
-from profl.methods.method import Method, Outlook
-from profl.methods.stopping import Settled
-from profl.problem import stale
+from profl.methods.method import Forecast, Method
+from profl.methods.stopping import StopWhenSettled
 from profl.problem.problem import Functions, Problem, View
+from profl.problem.validation.functions import clear_stale_code
 from profl.results.measure import Layout
-from profl.run.config import Schedule
+from profl.run.config import RunConfig
 from profl.server import attacks, entries
 from profl.server.attacks import Attack
 from profl.server.entries import Report
@@ -40,7 +40,7 @@ class Settings(NamedTuple):
     min_reports: int  # a round with fewer usable reports changes nothing
     patience: int  # after so many of them in a row the run stops
     measured: bool  # whether the exact risk is known
-    stop: Settled | None  # when a run is done before its last round
+    stop: StopWhenSettled | None  # when a run is done before its last round
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -54,7 +54,7 @@ class Settings(NamedTuple):
     @property
     def server(self) -> View:
         """The problem as the server sees it."""
-        return self.functions.view()._replace(clients=self.clients)
+        return self.functions.view()._replace(client_count=self.clients)
 
 
 def compiled(
@@ -93,51 +93,50 @@ class Plan(NamedTuple):
     mail: Any  # the shapes of what is sent back to it beside the model
 
 
-def make_plan(problem: Problem, method: Method, schedule: Schedule, prng: str = "auto", patience: int = 1) -> Plan:
+def make_plan(problem: Problem, method: Method, config: RunConfig, patience: int = 1) -> Plan:
     """Check everything, then lay it out; raises ``profl.InputError`` before any work is done."""
     if not isinstance(problem, Problem):
         raise checks.InputError(f"problem must be a profl.Problem such as profl.cases.pricing(), got {problem!r}")
     if not isinstance(method, Method):
         raise checks.InputError(f"method must be one such as profl.pofl(), got {method!r}")
-    stale.refresh(*problem.functions, method, schedule.attack, schedule.stop)
-    counts = checks.client_counts(schedule.samples, problem.count)
+    clear_stale_code(*problem.functions, method, config.attack, config.stop)
+    counts = checks.client_counts(config.samples, problem.count)
     world = problem.pooled() if method.pooled else problem
     method.check(world)
-    if schedule.rounds * schedule.local_steps < method.least_deployments:
+    if config.rounds * config.local_steps < method.least_deployments:
         raise checks.InputError(
             f"{method.name} learns nothing from fewer than {method.least_deployments} deployments, "
-            f"got {schedule.rounds} rounds of {schedule.local_steps}"
+            f"got {config.rounds} rounds of {config.local_steps}"
         )
-    asked = slots(schedule.participation, world.count)
-    if schedule.min_reports > asked:
+    asked = slots(config.participation, world.count)
+    if config.min_reports > asked:
         raise checks.InputError(
-            f"min_reports must be at most {asked}, the clients that a round asks, got {schedule.min_reports}"
+            f"min_reports must be at most {asked}, the clients that a round asks, got {config.min_reports}"
         )
-    weightless = schedule.min_reports == 0 and bool(np.any(world.weights == 0))
+    weightless = config.min_reports == 0 and bool(np.any(world.weights == 0))
     settings = Settings(
         functions=world.functions,
         method=method,
-        rounds=schedule.rounds,
-        local_steps=schedule.local_steps,
+        rounds=config.rounds,
+        local_steps=config.local_steps,
         samples=int(counts.max()),
-        record_every=schedule.record_every,
-        scheme=schedule.scheme,
+        record_every=config.record_every,
+        scheme=config.scheme,
         clients=world.count,
         slots=asked,
-        attack=None if schedule.attack is None else attacks.get(schedule.attack),
+        attack=None if config.attack is None else attacks.get(config.attack),
         # where clients have weight 0, a round may see only those, as in simulations of a share of the clients: it
         # changes nothing, and the run goes on
-        min_reports=1 if weightless else schedule.min_reports,
-        patience=schedule.rounds + 1 if weightless else patience,
+        min_reports=1 if weightless else config.min_reports,
+        patience=config.rounds + 1 if weightless else patience,
         measured=problem.exact,
-        stop=schedule.stop,
+        stop=config.stop,
     )
-    seeds: Any = schedule.seeds
-    checks.one_of("prng", prng, random.PRNGS)
-    roots, starts = random.first_keys(seeds, prng)
+    seeds: Any = config.seeds  # a tuple, once the config is made
+    roots, starts = random.first_keys(seeds)
     floor = world.client_risks(problem.optimum) if problem.exact else np.full(world.count, np.nan)
     nobody = np.zeros(world.count, bool)
-    hostile = nobody if schedule.attack is None else hostile_clients(schedule.hostile, world.count)
+    hostile = nobody if config.attack is None else hostile_clients(config.hostile, world.count)
     population = Population(
         clients=trees.cast(world.clients),
         weights=trees.cast(world.weights),
@@ -145,9 +144,9 @@ def make_plan(problem: Problem, method: Method, schedule: Schedule, prng: str = 
         floor=trees.cast(floor),
         hostile=jax.device_put(hostile),
     )
-    models = _models(problem, starts, schedule.initial)
+    models = _models(problem, starts, config.initial)
     _check_people(settings, population, models)
-    if settings.stop is not None and _first_outlook(settings, models) is None:
+    if settings.stop is not None and _first_forecast(settings, models) is None:
         raise checks.InputError(
             "stop needs a method that states what it expects of its model, "
             f"got {method.name}: this method states no uncertainty; prm does"
@@ -169,7 +168,7 @@ def first_states(settings: Settings, population: Population, theta: Theta) -> Ke
     batch = batch_shape(settings, population, theta, settings.samples)
     own = settings.method.init(settings.server, theta, batch)
     world = jax.vmap(lambda client: settings.functions.reaction.start(theta, client))(population.clients)
-    return Kept(trees.copies(own, trees.rows(population.clients)), world)
+    return Kept(trees.repeat(own, trees.rows(population.clients)), world)
 
 
 def first_state(settings: Settings, population: Population, theta: Theta, client: int = 0) -> Kept:
@@ -205,16 +204,16 @@ def describe(plan: Plan) -> Layout:
     )
 
 
-def outlook(settings: Settings, server: Any) -> Outlook | None:
+def forecast(settings: Settings, server: Any) -> Forecast | None:
     """What the method expects of its model, from its state at the server; None where it states nothing."""
-    found = settings.method.outlook(settings.server, server)
-    return None if found is None else Outlook(*(jnp.asarray(figure, float).reshape(()) for figure in found))
+    found = settings.method.forecast(settings.server, server)
+    return None if found is None else Forecast(*(jnp.asarray(figure, float).reshape(()) for figure in found))
 
 
-def _first_outlook(settings: Settings, models: Theta) -> Outlook | None:
-    """The shapes of an outlook."""
+def _first_forecast(settings: Settings, models: Theta) -> Forecast | None:
+    """The shapes of a forecast."""
     return jax.eval_shape(
-        lambda theta: outlook(settings, settings.method.open(settings.server, theta)), trees.row_shape(models)
+        lambda theta: forecast(settings, settings.method.open(settings.server, theta)), trees.row_shape(models)
     )
 
 
@@ -258,6 +257,6 @@ def _models(problem: Problem, keys: Key, initial: Theta | None) -> Theta:
     else:
         like = jax.eval_shape(problem.initial, random.seed_key(0))
         checks.same_structure("initial", initial, like)
-        models = trees.copies(initial, keys.shape[0])
+        models = trees.repeat(initial, keys.shape[0])
     checks.finite_tree("the initial model", models)
     return jax.vmap(problem.project)(trees.cast(models))

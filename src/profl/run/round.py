@@ -4,7 +4,8 @@
     (their steps)   each engine's own affair: ``profl.run.step``
     combined        reports are attacked where that is simulated, screened, and combined by the method
     delivered       the mail reaches the clients; where the method has exchanges, they report again
-    settled         states, counts, and whether the run goes on: too few reports give it up, ``Settled`` says it is done
+    settled         states, counts, and whether the run goes on: too few reports give it up, ``StopWhenSettled`` says
+                    that it is done
 
 The same functions in every engine: compiled as a whole, compiled one by one, or with a network in between.
 """
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 
 from profl import random, trees
 from profl.run.dropped import Dropped, add_round, nothing_dropped
-from profl.run.plan import Population, Settings, compiled, first_states, outlook
+from profl.run.plan import Population, Settings, compiled, first_states, forecast
 from profl.run.step import client_view
 from profl.run.tally import Counted, Tally, count
 from profl.server import entries
@@ -128,7 +129,7 @@ def combine(
     key = random.server_key(root, round_)
     if method.exchanges:
         key = jax.random.fold_in(key, turn)
-    server = settings.server._replace(who=asked.clients)
+    server = settings.server._replace(client_ids=asked.clients)
     values = entries.values(sent)
     theta, state, mail = method.combine(server, carry.server, carry.theta, values, asked.weights, accepted, key)
     return Combined(project(theta), state, mail, accepted, usual)
@@ -229,7 +230,7 @@ def _judged(settings: Settings, round_: Array, carry: Carry) -> Carry:
     """The end of the run, where it is done."""
     if settings.stop is None:
         return carry
-    expected = outlook(settings, carry.server)
+    expected = forecast(settings, carry.server)
     assert expected is not None
     why = settings.stop.why(expected, (round_ + 1) * settings.local_steps)
     return carry._replace(stopped=jnp.where(why > 0, jnp.int32(round_), carry.stopped), why=why)

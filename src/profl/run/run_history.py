@@ -16,11 +16,11 @@ import numpy as np
 
 from profl import trees
 from profl.checks import DivergedError
-from profl.methods.method import Outlook
+from profl.methods.method import Forecast
 from profl.results.callbacks import Watch
 from profl.results.measure import Trace
 from profl.run.dropped import mean_share
-from profl.run.plan import Plan, Population, Settings, compiled, first_state, outlook
+from profl.run.plan import Plan, Population, Settings, compiled, first_state, forecast
 from profl.run.round import CLOSE, Asked, Carry, Work, ask, begin, final, sound
 from profl.run.step import Progress, client_view, start
 from profl.run.tally import STATED, Tally, empty_tally, no_more, on_host
@@ -36,7 +36,7 @@ class Ledger(NamedTuple):
     round: int  # rounds that are done
     carry: Carry
     since: Tally  # since the last record
-    records: list[tuple[Theta, Outlook | None]]  # from the start on, of which nothing is expected: NaN
+    records: list[tuple[Theta, Forecast | None]]  # from the start on, of which nothing is expected: NaN
     tallies: list[Tally]
 
     @property
@@ -81,7 +81,7 @@ def open_ledger(plan: Plan, theta: Theta, states: Any = None) -> Ledger:
     if states is not None:
         carry = carry._replace(states=states)
     nothing = empty_tally(plan.settings.method.info, figure_names(plan), middle=True)
-    shapes = jax.eval_shape(partial(outlook, plan.settings), carry.server)
+    shapes = jax.eval_shape(partial(forecast, plan.settings), carry.server)
     expected = jax.tree.map(lambda figure: np.full(figure.shape, np.nan, figure.dtype), shapes)
     return Ledger(0, carry, nothing, [(jax.tree.map(np.asarray, theta), expected)], [])
 
@@ -128,7 +128,7 @@ def record(settings: Settings, ledger: Ledger) -> Ledger:
 
 
 def _recorded(settings: Settings, ledger: Ledger) -> Ledger:
-    model = jax.tree.map(np.asarray, (ledger.carry.theta, OUTLOOK(settings, ledger.carry.server)))
+    model = jax.tree.map(np.asarray, (ledger.carry.theta, FORECAST(settings, ledger.carry.server)))
     tally = on_host(ledger.since)
     figures = tuple(name for name in ledger.since.latest if name not in (*ledger.since.info, *STATED))
     nothing = empty_tally(tuple(ledger.since.info), figures, middle=True)
@@ -194,7 +194,7 @@ def _row(settings: Settings, figures: tuple[str, ...], row: Population, now: Pro
 
 
 ASK = compiled(ask)
-OUTLOOK = compiled(outlook)
+FORECAST = compiled(forecast)
 BEGIN = compiled(begin)
 ROW = compiled(_row, (1,))
 
@@ -220,8 +220,8 @@ def watched(plan: Plan, watch: Watch, before: Ledger, after: Ledger) -> None:
     every = plan.settings.record_every
     if after.round % every and (after.settled or after.round == plan.settings.rounds):
         after = _recorded(plan.settings, after)
-    if watch.listens and len(after.tallies) > len(before.tallies):
-        watch.see(after.since_last(plan), (len(after.tallies) - 1) * every)
+    if watch.active and len(after.tallies) > len(before.tallies):
+        watch.record(after.since_last(plan), (len(after.tallies) - 1) * every)
 
 
 def _stack(rows: list[Any]) -> Any:

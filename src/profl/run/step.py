@@ -60,12 +60,12 @@ def deploy(settings: Settings, row: Population, key: Key, now: Progress) -> tupl
     reaction = settings.functions.reaction
     deployed, own = settings.method.deploy(client_view(settings, row), now.state.own, key, now.theta)
     deployed = settings.functions.project(deployed)
-    with stage("reaction") as seen:
-        world = seen(reaction.move(now.state.world, jax.random.fold_in(key, WORLD), deployed, row.clients))
+    with stage("reaction") as check:
+        world = check(reaction.move(now.state.world, jax.random.fold_in(key, WORLD), deployed, row.clients))
     regret = now.regret
     if settings.measured:
-        with stage("risk") as seen:
-            regret = seen(regret + reaction.risk_in(world, deployed, deployed, row.clients) - row.floor)
+        with stage("risk") as check:
+            regret = check(regret + reaction.risk_in(world, deployed, deployed, row.clients) - row.floor)
     return deployed, now._replace(state=Kept(own, world), regret=regret)
 
 
@@ -90,9 +90,9 @@ def simulated_step(
     """One whole step of a client whose data a reaction draws, ``weights`` those of ``batch_weights``."""
     key = step_key(settings, root, client, round_, r)
     deployed, now = deploy(settings, row, key, now)
-    with stage("sample") as seen:  # line 5: the environment changes, n_i samples come in
+    with stage("sample") as check:  # line 5: the environment changes, n_i samples come in
         n = weights.shape[0] // row.counts.size
-        batch = seen(_drawn(settings, key, now.state.world, deployed, row, n, round_))
+        batch = check(_drawn(settings, key, now.state.world, deployed, row, n, round_))
     last = r == settings.local_steps - 1
     return use(settings, row, key, now, Arrival(batch, weights, deployed, last))
 
@@ -106,7 +106,7 @@ def _drawn(settings: Settings, key: Key, world: Any, deployed: Theta, row: Popul
     def make() -> Batch:
         return sample_batch(settings, key, world, deployed, row.clients, n)
 
-    return trees.written(make, round_ >= 0) if settings.method.rereads else make()
+    return trees.materialise(make, round_ >= 0) if settings.method.rereads else make()
 
 
 def local_steps(
@@ -133,4 +133,4 @@ def sample_batch(settings: Settings, key: Key, world: Any, theta: Theta, client:
         return reaction.sample_in(world, key, theta, client, n)
     block = sizes[0]
     keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(n // block))
-    return trees.joined(jax.vmap(lambda k: reaction.sample_in(world, k, theta, client, block))(keys))
+    return trees.concatenate_batches(jax.vmap(lambda k: reaction.sample_in(world, k, theta, client, block))(keys))

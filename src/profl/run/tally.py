@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from profl.quantiles import exact_quantile
+from profl.numerics import exact_quantile
 from profl.server.aggregate import weighted_mean
 from profl.typing import Array
 

@@ -24,7 +24,7 @@ def combine_models(rule: Rule, models: Theta, weights: Array, accepted: Array, c
 
 def open_memory(rule: Rule, problem: View, theta: Theta) -> Any:
     """What the rule keeps of the clients before the first round; () where it keeps nothing."""
-    return rule.open(problem.clients, trees.ravel(theta).size) if remembers(rule) else ()  # type: ignore[attr-defined]
+    return rule.open(problem.client_count, trees.ravel(theta).size) if remembers(rule) else ()  # type: ignore[attr-defined]
 
 
 def weigh(
@@ -40,7 +40,7 @@ def weigh(
             "super().combine what super().open made, and keep what that returns"
         )
     flat, sent = jax.vmap(trees.ravel)(models), trees.ravel(centre)
-    return rule.weigh(memory, flat, weights, accepted, sent, problem.who)  # type: ignore[attr-defined]
+    return rule.weigh(memory, flat, weights, accepted, sent, problem.client_ids)  # type: ignore[attr-defined]
 
 
 def weighted_mean(models: Theta, weights: Array, accepted: Array) -> Theta:

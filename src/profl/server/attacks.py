@@ -131,7 +131,7 @@ class Together(Attack):
             value, start = jax.tree.map(_real, (value, start))
             rows, origin = jax.vmap(trees.ravel)(value), trees.ravel(start)
             row = origin + self.move(rows - origin, ~hostile)
-            return trees.copies(ravel_pytree(trees.take(value, 0))[1](row), len(hostile))
+            return trees.repeat(ravel_pytree(trees.take(value, 0))[1](row), len(hostile))
 
         return each_entry(reports, sent, same)
 

@@ -34,7 +34,7 @@ import jax.numpy as jnp
 
 from profl import trees
 from profl.checks import InputError, positive_int
-from profl.quantiles import exact_quantile
+from profl.numerics import exact_quantile
 from profl.server.kmeans import PEELS, RESTARTS, Groups, distances, kmeans, peel, random_like, silhouette
 from profl.server.rules import CentredClipping
 from profl.server.scores import Rows, prepare

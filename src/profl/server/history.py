@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from profl.quantiles import exact_quantile
+from profl.numerics import exact_quantile
 from profl.typing import Array
 
 ROUNDS = 32  # that are remembered

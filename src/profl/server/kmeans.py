@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from profl import trees
-from profl.quantiles import exact_quantile
+from profl.numerics import exact_quantile
 from profl.typing import Array, Key
 
 # Figures: how often "auto" finds the right count among 100 clients, J_i = -gamma_i I_5 + noise of 0.3, in 24 draws: for

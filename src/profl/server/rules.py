@@ -45,7 +45,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import checks
-from profl.quantiles import exact_quantile, ordered_weights, rounding
+from profl.numerics import exact_quantile, ordered_weights, rounding
 from profl.server import history
 from profl.server.history import trusted
 from profl.typing import Array

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from profl.quantiles import exact_quantile
+from profl.numerics import exact_quantile
 from profl.typing import Array
 
 BOUND = 1e15

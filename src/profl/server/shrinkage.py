@@ -35,7 +35,7 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 
-from profl.quantiles import exact_quantile
+from profl.numerics import exact_quantile
 from profl.server.rules import CentredClipping
 from profl.server.sharing import Sharing
 from profl.typing import Array, Key

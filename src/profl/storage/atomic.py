@@ -27,11 +27,11 @@ class atomic:
 
     def __init__(self, path: str | os.PathLike[str], private: bool = False) -> None:
         self.path, self.private = Path(path), private
-        self.through = written_through(self.path)
-        self.target = self.path if self.through else Path(os.path.realpath(self.path))
+        self.stream = is_stream(self.path)
+        self.target = self.path if self.stream else Path(os.path.realpath(self.path))
 
     def __enter__(self) -> Path:
-        folder = Path(tempfile.gettempdir()) if self.through else self.target.parent
+        folder = Path(tempfile.gettempdir()) if self.stream else self.target.parent
         make_folder(folder, self.private)
         handle, name = tempfile.mkstemp(prefix=f".{self.path.name[:50]}.", suffix=self.path.suffix, dir=folder)
         os.close(handle)
@@ -46,12 +46,12 @@ class atomic:
             self.temporary.unlink(missing_ok=True)
 
     def _finish(self) -> None:
-        if self.through:
+        if self.stream:
             self._copy()
             return
         with open(self.temporary, "rb+") as file:
             os.fsync(file.fileno())
-        self._dress()
+        self._copy_mode()
         try:
             os.replace(self.temporary, self.target)
         except OSError as error:  # a file that is mounted by itself, as into a container, cannot be replaced
@@ -63,8 +63,8 @@ class atomic:
         with open(self.temporary, "rb") as source, os.fdopen(os.open(self.path, os.O_WRONLY | how), "wb") as target:
             shutil.copyfileobj(source, target)
 
-    def _dress(self) -> None:
-        """The mode and the owner that the file had; a new one has what the umask leaves."""
+    def _copy_mode(self) -> None:
+        """Give the temporary file the mode and owner of the old one; a new one has what the umask leaves."""
         try:
             old = os.stat(self.target)
         except FileNotFoundError:
@@ -80,13 +80,13 @@ class atomic:
 _STREAMS = re.compile(r"/dev|/proc/.*/fd")  # what lies there names an open file, such as /dev/stdout
 
 
-def written_through(path: Path) -> bool:
-    """Whether a path names what must not be replaced by a file: no plain file, or one that it names as a device."""
+def is_stream(path: Path) -> bool:
+    """Whether a path must be written into and not replaced: a device, a pipe, or an open file such as /dev/stdout."""
     try:
-        found = os.stat(path)
+        info = os.stat(path)
     except OSError:
         return False
-    plain = stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)
+    plain = stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode)
     return not plain or bool(_STREAMS.fullmatch(os.path.realpath(path.parent)))
 
 
@@ -104,7 +104,7 @@ def write_json(path: str | os.PathLike[str], content: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON does not know: a float32 is no float to it, and a benchmark of minutes is not lost for that."""
+    """Lists and numbers in place of arrays and their scalars, which JSON does not know."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} is not JSON serializable")

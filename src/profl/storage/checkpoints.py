@@ -1,9 +1,9 @@
 """Checkpoints: after each round, one file, written whole or not at all; the newest few are kept.
 
-A file is an archive of every array that the next round needs, and a text: the format, what the run is (its
-fingerprint), and how much of the history belongs to it. What only grows is in a file of its own, ``history``, to which
-each round appends, and is written first. Random keys are in none: they come from (seed, client, step). A checkpoint is
-refused when it is cut short, of another format or of another run, with what differs.
+A file is an archive of every array that the next round needs, and a text: the format, the run's fingerprint, and how
+much of the history belongs to it. Lists that only grow are in a file of their own, ``history``, to which each round
+appends first. Random keys are not stored: they come from (seed, client, step). A checkpoint is refused when it is cut
+short, of another format or of another run, with what differs.
 
 The folder is locked while a run works in it. Its files are for nobody else to read: they hold the states of clients.
 """
@@ -21,12 +21,12 @@ import jax
 import numpy as np
 
 from profl.checks import InputError, words
-from profl.storage import archive, history
-from profl.storage.archive import Damaged
+from profl.storage import append_log, archive
+from profl.storage.archive import DamagedFile
 from profl.storage.atomic import atomic, make_folder
 from profl.storage.fingerprint import difference
 from profl.storage.lock import Lock
-from profl.storage.places import check_folder
+from profl.storage.paths import check_folder
 
 FORMAT = 6
 KEEP = 3
@@ -37,7 +37,9 @@ Lists = dict[str, list[Any]]
 """Lists that only grow, by name; the items of each are pytrees of arrays of one structure."""
 
 
-class Saved(NamedTuple):
+class Checkpoint(NamedTuple):
+    """What a checkpoint holds."""
+
     round: int
     state: Any
     lists: Lists
@@ -59,7 +61,7 @@ class Checkpoints:
     ) -> None:
         self.folder, self.fingerprint = Path(folder), fingerprint
         self._lock: Lock | None = None
-        self._mark, self._counts = history.START, dict[str, int]()
+        self._position, self._counts = append_log.START, dict[str, int]()
         if self.folder.exists() and not self.folder.is_dir():
             raise InputError(f"checkpoint must be a folder, got the file {self.folder}")
         if lock:
@@ -72,8 +74,8 @@ class Checkpoints:
                     f"{self.folder} holds checkpoints up to round {self.numbers()[-1]}: "
                     "pass resume=True to go on from there, or choose another folder"
                 )
-            for left_over in self.folder.glob(".round-*.npz"):  # of a process that was killed while it wrote
-                left_over.unlink(missing_ok=True)
+            for temporary in self.folder.glob(".round-*.npz"):  # of a process that was killed while it wrote
+                temporary.unlink(missing_ok=True)
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -97,8 +99,8 @@ class Checkpoints:
 
     def numbers(self) -> list[int]:
         """The rounds of which there is a checkpoint, oldest first."""
-        found = self.folder.iterdir() if self.folder.is_dir() else []
-        return sorted(int(match[1]) for file in found if (match := _NAME.fullmatch(file.name)))
+        files = self.folder.iterdir() if self.folder.is_dir() else []
+        return sorted(int(match[1]) for file in files if (match := _NAME.fullmatch(file.name)))
 
     def path(self, number: int) -> Path:
         return self.folder / f"round-{number:08d}.npz"
@@ -112,12 +114,12 @@ class Checkpoints:
         """
         lists = lists or {}
         known = self._counts
-        new = [(name, _arrays("", one)) for name, items in lists.items() for one in items[known.get(name, 0) :]]
+        new = [(name, _arrays("", item)) for name, items in lists.items() for item in items[known.get(name, 0) :]]
         try:
-            self._mark = history.append(self.folder / HISTORY, self._mark, new)
+            self._position = append_log.append(self.folder / HISTORY, self._position, new)
             self._counts = {name: len(items) for name, items in lists.items()}
             meta = {"format": FORMAT, "round": number, "fingerprint": self.fingerprint}
-            meta |= {"history": [*self._mark], "counts": self._counts, "notes": notes or {}}
+            meta |= {"history": [*self._position], "counts": self._counts, "notes": notes or {}}
             with atomic(self.path(number), private=True) as temporary:
                 archive.write(temporary, _arrays("state", state), meta)
         except OSError as error:
@@ -133,7 +135,7 @@ class Checkpoints:
         for number in numbers:
             self.path(number).unlink(missing_ok=True)
 
-    def newest(self, state: Any, like: dict[str, Any] | None = None) -> Saved | None:
+    def newest(self, state: Any, like: dict[str, Any] | None = None) -> Checkpoint | None:
         """The newest checkpoint, in the structure of ``state`` and, item by item, of ``like``; None if there is none.
 
         Arrays of ``state`` must have the shapes of the given ones; those of the lists may have any.
@@ -141,32 +143,33 @@ class Checkpoints:
         numbers = self.numbers()
         return self.load(numbers[-1], state, like) if numbers else None
 
-    def load(self, number: int, state: Any, like: dict[str, Any] | None = None) -> Saved:
+    def load(self, number: int, state: Any, like: dict[str, Any] | None = None) -> Checkpoint:
         """The checkpoint of one round; raises ``InputError`` where it cannot be used."""
         path, like = self.path(number), like or {}
         refused = f"cannot resume from {path}"
         try:
-            arrays, meta = archive.unsealed(path)
+            arrays, meta = archive.read_unchecked(path)
             if meta.get("format") != FORMAT:
                 raise InputError(f"{refused}: it has format {meta.get('format')!r:.40}, not {FORMAT}")
-            archive.check(arrays, meta)
-            mark, counts = history.Mark(*meta["history"]), meta["counts"]
+            archive.verify(arrays, meta)
+            position, counts = append_log.Position(*meta["history"]), meta["counts"]
             if differing := difference(meta["fingerprint"], self.fingerprint):
                 raise InputError(f"{refused}, it is of another run: {'; '.join(differing)}")
             lists: Lists = {name: [] for name in like}
-            found = Saved(int(meta["round"]), _tree("state", arrays, state, same_shape=True), lists, meta["notes"])
-            for name, item in history.read(self.folder / HISTORY, mark):
+            tree = _tree("state", arrays, state, same_shape=True)
+            checkpoint = Checkpoint(int(meta["round"]), tree, lists, meta["notes"])
+            for name, item in append_log.read(self.folder / HISTORY, position):
                 lists[name].append(_tree("", item, like[name], same_shape=False))
             if {name: len(items) for name, items in lists.items()} != {**dict.fromkeys(like, 0), **counts}:
-                raise Damaged(f"its history has other lengths than {words(counts)}")
-        except Damaged as error:
+                raise DamagedFile(f"its history has other lengths than {words(counts)}")
+        except DamagedFile as error:
             raise InputError(f"{refused}: {error}; remove the file to go on from the one before it") from error
         except InputError:
             raise
         except Exception as error:  # a text that says what no checkpoint says
             raise InputError(f"{refused}: it is no checkpoint ({type(error).__name__}: {words(error)})") from error
-        self._mark, self._counts = mark, counts
-        return found
+        self._position, self._counts = position, counts
+        return checkpoint
 
 
 def _arrays(prefix: str, tree: Any) -> dict[str, np.ndarray]:
@@ -178,10 +181,10 @@ def _tree(prefix: str, arrays: dict[str, np.ndarray], like: Any, same_shape: boo
     wanted, structure = jax.tree_util.tree_flatten_with_path(like)
     names = [prefix + jax.tree_util.keystr(place) for place, _ in wanted]
     if set(names) != set(arrays):
-        raise Damaged(f"the {prefix or HISTORY} in it has other entries than this run's")
+        raise DamagedFile(f"the {prefix or HISTORY} in it has other entries than this run's")
     for name, (_, leaf) in zip(names, wanted, strict=True):
         if same_shape and arrays[name].shape != np.shape(leaf):
-            raise Damaged(f"{name} has shape {arrays[name].shape}, this run's {np.shape(leaf)}")
+            raise DamagedFile(f"{name} has shape {arrays[name].shape}, this run's {np.shape(leaf)}")
         if same_shape and arrays[name].dtype != getattr(leaf, "dtype", arrays[name].dtype):
-            raise Damaged(f"{name} has dtype {arrays[name].dtype}, this run's {leaf.dtype}")
+            raise DamagedFile(f"{name} has dtype {arrays[name].dtype}, this run's {leaf.dtype}")
     return jax.tree.unflatten(structure, [arrays[name] for name in names])

@@ -1,4 +1,4 @@
-"""What a run is made of, in words that stay the same from process to process; another run has other words.
+"""Fingerprints: what a run is made of, in words that are the same in every process.
 
 ``entries`` names what a value is made of, one short word each, so that it can be said what differs between two runs:
 "loss: global RATE was 0.1, is 0.2".
@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from profl.checks import InputError, words
-from profl.storage.hashes import short
-from profl.storage.values import Node, Walk
+from profl.storage.hashes import short_hash
+from profl.storage.values import Node, ValueWalker
 
-MOST = 300
-"""Entries of one value; what lies deeper is in a hash."""
+MAX_ENTRIES = 300
+"""Of one value; what lies deeper is in a hash."""
 
-SHOWN = 5  # differences that are told
-WIDTH = 160  # characters of a word that is told
+SHOWN = 5  # differences in a message
+WIDTH = 160  # characters of a word in a message
 
 
 def describe(value: Any) -> str:
@@ -25,23 +25,23 @@ def describe(value: Any) -> str:
     >>> describe(0.5), describe({2, 1}) == describe({1, 2}), describe([1]) == describe([2])
     ('0.5', True, False)
     """
-    return _folded(Walk().node(value))
+    return _summary(ValueWalker().node(value))
 
 
-def mark(value: Any) -> str:
+def local_hash(value: Any) -> str:
     """A hash that changes when something changes that a value or its functions read; good in this process only."""
-    return Walk(source=False).node(value).mark
+    return ValueWalker(source=False).node(value).hash
 
 
-def entries(name: str, value: Any, walk: Walk, version: str | None = None) -> dict[str, str]:
+def entries(name: str, value: Any, walk: ValueWalker, version: str | None = None) -> dict[str, str]:
     """What a value is made of, by names that begin with ``name``.
 
     Raises ``InputError`` where a part of it cannot be told from another one in a later process, unless ``version``
     stands for those.
 
     >>> def loss(theta, scale=2.0): return scale * theta
-    >>> found = entries("loss", loss, Walk())
-    >>> list(found), found["loss: default scale"]
+    >>> words = entries("loss", loss, ValueWalker())
+    >>> list(words), words["loss: default scale"]
     (['loss', 'loss: code', 'loss: default scale'], '2.0')
     """
     root = walk.node(value)
@@ -51,28 +51,28 @@ def entries(name: str, value: Any, walk: Walk, version: str | None = None) -> di
             f"{_cut(_join(name, name, place))} is {_cut(what)}: it cannot be told from another one in a later process; "
             "pass version='1' to the problem, and another word whenever it changes"
         )
-    found: dict[str, str] = {}
-    seen: set[str] = set()
+    words_by_place: dict[str, str] = {}
+    expanded: set[str] = set()
     level: list[tuple[str, Node]] = [(name, root)]
     while level:
         deeper: list[tuple[str, Node]] = []
         for place, node in level:
-            if node.parts and (node.mark in seen or len(found) + len(deeper) > MOST):
-                found[place] = _folded(node)
+            if node.parts and (node.hash in expanded or len(words_by_place) + len(deeper) > MAX_ENTRIES):
+                words_by_place[place] = _summary(node)
                 continue
-            found[place] = node.word
-            seen.add(node.mark)
+            words_by_place[place] = node.word
+            expanded.add(node.hash)
             deeper += [(_join(name, place, part), inner) for part, inner in node.parts]
         level = deeper
-    return found
+    return words_by_place
 
 
 def _join(name: str, place: str, part: str) -> str:
     return place + (": " if place == name else ", ") + part if part else place
 
 
-def _folded(node: Node) -> str:
-    return f"{node.word} {node.mark}" if node.parts else node.word
+def _summary(node: Node) -> str:
+    return f"{node.word} {node.hash}" if node.parts else node.word
 
 
 def _unclear(node: Node) -> tuple[str, str]:
@@ -85,15 +85,15 @@ def _unclear(node: Node) -> tuple[str, str]:
 
 
 def difference(saved: dict[str, str], own: dict[str, str]) -> list[str]:
-    """What differs between two runs, in a few words each; what only one of them has is told where nothing above it is.
+    """What differs between two runs, in a few words each; an entry of one run alone where nothing above it differs.
 
     >>> difference({"a": "1", "b": "2"}, {"a": "1", "b": "3"})
     ['b was 2, is 3']
     """
     names = [name for name in {**saved, **own} if saved.get(name) != own.get(name)]
     both = [name for name in names if name in saved and name in own]
-    told = both + [name for name in names if name not in both and not any(_inside(name, other) for other in both)]
-    lines = [f"{_cut(name)} was {_cut(saved.get(name))}, is {_cut(own.get(name))}" for name in sorted(told)]
+    reported = both + [name for name in names if name not in both and not any(_inside(name, other) for other in both)]
+    lines = [f"{_cut(name)} was {_cut(saved.get(name))}, is {_cut(own.get(name))}" for name in sorted(reported)]
     return lines if len(lines) <= SHOWN else [*lines[:SHOWN], f"and {len(lines) - SHOWN} more"]
 
 
@@ -105,4 +105,4 @@ def _cut(word: str | None) -> str:
     if word is None:
         return "nothing"
     word = words(word) if not word.isprintable() else word  # a file's or a node's: somebody else's
-    return word if len(word) <= WIDTH else f"{word[: WIDTH - 16]}... {short(word)}"
+    return word if len(word) <= WIDTH else f"{word[: WIDTH - 16]}... {short_hash(word)}"

@@ -1,7 +1,7 @@
-"""A folder that one run has to itself: a file in it that the system locks for this process, and frees when it dies.
+"""A lock on a folder: a file in it that the system locks for this process and frees when it dies.
 
-Of two in one process a table tells. Where the system knows no such locks (Windows, some network file systems) only the
-table does.
+Two runs in one process are told apart by a table; where the system has no such locks (Windows, some network file
+systems), that table is all there is.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 NAME = "lock"
-_HELD: dict[str, int] = {}  # the file -> its handle
+_HANDLES: dict[str, int] = {}  # the file -> its handle
 
 
 class Lock:
-    """Held from here to ``release``; raises ``InputError`` that names who holds it where somebody does."""
+    """Locked from construction to ``release``; raises ``InputError`` with the holder where it is locked already."""
 
     def __init__(self, folder: Path) -> None:
         self.path = ""  # until it is held
         path = os.path.realpath(folder / NAME)
-        if path in _HELD:
-            raise InputError(_taken(folder, f"process {os.getpid()}, this one"))
+        if path in _HANDLES:
+            raise InputError(_message(folder, f"process {os.getpid()}, this one"))
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             # lockf rather than flock: a child that was forked does not hold it on when this process dies
@@ -39,9 +39,9 @@ class Lock:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 holder = os.read(handle, 200).decode("utf-8", "replace")
                 os.close(handle)
-                raise InputError(_taken(folder, words(holder) or "process unknown")) from error
+                raise InputError(_message(folder, words(holder) or "process unknown")) from error
         self.path = path
-        _HELD[path] = handle
+        _HANDLES[path] = handle
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
@@ -49,10 +49,10 @@ class Lock:
         self.release()
 
     def release(self) -> None:
-        handle = _HELD.pop(self.path, None)
+        handle = _HANDLES.pop(self.path, None)
         if handle is not None:
             os.close(handle)
 
 
-def _taken(folder: Path, holder: str) -> str:
+def _message(folder: Path, holder: str) -> str:
     return f"another run works in {folder} ({holder}): wait for its end, or choose another folder"

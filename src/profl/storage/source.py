@@ -1,8 +1,8 @@
-"""What a function's code says, in words that hold in every process and under every Python.
+"""The code of functions and the content of classes and objects, in words that are the same in every process.
 
-Bytecode is another in every minor version, so a function is known by its source: the syntax tree without places,
-docstrings and annotations. Where there is none to be had (``exec``, a prompt, a file that was edited since), its
-bytecode stands in, and the words say so: "bytecode 3.11 ...".
+Bytecode differs between minor versions of Python, so a function is described by its source: the syntax tree without
+places, docstrings and annotations. Where there is none (``exec``, a prompt, a file that was edited since), its bytecode
+stands in, and the words say so: "bytecode 3.11 ...".
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ import ast
 import dis
 import linecache
 import sys
+import types
 from collections.abc import Iterator
-from functools import lru_cache
+from dataclasses import fields, is_dataclass
+from functools import cached_property, lru_cache
 from types import CodeType
 from typing import Any, NamedTuple
 
-from profl.storage.hashes import short
+from profl.storage.hashes import short_hash
 
-_REMARKS = frozenset({"ctx", "kind", "type_comment", "type_params", "annotation", "returns", "simple"})
+_IGNORED = frozenset({"ctx", "kind", "type_comment", "type_params", "annotation", "returns", "simple"})
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
@@ -28,14 +30,16 @@ def code_words(code: CodeType) -> str:
     node = _node(code)
     if node is None:
         return f"bytecode {sys.version_info[0]}.{sys.version_info[1]} {bytecode(code)}"
-    return f"source {short(dump(node))}"
+    return f"source {short_hash(dump(node))}"
 
 
 @lru_cache(maxsize=4096)
 def bytecode(code: CodeType) -> str:
-    """A hash that tells one code from another in this process; sets in it are in an order of their own."""
+    """A hash of a code object, good in this process only; sets in it are sorted."""
     consts = [bytecode(const) if isinstance(const, CodeType) else _const(const) for const in code.co_consts]
-    return short(b"\0".join([code.co_code, repr(consts).encode(), repr((code.co_names, code.co_varnames)).encode()]))
+    return short_hash(
+        b"\0".join([code.co_code, repr(consts).encode(), repr((code.co_names, code.co_varnames)).encode()])
+    )
 
 
 def _const(value: Any) -> str:
@@ -52,21 +56,21 @@ def names_used(code: CodeType) -> tuple[tuple[str, ...], ...]:
     >>> names_used((lambda x: [math.pi * x for _ in range(RATE)]).__code__)
     (('RATE',), ('math', 'pi'), ('range',))
     """
-    found: set[tuple[str, ...]] = set()
+    names: set[tuple[str, ...]] = set()
     chain: tuple[str, ...] = ()
     for step in dis.get_instructions(code):
         if chain and step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
             chain = (*chain, str(step.argval))
             continue
         if chain:
-            found.add(chain)
+            names.add(chain)
         chain = (str(step.argval),) if step.opname in _READS else ()
         if step.opname == "IMPORT_NAME":
-            found.add(("import", str(step.argval)))
+            names.add(("import", str(step.argval)))
     for const in code.co_consts:
         if isinstance(const, CodeType):
-            found.update(names_used(const))
-    return tuple(sorted(found))
+            names.update(names_used(const))
+    return tuple(sorted(names))
 
 
 _READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
@@ -88,7 +92,7 @@ def dump(node: Any) -> str:
             value = value[1:]
         if isinstance(node, ast.JoinedStr):  # Python 3.12 puts empty texts between the parts of some
             value = [part for part in value if getattr(part, "value", None) != ""]
-        if name not in _REMARKS and value is not None and value != []:
+        if name not in _IGNORED and value is not None and value != []:
             parts.append(f"{name}={dump(value)}")
     return f"{type(node).__name__}({' '.join(parts)})"
 
@@ -96,6 +100,67 @@ def dump(node: Any) -> str:
 def _is_text(body: list[Any]) -> bool:
     """Whether a body begins with a docstring."""
     return bool(body) and isinstance(body[0], ast.Expr) and isinstance(getattr(body[0].value, "value", None), str)
+
+
+# -- what a class defines, and an object holds -------------------------------------------------------------------------
+
+
+_GENERATED = frozenset(
+    {"__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__", "__dict__", "__doc__"}
+    | {"__dataclass_fields__", "__dataclass_params__", "__match_args__", "__module__", "__qualname__", "__slots__"}
+    | {"__weakref__", "__parameters__", "__orig_bases__", "__abstractmethods__", "_abc_impl", "__static_attributes__"}
+    | {"__firstlineno__", "__hash__", "__type_params__", "_is_protocol", "__protocol_attrs__", "__getnewargs__"}
+    | {"_field_defaults", "_fields", "_make", "_replace", "_asdict", "__replace__", "__non_callable_proto_members__"}
+)
+
+
+_GENERATED_METHODS = frozenset(
+    {"__init__", "__new__", "__repr__", "__eq__", "__lt__", "__le__", "__gt__", "__ge__", "__setattr__", "__delattr__"}
+    | {"__getstate__", "__setstate__"}
+)
+
+
+def _is_generated(cls: type, name: str, value: Any) -> bool:
+    """Whether Python, ``dataclass`` or ``NamedTuple`` made this part of a class from the rest of it."""
+    slots = (types.MemberDescriptorType, types.GetSetDescriptorType)
+    if name in _GENERATED or isinstance(value, slots) or type(value).__name__ == "_tuplegetter":
+        return True
+    if name not in _GENERATED_METHODS or not (is_dataclass(cls) or hasattr(cls, "_fields")):
+        return False
+    return (
+        not isinstance(value, types.FunctionType)
+        or value.__globals__.get("__name__") != cls.__module__
+        or (value.__code__.co_filename == "<string>")
+    )
+
+
+def class_members(cls: type, name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """(suffix of the name, value) of what a class itself defines under a name."""
+    if _is_generated(cls, name, value):
+        return
+    if isinstance(value, (staticmethod, classmethod)):
+        yield "", value.__func__
+    elif isinstance(value, property):
+        yield from ((f" {part}", inner) for part in ("fget", "fset") if (inner := getattr(value, part)) is not None)
+    elif isinstance(value, cached_property):
+        yield "", value.func
+    else:
+        yield "", value
+
+
+def object_attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    """(name, value) of fields, attributes and slots, without cached properties."""
+    cls, names = type(value), {}
+    if is_dataclass(value):
+        names = {field.name: None for field in fields(value)}
+    for base in cls.__mro__:
+        slots = vars(base).get("__slots__", ())
+        names |= dict.fromkeys(slots if not isinstance(slots, str) else [slots])
+    names |= dict.fromkeys(sorted(getattr(value, "__dict__", {}), key=str))
+    for name in names:
+        cached = isinstance(getattr(cls, name, None), cached_property)
+        if not cached and name not in ("__dict__", "__weakref__", "__wrapped__") and hasattr(value, name):
+            yield name, getattr(value, name)
 
 
 # -- where the source is -----------------------------------------------------------------------------------------------
@@ -109,20 +174,20 @@ class _File(NamedTuple):
 def _node(code: CodeType) -> ast.AST | None:
     """The function in its file, where that still says what the code does."""
     lines = linecache.getlines(code.co_filename)
-    file = _parsed("".join(lines)) if lines else None
+    file = _parse("".join(lines)) if lines else None
     if file is None:
         return None
     key = (code.co_firstlineno, code.co_name)
     if not any(bytecode(other) == bytecode(code) for other in file.codes.get(key, [])):
         return None
-    found = file.nodes.get(key, [])
-    if len(found) > 1:  # lambdas on one line
-        found = [node for node in found if _place(node) == _extent(code)]
-    return found[0] if len(found) == 1 else None
+    nodes = file.nodes.get(key, [])
+    if len(nodes) > 1:  # lambdas on one line
+        nodes = [node for node in nodes if _place(node) == _extent(code)]
+    return nodes[0] if len(nodes) == 1 else None
 
 
 @lru_cache(maxsize=64)
-def _parsed(text: str) -> _File | None:
+def _parse(text: str) -> _File | None:
     try:
         tree, code = ast.parse(text), compile(text, "", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError):

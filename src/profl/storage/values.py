@@ -1,4 +1,4 @@
-"""What a value is made of, as a tree of short words: no addresses, nothing that another process would have otherwise.
+"""What a value is made of, as a tree of short words that are the same in every process.
 
 A function is its name, its code, its defaults, what it caught, and the globals that it reads, helper functions among
 them; an object is its class and its attributes; sets and dicts are in an order of their own. Code of Python itself and
@@ -18,34 +18,33 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from profl.storage.hashes import digest, short
-from profl.storage.source import bytecode, code_words, names_used
+from profl.storage.hashes import array_words, short_hash
+from profl.storage.source import bytecode, class_members, code_words, names_used, object_attributes
 
 LIBRARIES = frozenset(
     {"profl", "jax", "jaxlib", "numpy", "optax", "scipy", "chex", "flax", "equinox", "jaxtyping", "ml_dtypes"}
     | {"pandas", "sklearn", "matplotlib", "flwr", "typer", "rich"}
 )
-SMALL = 8  # numbers of an array that are shown
 LONG = 80  # characters of a text that are shown
 NODES, DEEP = 20_000, 100  # parts that a description may have, and levels
 
 
 class Node(NamedTuple):
-    """A word, what lies below it by name, and a hash of both."""
+    """A word, the named parts below it, and a hash of both."""
 
     word: str
     parts: tuple[tuple[str, Node], ...]
-    mark: str
+    hash: str
     unclear: bool  # whether something in it cannot be told from another one
 
 
-class Walk:
+class ValueWalker:
     """Describes values; ``packages`` are the libraries that were met.
 
     ``source``: functions by their source, which every Python reads alike; else by their bytecode, which is quicker.
@@ -62,29 +61,29 @@ class Walk:
     def node(self, value: Any) -> Node:
         """What ``value`` is made of."""
         if (word := _plain(value)) is not None:
-            return _made(word)
+            return _make_node(word)
         if id(value) in self._known:
             return self._known[id(value)]
         if id(value) in self._above:
-            return _made(f"again {_name(value if hasattr(value, '__qualname__') else type(value))}")
+            return _make_node(f"again {_name(value if hasattr(value, '__qualname__') else type(value))}")
         self._count += 1
         if self._count > NODES or len(self._above) > DEEP:
-            return _made(f"a part beyond {NODES} others, or {DEEP} deep", unclear=True)
+            return _make_node(f"a part beyond {NODES} others, or {DEEP} deep", unclear=True)
         self._above.add(id(value))
         try:
-            made = self._node(value)
+            node = self._node(value)
         finally:
             self._above.discard(id(value))
-        self._known[id(value)] = made
+        self._known[id(value)] = node
         self._alive.append(value)
-        return made
+        return node
 
     def _node(self, value: Any) -> Node:
         describe = _kind(type(value))  # type: ignore[arg-type]
         if describe is not None:
             return describe(self, value)
         if hasattr(value, "__wrapped__"):
-            return _made(_name(type(value)), [("wrapped", self.node(value.__wrapped__))])
+            return _make_node(_name(type(value)), [("wrapped", self.node(value.__wrapped__))])
         return self._object(value)
 
     # -- functions and classes -----------------------------------------------------------------------------------------
@@ -92,11 +91,14 @@ class Walk:
     def _function(self, function: types.FunctionType) -> Node:
         code, module = function.__code__, function.__globals__.get("__name__")  # __module__ may be another's
         own = module is None or code.co_filename.startswith("<doctest") or not self._from_library(module)
-        parts = [("code", _made(self._code(code)))] if own or _top(module) == "profl" else []
+        parts = [("code", _make_node(self._code(code)))] if own or _top(module) == "profl" else []
         if own:
             names = code.co_varnames[: code.co_argcount][-len(function.__defaults__ or ()) :]
-            given = {**dict(zip(names, function.__defaults__ or (), strict=False)), **(function.__kwdefaults__ or {})}
-            parts += [(f"default {name}", self.node(value)) for name, value in given.items()]
+            defaults = {
+                **dict(zip(names, function.__defaults__ or (), strict=False)),
+                **(function.__kwdefaults__ or {}),
+            }
+            parts += [(f"default {name}", self.node(value)) for name, value in defaults.items()]
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             parts.append((f"caught {name}", self._cell(cell)))
         if own:
@@ -104,7 +106,7 @@ class Walk:
             more = {name: value for name, value in vars(function).items() if name != "__wrapped__"}
             parts += [(f"attribute {name}", self.node(value)) for name, value in sorted(more.items())]
         line = f" of line {code.co_firstlineno}" if not parts and code.co_name == "<lambda>" else ""
-        return _made(_name(function) + line, parts)
+        return _make_node(_name(function) + line, parts)
 
     def _code(self, code: types.CodeType) -> str:
         return code_words(code) if self.source else bytecode(code)
@@ -113,7 +115,7 @@ class Walk:
         try:
             return self.node(cell.cell_contents)
         except ValueError:
-            return _made("nothing yet")
+            return _make_node("nothing yet")
 
     def _globals(self, code: types.CodeType, known: dict[str, Any]) -> Iterator[tuple[str, Node]]:
         """The globals that are no library's, as deep into modules as the code goes."""
@@ -122,7 +124,7 @@ class Walk:
                 name, value, attributes = attributes[0], _module(attributes[0]), []
             elif name not in known:
                 if not hasattr(builtins, name):
-                    yield f"global {name}", _made("nothing yet")
+                    yield f"global {name}", _make_node("nothing yet")
                 continue
             else:
                 value = known[name]
@@ -133,14 +135,14 @@ class Walk:
 
     def _class(self, cls: type) -> Node:
         if self._from_library(cls.__module__):
-            return _made(_name(cls))
+            return _make_node(_name(cls))
         if issubclass(cls, enum.Enum):
-            return _made(_name(cls), [(one.name, self.node(one.value)) for one in cls])
+            return _make_node(_name(cls), [(one.name, self.node(one.value)) for one in cls])
         parts = [(f"base {base.__qualname__}", self.node(base)) for base in cls.__bases__ if base is not object]
         for name, value in sorted(vars(cls).items()):
-            for part, inner in _of_class(cls, name, value):
+            for part, inner in class_members(cls, name, value):
                 parts.append((f"{name}{part}", self.node(inner)))
-        return _made(_name(cls), parts)
+        return _make_node(_name(cls), parts)
 
     def _from_library(self, module: Any) -> bool:
         top = _top(module)
@@ -154,12 +156,12 @@ class Walk:
     def _object(self, value: Any) -> Node:
         cls = type(value)
         if isinstance(value, _NEVER):
-            return _made(f"a {_name(cls)}", unclear=True)
-        attributes = dict(_attributes(value))
+            return _make_node(f"a {_name(cls)}", unclear=True)
+        attributes = dict(object_attributes(value))
         if not attributes and not hasattr(value, "__dict__") and not is_dataclass(value):
             return self._reduced(value)
         parts = [(f"attribute {name}", self.node(inner)) for name, inner in attributes.items()]
-        return _made(_name(cls), [*parts, *self._own_class(cls)])
+        return _make_node(_name(cls), [*parts, *self._own_class(cls)])
 
     def _own_class(self, cls: type) -> list[tuple[str, Node]]:
         return [] if self._from_library(cls.__module__) else [("class", self.node(cls))]
@@ -168,13 +170,13 @@ class Walk:
         """What a copy would be made from; some objects of compiled code state nothing of the kind."""
         cls = type(value)
         try:
-            made = value.__reduce_ex__(2)
+            reduced = value.__reduce_ex__(2)
         except Exception:
-            return _made(f"a {_name(cls)}", unclear=True)
-        if isinstance(made, str):
-            return _made(f"{_name(cls)} {made}")
-        rest = [list(part) if isinstance(part, Iterator) else part for part in made[1:]]
-        return _made(_name(cls), [("content", self.node(rest)), *self._own_class(cls)])
+            return _make_node(f"a {_name(cls)}", unclear=True)
+        if isinstance(reduced, str):
+            return _make_node(f"{_name(cls)} {reduced}")
+        rest = [list(part) if isinstance(part, Iterator) else part for part in reduced[1:]]
+        return _make_node(_name(cls), [("content", self.node(rest)), *self._own_class(cls)])
 
     def _sequence(self, value: Any) -> Node:
         names = getattr(type(value), "_fields", None) or [f"[{i}]" for i in range(len(value))]
@@ -182,12 +184,12 @@ class Walk:
         return self._container(value, list if isinstance(value, list) else tuple, parts)
 
     def _set(self, value: Any) -> Node:
-        items = sorted((self.node(item) for item in value), key=lambda node: (node.word, node.mark))
+        items = sorted((self.node(item) for item in value), key=lambda node: (node.word, node.hash))
         return self._container(value, type(value), [("item", node) for node in items])
 
     def _mapping(self, value: Mapping[Any, Any]) -> Node:
         pairs = sorted(((self.node(key), self.node(item)) for key, item in value.items()), key=lambda p: p[0][::2])
-        named = [(f"[{key.word}]" if not key.parts else f"[{key.word} {key.mark}]", item) for key, item in pairs]
+        named = [(f"[{key.word}]" if not key.parts else f"[{key.word} {key.hash}]", item) for key, item in pairs]
         return self._container(value, dict, named)
 
     def _container(self, value: Any, plain: type, parts: list[tuple[str, Node]]) -> Node:
@@ -195,14 +197,14 @@ class Walk:
         own = [] if cls is plain else self._own_class(cls)
         if not own and all(not node.parts for _, node in parts) and sum(len(n.word) for _, n in parts) < LONG:
             words = ", ".join(f"{name}: {node.word}" if plain is dict else node.word for name, node in parts)
-            return _made(f"{_name(cls)}({words})", unclear=any(node.unclear for _, node in parts))
-        return _made(f"{_name(cls)} of {len(parts)}", [*parts, *own])
+            return _make_node(f"{_name(cls)}({words})", unclear=any(node.unclear for _, node in parts))
+        return _make_node(f"{_name(cls)} of {len(parts)}", [*parts, *own])
 
 
-def _made(word: str, parts: Any = (), unclear: bool = False) -> Node:
+def _make_node(word: str, parts: Any = (), unclear: bool = False) -> Node:
     parts = tuple(parts)
-    text = "\0".join([word, *(f"{name}\0{node.mark}" for name, node in parts)])
-    return Node(word, parts, short(text) if parts else word, unclear or any(node.unclear for _, node in parts))
+    text = "\0".join([word, *(f"{name}\0{node.hash}" for name, node in parts)])
+    return Node(word, parts, short_hash(text) if parts else word, unclear or any(node.unclear for _, node in parts))
 
 
 def _plain(value: Any) -> str | None:
@@ -211,128 +213,44 @@ def _plain(value: Any) -> str | None:
     if cls in _NUMBERS:
         return repr(value)
     if cls is str or cls is bytes:
-        return repr(value) if len(value) <= LONG else f"{value[:40]!r}... {short(value)}"
+        return repr(value) if len(value) <= LONG else f"{value[:40]!r}... {short_hash(value)}"
     return f"{_name(cls)}.{value.name}" if isinstance(value, enum.Enum) else None
 
 
 _NUMBERS = frozenset({bool, int, float, complex, type(None), type(Ellipsis)})
 
 
-def _array(walk: Walk, value: Any) -> Node:
-    if isinstance(value, jax.core.Tracer):
-        return _made("an array that is being traced", unclear=True)
-    if isinstance(value, jax.Array):
-        return _made(_of_jax(value))
-    return _made(_numbers(np.asarray(value)))
+def _array(walk: ValueWalker, value: Any) -> Node:
+    traced = isinstance(value, jax.core.Tracer)
+    return _make_node("an array that is being traced" if traced else array_words(value), unclear=traced)
 
 
-def _numbers(array: np.ndarray) -> str:
-    if array.dtype == object:
-        return f"objects{array.shape} {short(repr(array.tolist()))}"
-    shown = array.tolist() if array.size <= SMALL and array.dtype.kind in "biufc" else digest(array)
-    return f"{array.dtype}{array.shape} {shown}"
+def _partial(walk: ValueWalker, value: Any) -> Node:
+    arguments = [(f"argument {i}", walk.node(item)) for i, item in enumerate(value.args)]
+    arguments += [(f"argument {name}", walk.node(item)) for name, item in sorted(value.keywords.items())]
+    return _make_node("partial", [("function", walk.node(value.func)), *arguments])
 
 
-_DIGESTS: dict[int, tuple[weakref.ref[Any], str]] = {}
-
-
-def _of_jax(value: jax.Array) -> str:
-    """Arrays of JAX never change: each is read once."""
-    found = _DIGESTS.get(id(value))
-    if found is not None and found[0]() is value:
-        return found[1]
-    if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
-        word = f"{value.dtype} {_numbers(np.asarray(jax.random.key_data(value)))}"
-    else:
-        word = _numbers(np.asarray(value))
-    _DIGESTS[id(value)] = (weakref.ref(value, functools.partial(_forget, id(value))), word)
-    return word
-
-
-def _forget(key: int, _: Any) -> None:
-    _DIGESTS.pop(key, None)
-
-
-def _partial(walk: Walk, value: Any) -> Node:
-    given = [(f"argument {i}", walk.node(item)) for i, item in enumerate(value.args)]
-    given += [(f"argument {name}", walk.node(item)) for name, item in sorted(value.keywords.items())]
-    return _made("partial", [("function", walk.node(value.func)), *given])
-
-
-def _method(walk: Walk, value: types.MethodType) -> Node:
-    return _made(_name(value.__func__), [("function", walk.node(value.__func__)), ("of", walk.node(value.__self__))])
-
-
-def _builtin(walk: Walk, value: Any) -> Node:
-    """Compiled code: a library's is known by its name, any other is not known at all."""
-    owner = getattr(value, "__self__", None)
-    if owner is not None and not isinstance(owner, (types.ModuleType, type)):
-        return _made(value.__name__, [("of", walk.node(owner))])
-    module = getattr(value, "__module__", None) or getattr(owner, "__module__", "builtins")
-    known = module is None or walk._from_library(module)
-    return _made(_name(value), unclear=not known)
-
-
-def _only_a_name(walk: Walk, value: Any) -> Node:
-    return _made(f"{type(value).__name__} {getattr(value, '__name__', None) or getattr(value, 'name', None) or value}")
-
-
-def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    """Fields, attributes and slots; not what was computed from them and kept."""
-    cls, names = type(value), {}
-    if is_dataclass(value):
-        names = {field.name: None for field in fields(value)}
-    for base in cls.__mro__:
-        slots = vars(base).get("__slots__", ())
-        names |= dict.fromkeys(slots if not isinstance(slots, str) else [slots])
-    names |= dict.fromkeys(sorted(getattr(value, "__dict__", {}), key=str))
-    for name in names:
-        kept = isinstance(getattr(cls, name, None), functools.cached_property)
-        if not kept and name not in ("__dict__", "__weakref__", "__wrapped__") and hasattr(value, name):
-            yield name, getattr(value, name)
-
-
-_MADE_BY_PYTHON = frozenset(
-    {"__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__", "__dict__", "__doc__"}
-    | {"__dataclass_fields__", "__dataclass_params__", "__match_args__", "__module__", "__qualname__", "__slots__"}
-    | {"__weakref__", "__parameters__", "__orig_bases__", "__abstractmethods__", "_abc_impl", "__static_attributes__"}
-    | {"__firstlineno__", "__hash__", "__type_params__", "_is_protocol", "__protocol_attrs__", "__getnewargs__"}
-    | {"_field_defaults", "_fields", "_make", "_replace", "_asdict", "__replace__", "__non_callable_proto_members__"}
-)
-
-
-_MADE_METHODS = frozenset(
-    {"__init__", "__new__", "__repr__", "__eq__", "__lt__", "__le__", "__gt__", "__ge__", "__setattr__", "__delattr__"}
-    | {"__getstate__", "__setstate__"}
-)
-
-
-def _of_python(cls: type, name: str, value: Any) -> bool:
-    """Whether Python, ``dataclass`` or ``NamedTuple`` made this part of a class from the rest of it."""
-    slots = (types.MemberDescriptorType, types.GetSetDescriptorType)
-    if name in _MADE_BY_PYTHON or isinstance(value, slots) or type(value).__name__ == "_tuplegetter":
-        return True
-    if name not in _MADE_METHODS or not (is_dataclass(cls) or hasattr(cls, "_fields")):
-        return False
-    return (
-        not isinstance(value, types.FunctionType)
-        or value.__globals__.get("__name__") != cls.__module__
-        or (value.__code__.co_filename == "<string>")
+def _method(walk: ValueWalker, value: types.MethodType) -> Node:
+    return _make_node(
+        _name(value.__func__), [("function", walk.node(value.__func__)), ("of", walk.node(value.__self__))]
     )
 
 
-def _of_class(cls: type, name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """What a class itself says under a name."""
-    if _of_python(cls, name, value):
-        return
-    if isinstance(value, (staticmethod, classmethod)):
-        yield "", value.__func__
-    elif isinstance(value, property):
-        yield from ((f" {part}", inner) for part in ("fget", "fset") if (inner := getattr(value, part)) is not None)
-    elif isinstance(value, functools.cached_property):
-        yield "", value.func
-    else:
-        yield "", value
+def _builtin(walk: ValueWalker, value: Any) -> Node:
+    """Compiled code: a library's is known by its name, any other is not known at all."""
+    owner = getattr(value, "__self__", None)
+    if owner is not None and not isinstance(owner, (types.ModuleType, type)):
+        return _make_node(value.__name__, [("of", walk.node(owner))])
+    module = getattr(value, "__module__", None) or getattr(owner, "__module__", "builtins")
+    known = module is None or walk._from_library(module)
+    return _make_node(_name(value), unclear=not known)
+
+
+def _only_a_name(walk: ValueWalker, value: Any) -> Node:
+    return _make_node(
+        f"{type(value).__name__} {getattr(value, '__name__', None) or getattr(value, 'name', None) or value}"
+    )
 
 
 def _name(value: Any) -> str:
@@ -358,19 +276,19 @@ _NEVER = (
 )
 """What has a state of its own that no later process has."""
 
-_Describe = Callable[[Walk, Any], Node]
+_Describe = Callable[[ValueWalker, Any], Node]
 _KINDS: list[tuple[Any, _Describe]] = [
     ((np.ndarray, np.generic, jax.Array, jax.core.Tracer), _array),
     (functools.partial, _partial),
-    (types.FunctionType, Walk._function),
+    (types.FunctionType, ValueWalker._function),
     (types.MethodType, _method),
     ((types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, np.ufunc), _builtin),
     ((types.ModuleType, logging.Logger, np.dtype), _only_a_name),
-    (jax.tree_util.PyTreeDef, lambda walk, value: _made(f"structure {value}")),
-    (type, Walk._class),
-    ((list, tuple), Walk._sequence),
-    ((set, frozenset), Walk._set),
-    ((dict, types.MappingProxyType), Walk._mapping),
+    (jax.tree_util.PyTreeDef, lambda walk, value: _make_node(f"structure {value}")),
+    (type, ValueWalker._class),
+    ((list, tuple), ValueWalker._sequence),
+    ((set, frozenset), ValueWalker._set),
+    ((dict, types.MappingProxyType), ValueWalker._mapping),
 ]
 
 
@@ -378,5 +296,5 @@ _KINDS: list[tuple[Any, _Describe]] = [
 def _kind(cls: Any) -> _Describe | None:
     """What describes the values of a class; None for objects of any other."""
     if issubclass(cls, type):
-        return Walk._class
+        return ValueWalker._class
     return next((describe for kinds, describe in _KINDS if issubclass(cls, kinds)), None)

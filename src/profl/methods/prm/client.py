@@ -47,13 +47,13 @@ def perturb(problem: View, state: ClientState, key: Key, theta: Theta) -> tuple[
     Each is held while people get used to it.
     """
     (flat, unravel), last = ravel_pytree(theta), state.exploration
-    with stage("explore") as seen:
+    with stage("explore") as check:
         signs = random.signs(random.explore_key(key), flat.size).astype(flat.dtype)
         started = state.deployments > 0
         held = (last.deployments_left > 0) & started
         direction = jnp.where(held, last.direction, jnp.where(last.opposite_next, -last.direction, signs))
         direction = jnp.where(state.deployments == 0, 0.0, direction)
-        deployed = seen(problem.project(unravel(flat + last.size * state.units * direction)))
+        deployed = check(problem.project(unravel(flat + last.size * state.units * direction)))
         opposite_next = jnp.where(held, last.opposite_next, ~last.opposite_next) & started
         longest = hold_deployments(state.reaction_memory, constants.EVIDENCE_NEEDED)
         left = jnp.where(held, last.deployments_left, longest) - 1
@@ -67,8 +67,8 @@ def filter_batch(
     """Weights of the samples after the filter, the share that it kept, and the state with what it remembers."""
     if settings.filter == "none":
         return weights, {}, state
-    with stage("filter") as seen:
-        weights, kept, memory = seen(
+    with stage("filter") as check:
+        weights, kept, memory = check(
             trusted_samples.filter_weights(
                 problem, filters.get(settings.filter), deployed, batch, weights, state.filter
             )
@@ -86,25 +86,25 @@ def learn(
     weights: Array,
 ) -> ClientState:
     """The state with one more observation in it, and the fitted risk at ``theta``."""
-    with stage("estimate f") as seen:
-        f = seen(problem.family.estimate(batch, weights))
+    with stage("estimate f") as check:
+        f = check(problem.family.estimate(batch, weights))
         share = jnp.sum(weights**2)
         variance = problem.family.observed_variance(batch, weights, f) / share
     started = measure_first_batch(problem, state, deployed, batch, weights, variance)
     state = trees.where(state.deployments == 0, started, state)
     mean = state.sample_variance + (variance - state.sample_variance) / (state.deployments + 1)
     state = state._replace(sample_variance=mean)
-    with stage("fit") as seen:
-        state = seen(add_to_fit(settings, problem, state, theta, deployed, f, 1 / share))
+    with stage("fit") as check:
+        state = check(add_to_fit(settings, problem, state, theta, deployed, f, 1 / share))
         row = state.deployments % settings.keep
         batches = store_batch(state.surrogate.batches, row, batch, weights, f)
         surrogate = state.surrogate._replace(batches=batches)
         state = state._replace(deployments=state.deployments + 1, surrogate=surrogate)
-    with stage("curvature") as seen:
+    with stage("curvature") as check:
         unknown = jnp.minimum(state.variance / state.prior.variance, 1.0) ** 2 * state.common_error
         size = state.surrogate.ruler.unit.size
         return state._replace(
-            derivatives=seen(curvature_and_covariance(problem, state.surrogate, theta, unknown[:, :size]))
+            derivatives=check(curvature_and_covariance(problem, state.surrogate, theta, unknown[:, :size]))
         )
 
 

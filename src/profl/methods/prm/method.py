@@ -32,7 +32,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from profl import checks, random, trees
-from profl.methods.method import Arrival, Method, Outlook
+from profl.methods.method import Arrival, Forecast, Method
 from profl.methods.prm import client, personal
 from profl.methods.prm import server as at_server
 from profl.methods.prm.consensus import consensus
@@ -162,11 +162,11 @@ class PRM(Settings, Method):
         model = unravel(flat)
         if self.personal is not None:
             model = self.personal.join(model, self.personal.personal(theta))
-        return model, server, trees.copies(mail, len(weights))
+        return model, server, trees.repeat(mail, len(weights))
 
-    def outlook(self, problem: View, server: ServerState) -> Outlook | None:
+    def forecast(self, problem: View, server: ServerState) -> Forecast | None:
         """None with personal parts: what is expected is of the shared part alone, and says nothing of all models."""
-        return server.outlook if self.personal is None else None
+        return server.forecast if self.personal is None else None
 
 
 def prm(

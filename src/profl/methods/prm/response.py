@@ -21,9 +21,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from profl.linear import inverse, inverse_logdet
 from profl.methods.prm.observation_buffer import ObservationBuffer
 from profl.methods.prm.settings import MOST_CURVED, REACTION_SIZES, RIDGE, SPARSE_COEFFICIENT
+from profl.numerics import inverse, inverse_logdet
 from profl.parts.jacobian.reaction_memory import MemoryEstimate, most_likely_memory
 from profl.typing import Array
 

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from profl import trees
-from profl.methods.method import Outlook
+from profl.methods.method import Forecast
 from profl.methods.prm import settings as constants
 from profl.methods.prm.messages import CommonReaction, Mail, PredictionCheck, RiskFit
 from profl.methods.prm.newton import inactive_bounds, make_positive_definite, minimise_quadratic
@@ -49,7 +49,7 @@ class ServerState(NamedTuple):
     largest_perturbation: Array
     third_order_variance: Array  # mean of the clients'
     held: Array  # share of the parameters that the trust region or the model space holds
-    outlook: Outlook
+    forecast: Forecast
 
 
 class Bounds(NamedTuple):
@@ -79,7 +79,7 @@ def initial_server(settings: Settings, theta: Theta) -> ServerState:
         largest_perturbation=zero,
         third_order_variance=zero,
         held=zero,
-        outlook=Outlook(*[zero + jnp.nan] * 4),
+        forecast=Forecast(*[zero + jnp.nan] * 4),
     )
 
 
@@ -255,6 +255,6 @@ def close_round(settings: Settings, server: ServerState, bounds: Bounds) -> Serv
     decayed = jnp.maximum(wanted, constants.LEAST_DECAY * server.perturbation)
     size = jnp.where(server.rounds == 0, server.perturbation, decayed)
     rounds = server.rounds + 1
-    outlook = Outlook(known + unknown, error, known + unknown / (rounds + 1.0), size**2 * cost)
+    forecast = Forecast(known + unknown, error, known + unknown / (rounds + 1.0), size**2 * cost)
     held = jnp.mean(~inside_region * 1.0)
-    return server._replace(rounds=rounds, perturbation=size, held=held, outlook=outlook)
+    return server._replace(rounds=rounds, perturbation=size, held=held, forecast=forecast)

@@ -66,7 +66,7 @@ def surrogate_risk(problem: View, surrogate: SurrogateRisk, theta: Theta, f_offs
 
     def one_batch(batch: Batch, weights: Array, f: Array) -> Array:
         if family.shift is not None:
-            return weights @ jax.vmap(lambda z: problem.loss(theta, family.moved(z, here - f, f)))(batch)
+            return weights @ jax.vmap(lambda z: problem.loss(theta, family.apply_shift(z, here - f, f)))(batch)
         ratio = weights * jnp.exp(jax.vmap(lambda z: family.log_prob(z, here) - family.log_prob(z, f))(batch))
         total = jnp.sum(ratio)
         return ratio @ jax.vmap(lambda z: problem.loss(theta, z))(batch) / jnp.where(total > 0, total, 1.0)

@@ -122,5 +122,5 @@ def _counts(bins: Array, present: Array) -> Array:
 @_counts.def_vmap
 def _(size: int, batched: list[bool], bins: Array, present: Array) -> tuple[Array, bool]:
     """All batches are more lines: XLA takes half the time for one scatter that it takes for a batch of them."""
-    counts = _counts(*trees.merged(size, tuple(batched), (bins, present)))
+    counts = _counts(*trees.merge_stacks(size, tuple(batched), (bins, present)))
     return counts.reshape(size, -1, BINS), True

@@ -160,5 +160,5 @@ def where_needed(filter_: Searcher) -> Callable[..., Found]:
             state = jax.lax.while_loop(lambda state: jnp.sum(state[1]) > many // 2, partial(search_some, many), state)
         return jax.lax.while_loop(lambda state: jnp.any(state[1]), partial(search_some, few), state)[0]
 
-    several.def_vmap(trees.over_stacks(several))
+    several.def_vmap(trees.stacked_vmap_rule(several))
     return several

@@ -8,7 +8,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from profl.loops import short_loop
+from profl.numerics import short_loop
 from profl.typing import Array
 
 POWER_STEPS = 12

@@ -21,8 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from profl.linear import inverse
-from profl.loops import short_loop
+from profl.numerics import inverse, short_loop
 from profl.parts.filters.gap_test import Bulk, bulk_of
 from profl.parts.filters.points import POWER_STEPS, SMALL, TILT, shares
 from profl.typing import Array

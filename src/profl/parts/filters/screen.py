@@ -87,4 +87,4 @@ def in_one_reading(cuts: Cut, points: Array, weights: Array) -> Look:
     )(numbers, points, weights)
 
 
-in_one_reading.def_vmap(trees.over_stacks(in_one_reading))
+in_one_reading.def_vmap(trees.stacked_vmap_rule(in_one_reading))

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import checks
-from profl.interrupts import noted
+from profl.interrupts import deferred_interrupts
 from profl.progress import progress_bar
 from profl.results.callbacks import Watch
 from profl.results.measure import Trace
@@ -42,19 +42,19 @@ def run_saved(
         if found.round > rounds:
             raise checks.InputError(f"{saved.folder} holds round {found.round}, asked for {rounds} rounds")
         done, carry, history = found.round, jax.tree.map(jnp.asarray, found.state), found.lists["rounds"]
-    with progress_bar(title, rounds, progress, compiles=True) as advance, noted() as pressed:
+    with progress_bar(title, rounds, progress, compiles=True) as advance, deferred_interrupts() as pressed:
         advance(done)
         seen = done - done % every
-        if seen and watch.listens:  # what an earlier process counted
-            watch.see(_part(plan, history, 0, seen, carry), 0, call=False)
+        if seen and watch.active:  # what an earlier process counted
+            watch.record(_part(plan, history, 0, seen, carry), 0, call=False)
         while done < rounds and not over(carry) and not watch.stopped:
             carry, out = segment(settings, placement, 1, carry, population, plan.roots, Span(done, done + 1, 1, rounds))
             history.append(records_on_host(out))
             done += 1
             saved.save(done, carry, {"rounds": history})
             advance(1)
-            if watch.listens and (done % every == 0 or done == rounds):
-                watch.see(_part(plan, history, seen, done, carry), seen)
+            if watch.active and (done % every == 0 or done == rounds):
+                watch.record(_part(plan, history, seen, done, carry), seen)
                 seen = done
             if pressed():
                 watch.interrupt()

@@ -20,14 +20,14 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from profl import trees
-from profl.interrupts import noted
-from profl.methods.method import Outlook
+from profl.interrupts import deferred_interrupts
+from profl.methods.method import Forecast
 from profl.progress import progress_bar
 from profl.results.callbacks import Watch
 from profl.results.measure import Trace
 from profl.run.compiled.placement import Placement, place
 from profl.run.dropped import mean_share
-from profl.run.plan import Plan, Population, Settings, compiled, outlook
+from profl.run.plan import Plan, Population, Settings, compiled, forecast
 from profl.run.round import Carry, Work, ask, begin, close, final, reports, sound
 from profl.run.step import Progress, client_view, local_steps, samples_wanted
 from profl.run.tally import Tally, empty_tally, no_more, on_host
@@ -44,7 +44,7 @@ class Records(NamedTuple):
     theta: Theta
     tally: Tally
     figures: dict[str, Array]  # means over all clients
-    outlook: Outlook | None
+    forecast: Forecast | None
 
 
 class Span(NamedTuple):
@@ -64,18 +64,18 @@ def run_compiled(plan: Plan, title: str, progress: bool, client_chunk: int | Non
     carry = start(settings, population, plan.models)
     pieces: list[Records] = []
     models, done = plan.models, 0
-    with progress_bar(title, records, progress, compiles=True) as advance, noted() as pressed:
+    with progress_bar(title, records, progress, compiles=True) as advance, deferred_interrupts() as pressed:
         while done < records and not over(carry) and not watch.stopped:
             began, end = time.perf_counter(), min(done + size, records)
             span = Span(done, end, settings.record_every, settings.rounds)
             carry, out = segment(settings, placement, slots, carry, population, plan.roots, span)
             pieces.append(jax.tree.map(lambda leaf, k=end - done: leaf[:, :k], records_on_host(out)))
             advance(end - done)
-            watch.see(trace(models, pieces[-1], carry), done * settings.record_every)
+            watch.record(trace(models, pieces[-1], carry), done * settings.record_every)
             models, done = trees.take(pieces[-1].theta, (slice(None), -1)), end
             if pressed():
                 watch.interrupt()
-            size = 1 if watch.listens else paced(size, time.perf_counter() - began, slots)
+            size = 1 if watch.active else paced(size, time.perf_counter() - began, slots)
     found = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *pieces)
     return trace(plan.models, filled(found, records, carry), carry, ended(plan, carry))
 
@@ -115,7 +115,7 @@ def trace(models: Theta, records: Records, carry: Carry, last: Any = None) -> Tr
     )
     ends = np.asarray(carry.stopped), np.asarray(carry.why)
     dropped = None if carry.dropped is None else mean_share(carry.dropped)
-    return Trace(joined, records.tally._asdict(), records.figures, last, records.outlook, *ends, dropped)
+    return Trace(joined, records.tally._asdict(), records.figures, last, records.forecast, *ends, dropped)
 
 
 def ended(plan: Plan, carry: Carry) -> Any:
@@ -191,11 +191,11 @@ def _records(
             nothing = empty_tally(settings.method.info)
             tally = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (seed_chunk,)), nothing)
             carry, tally = jax.lax.fori_loop(start, stop, body, (carry, tally))
-            return carry, Records(carry.theta, tally, *trees.where_needed(there, figures, carry))
+            return carry, Records(carry.theta, tally, *trees.cond_or_zeros(there, figures, carry))
 
-        def figures(carry: Carry) -> tuple[dict[str, Array], Outlook | None]:
+        def figures(carry: Carry) -> tuple[dict[str, Array], Forecast | None]:
             own = jax.vmap(partial(_figures, settings, placement.client_chunk, population))(carry)
-            return own, jax.vmap(lambda carry: outlook(settings, carry.server))(carry)
+            return own, jax.vmap(lambda carry: forecast(settings, carry.server))(carry)
 
         carry, found = jax.lax.scan(interval, carry, span.first + jnp.arange(records))
         return carry, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), found)

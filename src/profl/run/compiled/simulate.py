@@ -5,34 +5,47 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
 from profl import checks
 from profl.methods.method import Method
+from profl.methods.stopping import StopWhenSettled
 from profl.problem.problem import Problem
 from profl.results.callbacks import Callback, Watch
 from profl.results.measure import make_run
 from profl.results.record import Run
 from profl.run.compiled.resume import run_saved
 from profl.run.compiled.scan import run_compiled
-from profl.run.config import Schedule, scheduled
+from profl.run.config import RunConfig
 from profl.run.fingerprint import fingerprint
 from profl.run.plan import Plan, describe, make_plan
 from profl.run.stepwise.debug import run_debug
+from profl.server.attacks import Attack
 from profl.storage.checkpoints import Checkpoints
+from profl.typing import Counts, Theta
 
 
-@scheduled()
 def simulate(
     problem: Problem,
     method: Method,
     *,
-    schedule: Schedule,
+    rounds: int,
+    local_steps: int = 5,
+    samples: Counts = 500,
+    seeds: Iterable[int] | int = range(10),
+    participation: float = 1.0,
+    scheme: str = "uniform",
+    record_every: int = 1,
+    initial: Theta | None = None,
+    attack: str | Attack | None = None,
+    hostile: float | Iterable[int] = 0.2,
+    min_reports: int = 0,
+    stop: StopWhenSettled | None = None,
     progress: bool = True,
     engine: str = "fast",
     client_chunk: int | None = None,
-    prng: str = "auto",
     checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = True,
     callbacks: Iterable[Callback] | Callback = (),
@@ -43,15 +56,14 @@ def simulate(
 
     Args:
       rounds, local_steps, samples, seeds, participation, scheme, record_every, initial, attack, hostile, min_reports,
-        stop: see ``profl.Schedule``.
+        stop: see ``profl.RunConfig``.
       progress: show a progress bar on a terminal.
       engine: "fast", or "debug": one step after the other, with errors that name client, round and stage.
       client_chunk: clients worked on at once, which bounds memory; by itself, what a cache or an accelerator holds.
-      prng: how Threefry's rounds are written, "unrolled" or "stock": the same numbers; "auto" is what is fast here.
       checkpoint: a folder; after every round all that the next one needs is written there ("fast" only).
       resume: go on from the newest checkpoint in that folder.
-      callbacks: called with every record (``profl.Record``); what returns something true ends the run. Ready ones are
-        in ``profl.tracking`` ("fast" only).
+      callbacks: called with every record (``profl.callbacks.Record``); what returns something true ends the run. Ready
+        ones are in ``profl.callbacks`` ("fast" only).
 
     Ctrl-C ends the run after the round it is at with ``profl.Interrupted``, whose ``run`` holds what was done.
 
@@ -61,29 +73,61 @@ def simulate(
     >>> bool(run.tail_excess().mean() < 0.05)
     True
     """
-    checks.one_of("engine", engine, ["fast", "debug"])
-    for name, value in {"checkpoint": checkpoint, "callbacks": callbacks or None}.items():
+    config = RunConfig(
+        rounds,
+        local_steps,
+        samples,
+        seeds,
+        participation,
+        scheme,
+        record_every,
+        initial,
+        attack,
+        hostile,
+        min_reports,
+        stop,
+    )
+    return simulate_config(
+        problem, method, config, Execution(progress, engine, client_chunk, checkpoint, resume, callbacks)
+    )
+
+
+class Execution(NamedTuple):
+    """How a simulation is carried out: the arguments of ``simulate`` that do not change its results."""
+
+    progress: bool = True
+    engine: str = "fast"
+    client_chunk: int | None = None
+    checkpoint: str | os.PathLike[str] | None = None
+    resume: bool = True
+    callbacks: Iterable[Callback] | Callback = ()
+
+
+def simulate_config(problem: Problem, method: Method, config: RunConfig, execution: Execution) -> Run:
+    """The run that ``simulate`` returns, from settings that were put together before."""
+    engine, checkpoint = checks.one_of("engine", execution.engine, ["fast", "debug"]), execution.checkpoint
+    for name, value in {"checkpoint": checkpoint, "callbacks": execution.callbacks or None}.items():
         if value is not None and engine != "fast":
             raise checks.InputError(f"{name} needs engine='fast'")
-    plan = make_plan(problem, method, schedule, prng)
+    plan = make_plan(problem, method, config)
     layout = describe(plan)
-    watch = Watch(problem, method, layout, callbacks)
+    watch = Watch(problem, method, layout, execution.callbacks)
     started = time.perf_counter()
     title = f"{method.name} on {problem.name}"
     try:
         if checkpoint is not None:
-            with Checkpoints(checkpoint, fingerprint("simulate", problem, plan), resume) as saved:
-                trace = run_saved(plan, title, progress, saved, client_chunk, watch)
+            with Checkpoints(checkpoint, fingerprint("simulate", problem, plan), execution.resume) as saved:
+                trace = run_saved(plan, title, execution.progress, saved, execution.client_chunk, watch)
         elif engine == "debug":
             trace = run_debug(plan)
         else:
-            trace = run_compiled(plan, title, progress, client_chunk, watch)
+            trace = run_compiled(plan, title, execution.progress, execution.client_chunk, watch)
     finally:
         watch.close()
     run = make_run(problem, method, trace, layout, time.perf_counter() - started)
     if np.any(given_up := (trace.stopped >= 0) & (trace.why == 0)):
         raise checks.TooFewReports(_why_given_up(plan, trace.stopped, given_up), run)
-    return watch.ended(run)
+    return watch.finish(run)
 
 
 def _why_given_up(plan: Plan, stopped: np.ndarray, given_up: np.ndarray) -> str:

@@ -1,4 +1,4 @@
-"""The world behind a client: memory, drift, and a spread that moves (``profl.run.probes``)."""
+"""Memory, drift, and a variance that moves with the model, at one client (``profl.run.probes``)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from profl.parts.variance_shift import log_spread
-from profl.problem.families import Family
+from profl import trees
+from profl.problem.families import FLAT, Family, average
 from profl.run import probes
 from profl.run.diagnostics.family import estimate_and_noise
-from profl.run.diagnostics.finding import Finding
-from profl.run.diagnostics.subject import Deploy, Subject
+from profl.run.diagnostics.subject import Deploy, Finding, Subject
 from profl.run.live import batches
 from profl.typing import Array, Batch
 
@@ -23,44 +22,44 @@ ASIDE = 0.4  # of a natural unit: how far the two models that are held lie from 
 HOLD = 8  # deployments that each of two models is held for, where memory is looked for
 
 
-def world(subject: Subject, deploy: Deploy, hold: int, first: int) -> Iterator[Finding]:
-    """Two models, held in turn: what moves while one is held, and what differs between them."""
+def drift_findings(subject: Subject, deploy: Deploy, hold: int, first: int) -> Iterator[Finding]:
+    """Findings from two models, held in turn: what moves while one is held, and what differs between them."""
     two, family = subject.around(1, ASIDE), subject.world.family
-    estimates, noise, spreads = [], [], []
+    estimates, noise, variances = [], [], []
     for number, which in enumerate(probes.schedule(hold).astype(int)):
-        came = deploy(two[which], first + number)
-        f, resampled = estimate_and_noise(subject.world, came)
+        batch = deploy(two[which], first + number)
+        f, resampled = estimate_and_noise(subject.world, batch)
         estimates.append(f)
         noise.append(resampled)
         if family.shift is not None:
-            spreads.append(np.asarray(_log_spread(family, came, f), float))
-    found = probes.look(np.stack(estimates), np.concatenate(noise), hold)
-    yield _memory(found, hold)
-    yield _drift(found, hold)
+            variances.append(np.asarray(log_variances(family, batch, f), float))
+    result = probes.look(np.stack(estimates), np.concatenate(noise), hold)
+    yield _memory(result, hold)
+    yield _drift(result, hold)
     if family.shift is not None:
-        yield _spread(family, probes.compare(np.stack(spreads), found.rate, hold))
+        yield _spread(family, probes.compare(np.stack(variances), result.rate, hold))
 
 
-def _memory(found: probes.World, hold: int) -> Finding:
-    if not found.memory:
-        seen = "the two models bring in too much the same to tell: take more samples"
-        if found.fastest:
-            seen = f"a rate of {found.fastest:.2g} or slower would be"
-        return Finding("memory", "ok", f"none to be seen where a model is held for {hold} deployments; {seen}")
-    settling = round(1 / found.rate)
+def _memory(result: probes.World, hold: int) -> Finding:
+    if not result.memory:
+        limit = "the two models bring in too much the same to tell: take more samples"
+        if result.fastest:
+            limit = f"a rate of {result.fastest:.2g} or slower would be"
+        return Finding("memory", "ok", f"none to be seen where a model is held for {hold} deployments; {limit}")
+    settling = round(1 / result.rate)
     return Finding(
         "memory",
         "warn",
-        f"people react slowly, {found.rate:.2g} of the way with a deployment ({found.low:.2g} to {found.high:.2g}): "
+        f"people react slowly, {result.rate:.2g} of the way with a deployment ({result.low:.2g} to {result.high:.2g}): "
         f"train with jacobian='tracking', and judge a model only after {settling} deployments and more",
     )
 
 
-def _drift(found: probes.World, hold: int) -> Finding:
-    if not found.drift:
-        least = f"; a trend below {found.visible:.2g} standard deviations of f_hat a deployment would not be"
+def _drift(result: probes.World, hold: int) -> Finding:
+    if not result.drift:
+        least = f"; a trend below {result.visible:.2g} standard deviations of f_hat a deployment would not be"
         return Finding("drift", "ok", f"none to be seen in {3 * hold} deployments{least}")
-    most = found.trend[np.argmax(np.abs(found.trend))]
+    most = result.trend[np.argmax(np.abs(result.trend))]
     return Finding(
         "drift",
         "warn",
@@ -69,9 +68,9 @@ def _drift(found: probes.World, hold: int) -> Finding:
     )
 
 
-def _spread(family: Family, found: probes.Spread) -> Finding:
-    size = f"{100 * (found.ratio - 1):+.2g} ± {100 * found.error * found.ratio:.1g} %"
-    if not found.moves:
+def _spread(family: Family, result: probes.Spread) -> Finding:
+    size = f"{100 * (result.ratio - 1):+.2g} ± {100 * result.error * result.ratio:.1g} %"
+    if not result.moves:
         return Finding("spread", "ok", f"the same under models {2 * ASIDE:g} natural units apart: {size}")
     return Finding(
         "spread",
@@ -82,6 +81,31 @@ def _spread(family: Family, found: probes.Spread) -> Finding:
 
 
 @partial(jax.jit, static_argnums=0)
-def _log_spread(family: Family, batch: Batch, f: Array) -> Array:
+def log_variances(family: Family, batch: Batch, f: Array) -> Array:
+    """The logarithm of the variance of every coordinate that the family's ``shift`` moves, shape (m,).
+
+    Samples are first brought to f = 0. Where the family is right, their variance is then the same for every model.
+
+    >>> from profl.problem.families import GaussianMean
+    >>> log_variances(GaussianMean(), jnp.array([[1.0, 0.0], [3.0, 0.2]]), jnp.array([2.0, 0.1])).round(3)
+    Array([ 0.   , -4.605], dtype=float32)
+    """
     n = batches.rows(batch)
-    return log_spread(family, batch, jnp.full(n, 1 / n), f)
+    centred = jax.tree.leaves(jax.vmap(family.apply_shift, (0, None, None))(batch, -f, f))
+    before = jax.tree.leaves(batch)
+    return jnp.concatenate(
+        [_log_variance(centred[i], before[i], jnp.full(n, 1 / n)) for i in _moved_leaves(family, batch, f)]
+    )
+
+
+def _log_variance(centred: Array, before: Array, weights: Array) -> Array:
+    least = (FLAT * jnp.finfo(centred.dtype).eps * before[0]) ** 2 + jnp.finfo(centred.dtype).tiny
+    return jnp.log(jnp.maximum(average(weights, centred**2), least)).ravel()
+
+
+def _moved_leaves(family: Family, batch: Batch, f: Array) -> list[int]:
+    """Which leaves of a sample the family's ``shift`` changes."""
+    z, f = jax.eval_shape(lambda batch, f: (trees.take(batch, 0), f), batch, f)
+    jaxpr = jax.make_jaxpr(family.apply_shift)(z, f, f).jaxpr
+    changed = [i for i, leaf in enumerate(jaxpr.outvars) if leaf not in jaxpr.invars]
+    return [i for i in changed if jnp.issubdtype(jaxpr.outvars[i].aval.dtype, jnp.floating)]

@@ -12,7 +12,7 @@ import numpy as np
 
 from profl.problem.families import Family
 from profl.problem.problem import Problem
-from profl.run.diagnostics.finding import Finding
+from profl.run.diagnostics.subject import Finding
 from profl.run.live import batches
 from profl.typing import Array, Batch
 
@@ -27,7 +27,7 @@ NOISE_LOW, NOISE_HIGH = 0.5, 2.0  # stated over measured noise: a factor of two 
 NO_NOISE = 1e-30  # variances below this count as this one
 
 
-def family(world: Problem, batch: Batch) -> Iterator[Finding]:
+def family_findings(world: Problem, batch: Batch) -> Iterator[Finding]:
     n = batches.rows(batch)
     weights = jnp.full(n, 1 / n)
     f = _estimates(world.family, batch, weights[None])[0]
@@ -51,9 +51,9 @@ def _likelihood(world: Problem, batch: Batch, weights: Array, f: Array) -> Findi
 
 
 def _noise(world: Problem, batch: Batch, weights: Array, f: Array) -> Finding:
-    stated = np.asarray(world.family.variance(batch, weights, f))
+    declared = np.asarray(world.family.variance(batch, weights, f))
     measured = estimate_and_noise(world, batch)[1].var(axis=0, ddof=1)
-    ratio = float(np.sqrt(stated.sum() / max(float(measured.sum()), NO_NOISE)))
+    ratio = float(np.sqrt(declared.sum() / max(float(measured.sum()), NO_NOISE)))
     if NOISE_LOW <= ratio <= NOISE_HIGH:
         return Finding("noise", "ok", f"the family states {ratio:.2f} times the noise that the data show")
     return Finding("noise", "warn", f"the family states {ratio:.2g} times the noise that the data show: set its sd")

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import trees
-from profl.run.diagnostics.finding import Finding
-from profl.run.diagnostics.subject import Subject, flattened
+from profl.run.diagnostics.subject import Finding, Subject, flatten
 from profl.typing import Array, Batch, Theta
 
 AROUND = 2  # pairs of models around theta where losses must be finite
@@ -44,7 +43,7 @@ def gradient(subject: Subject, batch: Batch) -> Finding:
     loss = subject.world.loss
     with jax.enable_x64(True):
         theta64, batch64 = trees.cast((subject.theta, batch), jnp.float64)
-        flat, back = flattened(theta64)
+        flat, back = flatten(theta64)
         rng = np.random.default_rng(1)
         directions = rng.normal(size=(DIRECTIONS, flat.size)) / math.sqrt(flat.size)
 
@@ -54,9 +53,9 @@ def gradient(subject: Subject, batch: Batch) -> Finding:
 
         slope = np.asarray(jax.grad(mean)(flat, batch64))
         h = H * max(1.0, float(np.abs(flat).max()))
-        seen = [(mean(flat + h * d, batch64) - mean(flat - h * d, batch64)) / (2 * h) for d in directions]
+        differences = [(mean(flat + h * d, batch64) - mean(flat - h * d, batch64)) / (2 * h) for d in directions]
     automatic = directions @ slope
-    error = float(np.max(np.abs(np.array(seen) - automatic)) / max(float(np.max(np.abs(automatic))), NO_SLOPE))
+    error = float(np.max(np.abs(np.array(differences) - automatic)) / max(float(np.max(np.abs(automatic))), NO_SLOPE))
     if not math.isfinite(error) or not np.any(slope):
         return Finding("gradient", "fail", "the gradient of the mean loss is zero or not finite: is theta used?")
     hint = ": the loss has a kink, or stops a gradient" if error > SMOOTH else ""
@@ -66,12 +65,12 @@ def gradient(subject: Subject, batch: Batch) -> Finding:
 
 def projection(subject: Subject) -> Finding:
     project = subject.world.project
-    far, back = flattened(subject.theta)
+    far, back = flatten(subject.theta)
     once = project(back(far * FAR + FAR))
-    apart = float(np.max(np.abs(flattened(project(once))[0] - flattened(once)[0])))
-    verdict = "ok" if apart <= PROJECTED * max(1.0, float(np.max(np.abs(flattened(once)[0])))) else "fail"
+    apart = float(np.max(np.abs(flatten(project(once))[0] - flatten(once)[0])))
+    verdict = "ok" if apart <= PROJECTED * max(1.0, float(np.max(np.abs(flatten(once)[0])))) else "fail"
     return Finding("projection", verdict, f"projecting twice moves a model by {apart:.1e}")
 
 
 def _short(theta: Theta) -> str:
-    return np.array2string(flattened(theta)[0][:SHOWN], precision=3)
+    return np.array2string(flatten(theta)[0][:SHOWN], precision=3)

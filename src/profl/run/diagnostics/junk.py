@@ -1,4 +1,4 @@
-"""What the robust filter would drop, and what it looks like."""
+"""The share of samples that the robust filter would drop, with a histogram within 80 columns."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import numpy as np
 from profl.parts.filters import RobustFilter
 from profl.parts.trusted_samples import MUCH, begin, filter_weights
 from profl.problem.problem import Functions, Problem
-from profl.results.histogram import histogram
-from profl.run.diagnostics.finding import Finding
+from profl.run.diagnostics.subject import Finding
 from profl.run.live import batches
 from profl.typing import Array, Batch, Theta
 
@@ -23,13 +22,16 @@ IF_MUCH = (
     "vetted sample, RobustFilter(reference=...); if not, train with filter='none', or set a limit, at_most=..."
 )
 NO_SPREAD = 1e-15  # standard deviations below this count as this one
+BINS = 12
+WIDTH = 44  # columns of the longest bar
+KEPT, DROPPED = "█", "░"
 
 
 def junk(world: Problem, theta: Theta, batch: Batch) -> Finding:
     n = batches.rows(batch)
     weights = jnp.full(n, 1 / n)
-    after, kept = _filtered(world.functions, RobustFilter(), theta, batch, weights)
-    share = max(0.0, 1.0 - float(kept))
+    after, passed = _filter(world.functions, RobustFilter(), theta, batch, weights)
+    share = max(0.0, 1.0 - float(passed))
     verdict, hint = ("ok", "") if share <= 1 - SOUND else ("warn", IF_JUNK if share < MUCH else IF_MUCH)
     picture = _picture(batch, np.asarray(after < weights / 2))
     return Finding("junk", verdict, f"the filter would drop {share:.1%} of the samples{hint}", picture)
@@ -52,8 +54,49 @@ def _picture(batch: Batch, dropped: np.ndarray) -> str:
     return histogram(names[farthest], points[:, farthest], dropped)
 
 
+def histogram(name: str, values: np.ndarray, dropped: np.ndarray) -> str:
+    """One line per bin, upwards. Dropped samples farther off than the kept ones are wide are in the outermost bins.
+
+    >>> print(histogram("z", np.array([0.0, 1, 1, 2, 3, 99]), np.arange(6) == 5).replace("█" * 22, "█..█"))
+    z from 0 to 99: █ 5 kept, ░ 1 dropped
+        0 │█..█ 1
+      0.5 │
+        1 │█..██..█ 2
+      1.5 │
+        2 │█..█ 1
+      2.5 │
+        3 │█..█ 1
+      3.5 │
+        4 │
+      4.5 │
+        5 │
+    > 5.5 │░░░░░░░░░░░░░░░░░░░░░░ + 1
+    """
+    rest = values[~dropped]
+    span = np.ptp(rest) if np.ptp(rest) > 0 else np.ptp(values)
+    low, high = max(values.min(), rest.min() - span), min(values.max(), rest.max() + span)
+    clipped = np.clip(values, low, high)
+    edges = np.histogram_bin_edges(clipped, BINS)
+    stays, goes = (np.histogram(clipped[rows], edges)[0].tolist() for rows in (~dropped, dropped))
+    labels = [f"{edge:.3g}" for edge in edges[:-1]]
+    labels[0] = f"< {edges[1]:.3g}" if low > values.min() else labels[0]
+    labels[-1] = f"> {labels[-1]}" if high < values.max() else labels[-1]
+    margin, unit = max(map(len, labels)), WIDTH / max(map(sum, zip(stays, goes, strict=True)))
+    numbers = f"{KEPT} {rest.size} kept, {DROPPED} {dropped.sum()} dropped"
+    lines = [f"{name} from {values.min():.4g} to {values.max():.4g}: {numbers}"]
+    for label, stay, go in zip(labels, stays, goes, strict=True):
+        bar = KEPT * _columns(stay, unit) + DROPPED * _columns(go, unit)
+        lines.append(f"{label:>{margin}} │{bar}{f' {stay}' if stay else ''}{f' + {go}' if go else ''}")
+    return "\n".join(lines)
+
+
+def _columns(count: int, unit: float) -> int:
+    """Whatever there is shows."""
+    return max(round(count * unit), 1) if count else 0
+
+
 @partial(jax.jit, static_argnums=(0, 1))
-def _filtered(
+def _filter(
     problem: Functions, filter_: RobustFilter, theta: Theta, batch: Batch, weights: Array
 ) -> tuple[Array, Array]:
     memory = begin(problem, filter_, theta, batch)

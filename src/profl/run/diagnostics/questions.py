@@ -1,4 +1,4 @@
-"""All questions in turn; what has failed decides which of the later ones make sense."""
+"""All questions in turn; a failure decides which of the later ones make sense."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from profl import checks
 from profl.problem.live import LiveProblem
 from profl.problem.problem import Problem
 from profl.run.diagnostics import drift_diagnostics, family, functions, junk, reaction
-from profl.run.diagnostics.finding import Broken, Finding
-from profl.run.diagnostics.subject import deployers, structure
+from profl.run.diagnostics.subject import Broken, Finding, deployments, make_subject
 from profl.run.live import batches
 
 
@@ -24,7 +23,7 @@ def check(
     hold: int = drift_diagnostics.HOLD,
     seed: int = 0,
 ) -> list[Finding]:
-    """Ask a problem, and a client where there is one, what a run would ask of them.
+    """The findings on a problem, and on a client where there is one.
 
     Without a client the problem's own reaction is asked: client 0, and for how the data react the one in the middle and
     the last as well. "fail" will not run or will mislead; "warn" may be meant.
@@ -45,17 +44,17 @@ def check(
         raise checks.InputError(
             f"hold must be at least {drift_diagnostics.LEAST_HOLD}, or 0 for not looking, got {hold}"
         )
-    found: list[Finding] = []
+    findings: list[Finding] = []
 
     def ready() -> bool:
-        return not any(finding.verdict == "fail" for finding in found)
+        return not any(finding.verdict == "fail" for finding in findings)
 
     try:
         for finding in _ask(problem, client, samples, timeout, hold, seed, ready):
-            found.append(finding)
+            findings.append(finding)
     except Broken as stop:
-        found.append(stop.args[0])
-    return found
+        findings.append(stop.args[0])
+    return findings
 
 
 def _ask(
@@ -68,9 +67,9 @@ def _ask(
     ready: Callable[[], bool],
 ) -> Iterator[Finding]:
     """``ready()`` says whether nothing has failed so far: the filter is not asked about a problem that is broken."""
-    subject = structure(problem, client, seed)
-    yield subject.told()
-    deploy = deployers(subject, client, samples, timeout, seed)
+    subject = make_subject(problem, client, seed)
+    yield subject.finding()
+    deploy = deployments(subject, client, samples, timeout, seed)
     first = deploy[0]
     started = time.monotonic()
     batch = first(subject.theta, 0)
@@ -78,13 +77,13 @@ def _ask(
     slow = f"{rows} of {samples} samples in {time.monotonic() - started:.2f} s"
     yield Finding("batch", "ok" if rows >= samples else "warn", slow)
     yield reaction.draws(subject, batch, first)
-    subject = subject.measured(batch)
+    subject = subject.with_scales(batch)
     yield functions.losses(subject, batch)
     yield functions.gradient(subject, batch)
     yield functions.projection(subject)
-    yield from family.family(subject.world, batch)
-    yield from reaction.reaction(subject, deploy)
+    yield from family.family_findings(subject.world, batch)
+    yield from reaction.reaction_findings(subject, deploy)
     if hold and ready():
-        yield from drift_diagnostics.world(subject, first, hold, reaction.LAST)
+        yield from drift_diagnostics.drift_findings(subject, first, hold, reaction.LAST)
     if ready():
         yield junk.junk(subject.world, subject.theta, batch)

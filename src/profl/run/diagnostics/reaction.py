@@ -22,8 +22,7 @@ import numpy as np
 
 from profl.run import probes
 from profl.run.diagnostics.family import NO_NOISE, estimate_and_noise
-from profl.run.diagnostics.finding import Broken, Finding
-from profl.run.diagnostics.subject import Deploy, Subject
+from profl.run.diagnostics.subject import Broken, Deploy, Finding, Subject
 from profl.run.live import batches
 from profl.typing import Batch, Theta
 
@@ -41,11 +40,11 @@ COMPARED = 20  # samples from which on two batches that are the same are no chan
 
 def draws(subject: Subject, batch: Batch, deploy: Deploy) -> Finding:
     """One model twice, with different keys."""
-    one = batch if deploy.again is None else deploy.again(subject.theta, 0)
-    other = deploy(subject.theta, 1) if deploy.again is None else deploy.again(subject.theta, 1)
+    one = batch if deploy.memoryless is None else deploy.memoryless(subject.theta, 0)
+    other = deploy(subject.theta, 1) if deploy.memoryless is None else deploy.memoryless(subject.theta, 1)
     if batches.rows(batch) < COMPARED or not _same(one, other):
         return Finding("draws", "ok", "two deployments of one model bring in different samples")
-    if deploy.again is None:
+    if deploy.memoryless is None:
         return Finding("draws", "warn", "two deployments of one model brought in the very same samples: are they new?")
     return Finding(
         "draws", "fail", "two draws with different keys are identical: the reaction must draw its samples from key"
@@ -59,7 +58,7 @@ class Step(NamedTuple):
     changes: np.ndarray  # of f_hat, in standard deviations of each, (PAIRS, p)
 
 
-def reaction(subject: Subject, deploy: list[Deploy]) -> Iterator[Finding]:
+def reaction_findings(subject: Subject, deploy: list[Deploy]) -> Iterator[Finding]:
     """The findings on the reaction and, where several clients react, on whether they do so the same way."""
     steps: list[list[Step]] = []
     models: list[Theta] | None = None
@@ -69,23 +68,23 @@ def reaction(subject: Subject, deploy: list[Deploy]) -> Iterator[Finding]:
         if before is not None and _same(before, models):  # the model space has come to an end
             break
         try:
-            steps.append([_looked(subject, one, models, FIRST + 2 * PAIRS * level) for one in deploy])
+            steps.append([_measure(subject, one, models, FIRST + 2 * PAIRS * level) for one in deploy])
         except Broken:
             if not level:
                 raise
             break  # so far out nothing comes in that can be read
         far = size
-        if _shown(steps).min() > REACTS:
+        if _strength(steps).min() > REACTS:
             break
-    shown = _shown(steps)
-    yield _told(subject, deploy, shown, far)
-    if np.sum(shown > REACTS) > 1:
-        yield _together(deploy, steps)
+    strength = _strength(steps)
+    yield _finding(subject, deploy, strength, far)
+    if np.sum(strength > REACTS) > 1:
+        yield _compare_clients(deploy, steps)
 
 
-def _looked(subject: Subject, deploy: Deploy, models: list[Theta], first: int) -> Step:
-    seen = [estimate_and_noise(subject.world, deploy(model, first + i)) for i, model in enumerate(models)]
-    f, noise = np.stack([one for one, _ in seen]), np.concatenate([resampled for _, resampled in seen])
+def _measure(subject: Subject, deploy: Deploy, models: list[Theta], first: int) -> Step:
+    pairs = [estimate_and_noise(subject.world, deploy(model, first + i)) for i, model in enumerate(models)]
+    f, noise = np.stack([one for one, _ in pairs]), np.concatenate([resampled for _, resampled in pairs])
     white, _ = probes.whitened(f, noise)
     changes = (f[::2] - f[1::2]) / np.sqrt(np.maximum(2 * noise.var(axis=0), NO_NOISE))
     if white.shape[1] == 0:  # nothing varies: any change is one
@@ -94,29 +93,27 @@ def _looked(subject: Subject, deploy: Deploy, models: list[Theta], first: int) -
     return Step(((x / entries) ** (1 / 3) - 1 + 2 / (9 * entries)) / math.sqrt(2 / (9 * entries)), changes)
 
 
-def _shown(steps: list[list[Step]]) -> np.ndarray:
+def _strength(steps: list[list[Step]]) -> np.ndarray:
     """The most that each client showed in any step, where that is a reaction; else what it showed in the largest."""
     all_ = np.array([[one.deviations for one in clients] for clients in steps])
     return np.where(all_.max(axis=0) > REACTS, all_.max(axis=0), all_[-1])
 
 
-def _told(subject: Subject, deploy: list[Deploy], shown: np.ndarray, far: float) -> Finding:
-    where = f"under models {far:g} natural units from theta"
-    if np.all(shown > REACTS):
-        return Finding("reaction", "ok", f"the data move with the model{_at(deploy, shown > REACTS, shown)} {where}")
-    parts = []
-    if np.any(moves := shown > REACTS):
-        parts.append(f"the data move with the model{_at(deploy, moves, shown)}")
-    if np.any(unclear := (shown > UNCLEAR) & ~moves):
-        parts.append(f"unclear{_at(deploy, unclear, shown)}; try more samples")
-    if np.any(still := shown <= UNCLEAR):
-        parts.append(f"no reaction{_at(deploy, still, shown)} {where}{_why(subject, deploy, still, far)}")
+def _finding(subject: Subject, deploy: list[Deploy], strength: np.ndarray, far: float) -> Finding:
+    where, moves = f"under models {far:g} natural units from theta", strength > REACTS
+    if moves.all():
+        return Finding("reaction", "ok", f"the data move with the model{_at(deploy, moves, strength)} {where}")
+    parts = [f"the data move with the model{_at(deploy, moves, strength)}"] if moves.any() else []
+    if np.any(unclear := (strength > UNCLEAR) & ~moves):
+        parts.append(f"unclear{_at(deploy, unclear, strength)}; try more samples")
+    if np.any(still := strength <= UNCLEAR):
+        parts.append(f"no reaction{_at(deploy, still, strength)} {where}{_why(subject, deploy, still, far)}")
     return Finding("reaction", "warn", "; ".join(parts))
 
 
-def _at(deploy: list[Deploy], which: np.ndarray, shown: np.ndarray) -> str:
+def _at(deploy: list[Deploy], which: np.ndarray, strength: np.ndarray) -> str:
     chosen = np.flatnonzero(which)
-    figures = ", ".join(f"{value:.0f}" if value > REACTS else f"{value:.1f}" for value in shown[chosen])
+    figures = ", ".join(f"{value:.0f}" if value > REACTS else f"{value:.1f}" for value in strength[chosen])
     where = "" if len(deploy) == 1 else f" at {_named([deploy[i] for i in chosen])}"
     return f"{where}: {figures} standard deviations"
 
@@ -128,15 +125,15 @@ def _named(deploy: list[Deploy]) -> str:
 def _why(subject: Subject, deploy: list[Deploy], still: np.ndarray, far: float) -> str:
     """With the same key, a model far up and one far down: simulated people cannot hide what they do."""
     up, down = subject.around(1, far)
-    asked = [again for i in np.flatnonzero(still) if (again := deploy[i].again) is not None]
-    if not asked:
+    draws = [draw for i in np.flatnonzero(still) if (draw := deploy[i].memoryless) is not None]
+    if not draws:
         return ": take more samples; where there is none, profl.pfl is enough"
-    if all(_same(again(up, 0), again(down, 0)) for again in asked):
+    if all(_same(draw(up, 0), draw(down, 0)) for draw in draws):
         return ": the samples do not depend on theta at all, and profl.pfl is enough"
     return f": samples do change with theta, but f of {type(subject.world.family).__name__} by no more than its noise"
 
 
-def _together(deploy: list[Deploy], steps: list[list[Step]]) -> Finding:
+def _compare_clients(deploy: list[Deploy], steps: list[list[Step]]) -> Finding:
     """Entries of f_hat that the same pair of models moves up at one client and down at another."""
     for clients in steps:
         for (one, a), (other, b) in combinations(zip(deploy, clients, strict=True), 2):

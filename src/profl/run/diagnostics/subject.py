@@ -1,4 +1,4 @@
-"""Who is asked: a problem with its initial model, and functions that deploy a model and read what comes in."""
+"""What is checked: a problem with its initial model, functions that deploy a model, and the form of a finding."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,44 +16,55 @@ from jax.flatten_util import ravel_pytree
 from profl import checks, random, trees
 from profl.parts.units import theta_scales
 from profl.problem.live import LiveProblem
-from profl.problem.misfits import check_labels
 from profl.problem.problem import Problem
 from profl.problem.reaction import Reaction
-from profl.run.diagnostics.finding import Broken, Finding
+from profl.problem.validation.samples import check_labels
 from profl.run.live import batches
-from profl.run.live.workers import call, deployed_by, failure
+from profl.run.live.batches import as_failure, deploy_at
+from profl.run.live.workers import call
 from profl.run.step import WORLD
 from profl.typing import Batch, Client, Key, Theta
 
-ENOUGH_SAMPLES = 2  # below, a batch has no variance
+LEAST_SAMPLES = 2  # below, a batch has no variance
+
+
+class Finding(NamedTuple):
+    """The answer to one question."""
+
+    question: str
+    verdict: str  # "ok", "warn" or "fail"
+    detail: str
+    picture: str = ""  # several lines
+
+
+class Broken(Exception):
+    """Nothing further can be checked; its argument is the finding that says why."""
 
 
 @dataclass(frozen=True)
 class Deploy:
     """Deploys a model at one client: ``deploy(theta, step) -> batch``. It stops the check where that cannot be used."""
 
-    ask: Callable[[Callable[[Any], Batch], Theta, int], Batch]  # ask(read, theta, step), as in ``live.turn.Ask``
+    ask: Callable[[Callable[[Any], Batch], Theta, int], Batch]  # ask(read, theta, step), as in ``live.workers.Ask``
     samples: int
     like: Batch
     problem: Problem
     number: int | None = None  # which client of the problem is asked; None for one that came from outside
-    again: Callable[[Theta, int], Batch] | None = (
-        None  # the same by people who remember nothing; where they are simulated
-    )
+    memoryless: Callable[[Theta, int], Batch] | None = None  # the same without memory; where people are simulated
 
     def __call__(self, theta: Theta, step: int) -> Batch:
         try:
             return self.ask(self._read, theta, step)
         except Exception as error:
-            raise Broken(Finding("batch", "fail", str(failure(error)))) from error
+            raise Broken(Finding("batch", "fail", str(as_failure(error)))) from error
 
     def _read(self, answer: Any) -> Batch:
         answer = answer.batch if isinstance(answer, batches.Delayed) else answer
         if answer is None:
             raise checks.InputError("deploy sent nothing")
         batch, _ = batches.read(answer, self.like, self.samples)
-        if batches.rows(batch) < ENOUGH_SAMPLES:
-            raise checks.InputError(f"deploy sent {batches.rows(batch)} samples; at least {ENOUGH_SAMPLES} are needed")
+        if batches.rows(batch) < LEAST_SAMPLES:
+            raise checks.InputError(f"deploy sent {batches.rows(batch)} samples; at least {LEAST_SAMPLES} are needed")
         check_labels(self.problem.family, self.problem.family.labels(batch))
         return batch
 
@@ -65,10 +76,11 @@ class Subject:
     like: Batch
     scales: np.ndarray | None = None  # natural units of the parameters, once a batch has come in
 
-    def told(self) -> Finding:
+    def finding(self) -> Finding:
         return Finding("structure", "ok", f"{_size(self.theta)} numbers in a model, {_size(self.like)} in a sample")
 
-    def measured(self, batch: Batch) -> Subject:
+    def with_scales(self, batch: Batch) -> Subject:
+        """The subject with the natural units of its parameters."""
         n = batches.rows(batch)
         scales = theta_scales(self.world.functions.view(), self.theta, batch, jnp.full(n, 1 / n))
         return replace(self, scales=np.asarray(scales))
@@ -76,14 +88,14 @@ class Subject:
     def around(self, count: int, step: float) -> list[Theta]:
         """Models so many natural units from theta in every parameter, in pairs: theta + delta, theta - delta."""
         assert self.scales is not None
-        flat, back = flattened(self.theta)
+        flat, back = flatten(self.theta)
         rng = np.random.default_rng(0)
         moves = [step * self.scales * rng.choice([-1.0, 1.0], flat.shape) for _ in range(count)]
         return [self.world.project(back(flat + sign * move)) for move in moves for sign in (1, -1)]
 
 
-def structure(problem: Problem | LiveProblem, client: Any, seed: int) -> Subject:
-    """The problem, where its functions fit together."""
+def make_subject(problem: Problem | LiveProblem, client: Any, seed: int) -> Subject:
+    """The problem with its initial model, where its functions fit together."""
     try:
         world = problem
         if isinstance(problem, LiveProblem):
@@ -102,44 +114,45 @@ def structure(problem: Problem | LiveProblem, client: Any, seed: int) -> Subject
     return Subject(world, theta, like)
 
 
-def deployers(subject: Subject, client: Any, samples: int, timeout: float, seed: int) -> list[Deploy]:
+def deployments(subject: Subject, client: Any, samples: int, timeout: float, seed: int) -> list[Deploy]:
     """One for a client from outside; else for the first client of the problem, the one in the middle and the last."""
     if client is not None:
 
         def ask(read: Callable[[Any], Batch], theta: Theta, step: int) -> Batch:
             copied = jax.tree.map(np.array, theta)
-            return call(lambda: deployed_by(client, copied, samples, step=step), read, timeout)
+            return call(lambda: deploy_at(client, copied, samples, step=step), read, timeout)
 
         return [Deploy(ask, samples, subject.like, subject.world)]
     count = subject.world.count
-    return [simulated(subject, number, samples, seed) for number in sorted({0, count // 2, count - 1})]
+    return [_simulated(subject, number, samples, seed) for number in sorted({0, count // 2, count - 1})]
 
 
-def simulated(subject: Subject, number: int, samples: int, seed: int) -> Deploy:
+def _simulated(subject: Subject, number: int, samples: int, seed: int) -> Deploy:
     """People of the problem's own reaction, who remember what was deployed before, as others do by themselves."""
     reaction = subject.world.reaction
     row = trees.take(trees.cast(subject.world.clients), number)
-    people = begin = reaction.start(subject.theta, row)
+    people = start = reaction.start(subject.theta, row)
 
-    def drawn(state: Any, theta: Theta, step: int) -> tuple[Any, Batch]:
-        return _drawn(reaction, samples, state, random.data_key(random.seed_key(seed), number, step), theta, row)
+    def draw(state: Any, theta: Theta, step: int) -> tuple[Any, Batch]:
+        return _draw(reaction, samples, state, random.data_key(random.seed_key(seed), number, step), theta, row)
 
     def ask(read: Callable[[Any], Batch], theta: Theta, step: int) -> Batch:
         nonlocal people
-        people, batch = drawn(people, theta, step)
+        people, batch = draw(people, theta, step)
         return read(batch)
 
-    return Deploy(ask, samples, subject.like, subject.world, number, lambda theta, step: drawn(begin, theta, step)[1])
+    return Deploy(ask, samples, subject.like, subject.world, number, lambda theta, step: draw(start, theta, step)[1])
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _drawn(reaction: Reaction, samples: int, people: Any, key: Key, theta: Theta, client: Client) -> tuple[Any, Batch]:
-    """What a deployment makes of the people, and n samples of what comes in."""
+def _draw(reaction: Reaction, samples: int, people: Any, key: Key, theta: Theta, client: Client) -> tuple[Any, Batch]:
+    """(the state of the people after a deployment, the samples that come in)."""
     people = reaction.move(people, jax.random.fold_in(key, WORLD), theta, client)
     return people, reaction.sample_in(people, key, theta, client, samples)
 
 
-def flattened(theta: Theta) -> tuple[np.ndarray, Callable[[Any], Theta]]:
+def flatten(theta: Theta) -> tuple[np.ndarray, Callable[[Any], Theta]]:
+    """(the model as a vector, the function from vectors back to models)."""
     vector, back = ravel_pytree(theta)
     return np.asarray(vector), lambda v: back(jnp.asarray(v, vector.dtype))
 

@@ -13,16 +13,16 @@ from flwr.clientapp import ClientApp
 
 from profl import trees
 from profl.checks import InputError
-from profl.objects import named
+from profl.objects import import_object
 from profl.run.flower import wire
 from profl.run.flower.federation import Federation, from_config
 from profl.run.flower.identity import proof
 from profl.run.flower.memory import Memory
 from profl.run.flower.nodes import PREFIX
+from profl.run.live.batches import Answer, deploy_at
 from profl.run.live.protection import discreet
 from profl.run.live.simulated import SimulatedClient
-from profl.run.live.turn import Arrived, Read, local_round
-from profl.run.live.workers import call, deployed_by
+from profl.run.live.workers import Read, RoundSetup, call, local_round
 from profl.run.plan import Population, Settings, compiled, first_state
 from profl.run.round import Work
 from profl.run.run_history import one_row
@@ -129,12 +129,11 @@ def _deployed(federation: Federation, clients: Clients, order: wire.Order, theta
     """R local steps."""
     client = cache(partial(_client, federation, clients, order.client))  # made inside the limit of the first
 
-    def ask(read: Read, theta: Theta, samples: int, step: int, world: Any) -> Arrived:
-        return call(lambda: deployed_by(client(), theta, samples, step=step, world=world), read, federation.timeout)
+    def ask(read: Read, theta: Theta, samples: int, step: int, world: Any) -> Answer:
+        return call(lambda: deploy_at(client(), theta, samples, step=step, world=world), read, federation.timeout)
 
-    plan = federation.plan
-    place = (plan.roots[0], order.round - 1, order.client)
-    return local_round(plan, federation.like, federation.figures, *place, theta, state, ask, federation.privacy)
+    setup = RoundSetup(federation.plan, federation.like, federation.figures, federation.privacy)
+    return local_round(setup, order.round - 1, order.client, theta, state, ask)
 
 
 def _reported(federation: Federation, order: wire.Order, theta: Theta, state: Any) -> Work:
@@ -167,7 +166,7 @@ def _number(context: Context, federation: Federation) -> int:
 def _named_clients(context: Context) -> Clients:
     """Looked up when a client is asked for: what fails then is the client's own affair."""
     name = context.run_config.get("client")
-    return None if name is None else lambda number: _numbered(named(str(name)), number)
+    return None if name is None else lambda number: _numbered(import_object(str(name)), number)
 
 
 def _numbered(clients: Callable[[int], Any] | Sequence[Any], number: int) -> Any:

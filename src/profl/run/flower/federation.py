@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -16,44 +16,76 @@ from profl import checks, trees
 from profl.cases import get as get_case
 from profl.methods import get as get_algorithm
 from profl.methods.method import Method
-from profl.objects import named
+from profl.methods.stopping import StopWhenSettled
+from profl.objects import import_object
 from profl.parts.privacy import Privacy
 from profl.problem.live import LiveProblem
 from profl.problem.problem import Problem
 from profl.problem.reaction import Unmeasured
-from profl.run.config import Schedule, scheduled
+from profl.run.config import RunConfig, one_seed
 from profl.run.fingerprint import fingerprint
 from profl.run.live.protection import check_privacy
 from profl.run.plan import Plan, batch_shape, first_state, make_plan
 from profl.run.run_history import figure_names
-from profl.typing import Batch, Theta
+from profl.server.attacks import Attack
+from profl.typing import Batch, Counts, Theta
 
 MORE = 100  # times the samples that a client was asked for
 
 
 class Federation:
-    """A problem, a method, and the settings of ``profl.train`` that both sides need.
+    """A problem, a method, and the settings of a run that both sides need.
 
-    ``timeout`` is what one deployment may take at a client.
+    Args:
+      clients: how many there are.
+      rounds, local_steps, samples, participation, scheme, record_every, initial, attack, hostile, min_reports, stop:
+        see ``profl.RunConfig``.
+      seed: it fixes the start and every draw.
+      timeout: seconds that one deployment may take at a client.
+      privacy: clip and noise every report at its client (``profl.parts.Privacy``).
     """
 
-    @scheduled(seed=("seeds", 0), min_reports=1)
     def __init__(
         self,
         problem: Problem | LiveProblem,
         method: Method,
         clients: int,
         *,
-        schedule: Schedule,
+        rounds: int,
+        local_steps: int = 5,
+        samples: Counts = 500,
+        seed: int = 0,
+        participation: float = 1.0,
+        scheme: str = "uniform",
+        record_every: int = 1,
+        initial: Theta | None = None,
+        attack: str | Attack | None = None,
+        hostile: float | Iterable[int] = 0.2,
+        min_reports: int = 1,
+        stop: StopWhenSettled | None = None,
         timeout: float = 60.0,
         privacy: Privacy | None = None,
     ) -> None:
+        config = RunConfig(
+            rounds,
+            local_steps,
+            samples,
+            one_seed(seed),
+            participation,
+            scheme,
+            record_every,
+            initial,
+            attack,
+            hostile,
+            min_reports,
+            stop,
+        )
         checks.positive_int("clients", clients)
         checks.positive("timeout", timeout)
-        checks.positive_int("min_reports", schedule.min_reports)
+        checks.positive_int("min_reports", min_reports)
         if isinstance(method, Method) and method.pooled:
             raise checks.InputError(f"{method.name} pools raw data in one place: it is no federation")
-        self.problem, self.method, self.clients, self.schedule = problem, method, clients, schedule
+        self.problem, self.method, self.clients, self.config = problem, method, clients, config
         self.timeout, self.privacy = timeout, privacy
 
     def with_rounds(self, rounds: int) -> Federation:
@@ -61,7 +93,7 @@ class Federation:
         other = object.__new__(Federation)
         names = ("problem", "method", "clients", "timeout", "privacy")
         other.__dict__.update({name: getattr(self, name) for name in names})
-        other.schedule = replace(self.schedule, rounds=rounds)
+        other.config = replace(self.config, rounds=rounds)
         return other
 
     @cached_property
@@ -82,7 +114,7 @@ class Federation:
         server takes the optimum's off (``floors``).
         """
         bare = replace(self.world, reaction=Unmeasured(self.world.reaction))
-        plan = make_plan(bare, self.method, self.schedule)
+        plan = make_plan(bare, self.method, self.config)
         check_privacy(plan, self.privacy)
         if not self.world.exact:
             return plan
@@ -96,7 +128,7 @@ class Federation:
         """R times L_i(PO) for every client; NaN where it is not known."""
         if not self.world.exact:
             return np.full(self.clients, np.nan)
-        return self.schedule.local_steps * np.asarray(self.world.client_risks(self.world.optimum))
+        return self.config.local_steps * np.asarray(self.world.client_risks(self.world.optimum))
 
     @property
     def most_samples(self) -> int:
@@ -161,7 +193,7 @@ def from_config(config: Mapping[str, Any]) -> Federation:
 def _from_items(items: tuple[tuple[str, Any], ...]) -> Federation:
     config = dict(items)
     if "federation" in config:
-        found = named(str(config["federation"]))
+        found = import_object(str(config["federation"]))
         if not isinstance(found, Federation):
             raise checks.InputError(f"{config['federation']} must be a Federation, got {type(found).__name__}")
         rounds = config.get("rounds")

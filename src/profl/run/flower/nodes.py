@@ -38,7 +38,7 @@ class Nodes:
 
     def find(self, grid: Grid, asked: list[int], everyone: bool) -> dict[int, int]:
         """Client -> node for those who are there; waits for everyone, or for as many as a round needs."""
-        needed = self.federation.clients if everyone else min(self.federation.schedule.min_reports, len(asked))
+        needed = self.federation.clients if everyone else min(self.federation.config.min_reports, len(asked))
         deadline = time.monotonic() + self.wait
         self._ask_again(self.failed)
         self.failed = set()

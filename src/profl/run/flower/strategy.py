@@ -32,11 +32,9 @@ from profl.run.flower.identity import VARIABLE, Identities
 from profl.run.flower.nodes import Nodes
 from profl.run.flower.returning import Returning
 from profl.run.flower.rounds import Turn, begin_round, blank_report, final, next_turn, open_federation, settle_round
-from profl.run.live.filter_alerts import Spell, follow
-from profl.run.live.guard import Guard, guarded
-from profl.run.live.history import REFUSED, Incident, UnderWay, in_order, keep, restore, tell
+from profl.run.live.filter_alerts import FilterAlert, update_alerts
 from profl.run.live.protection import Account
-from profl.run.live.train import HIGH_ROUNDS, live_figures, why_diverged
+from profl.run.live.state import REFUSED, Guard, Incident, LiveState, live_figures, report_incidents
 from profl.run.plan import describe
 from profl.run.round import Work
 from profl.run.run_history import closed, watched
@@ -92,17 +90,15 @@ class ProFLStrategy(Strategy):
         self.started = time.perf_counter()
         self.bytes_up = self.bytes_down = 0
         self.incidents: tuple[Incident, ...] = ()
-        self.spells: tuple[Spell, ...] = ()
+        self.alerts: tuple[FilterAlert, ...] = ()
         self.guard = Guard()
         self.ledger = open_federation(federation)
         self.token = uuid.uuid4().hex
         self.saved = None
         if checkpoint is not None:
             self.saved = Checkpoints(checkpoint, federation.fingerprint, resume)
-            fresh = UnderWay(self.ledger)
-            self.ledger, self.guard, self.incidents, self.spells = restore(
-                self.saved, federation.schedule.rounds, fresh
-            )
+            restored = LiveState(self.ledger).restore(self.saved, federation.config.rounds)
+            self.ledger, self.guard, self.incidents, self.alerts = restored
             self.token = self._known_token(self.token)
         self.account = None if federation.privacy is None else Account(federation.privacy, self.plan, self.saved)
         self._turn: Turn | None = None
@@ -113,7 +109,7 @@ class ProFLStrategy(Strategy):
 
     def run(self, grid: Grid) -> Run:
         """All rounds that are left, and what they came to."""
-        left = self.federation.schedule.rounds - self.ledger.round
+        left = self.federation.config.rounds - self.ledger.round
         try:
             if left > 0 and not self.ledger.settled:
                 turns = left * self.federation.turns
@@ -122,10 +118,10 @@ class ProFLStrategy(Strategy):
             self.watch.close()
             if self.saved is not None:
                 self.saved.close()
-        return self.watch.ended(self.finish())
+        return self.watch.finish(self.finish())
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *arguments: Any, **named: Any) -> Result:
-        """Flower's loop over turns, which a run that is done (``profl.Settled``) leaves early."""
+        """Flower's loop over turns, which a run that is done (``profl.StopWhenSettled``) leaves early."""
         patient = cast(Grid, Returning(grid, self.nodes.wait, self._again))
         try:
             return super().start(patient, initial_arrays, *arguments, **named)
@@ -165,9 +161,9 @@ class ProFLStrategy(Strategy):
         self._turn = None
         where = f"seed {self.plan.seeds[0]}"
         before, self.ledger = self.ledger, settle_round(self.federation, self.plan, self.ledger, turn, where)
-        self.guard = guarded(self.guard, self.ledger, self.limit)
-        self.spells, begun = follow(self.spells, self.plan, before, self.ledger)
-        tell(self.report, tuple(spell.incident for spell in begun))
+        self.guard = self.guard.update(self.ledger, self.limit)
+        self.alerts, fresh = update_alerts(self.alerts, self.plan, before, self.ledger)
+        report_incidents(self.report, (alert.incident for alert in fresh))
         if self.ledger.given_up:
             last = "; ".join(f"client {c} {what}" for r, c, what in self.incidents if r == self.ledger.round)
             raise checks.TooFewReports(
@@ -175,11 +171,9 @@ class ProFLStrategy(Strategy):
                 f"used, {self.plan.settings.patience} rounds in a row. {last}",
                 self.finish(),
             )
-        live = UnderWay(self.ledger, self.guard, self.incidents, self.spells)
-        if self.guard.high >= HIGH_ROUNDS:
-            raise checks.DivergedError(why_diverged(live, self.limit))
+        self.guard.check(self.ledger.round, self.limit)
         if self.saved is not None:
-            keep(self.saved, live)
+            self._live.save(self.saved)
         self._log(turn, done)
         watched(self.plan, self.watch, before, self.ledger)
         if self.ledger.settled or self.watch.stopped:
@@ -208,10 +202,14 @@ class ProFLStrategy(Strategy):
         seconds = time.perf_counter() - self.started
         run = make_run(self.federation.world, self.federation.method, trace, describe(self.plan), seconds)
         wired = {"wire_bytes_up": self.bytes_up, "wire_bytes_down": self.bytes_down}
-        told = in_order(self.incidents, self.spells)
+        incidents = self._live.all_incidents
         spent = None if self.account is None else self.account.spent()
         settings = {**run.settings, **wired}
-        return replace(run, live=live_figures(ledger), incidents=told, settings=settings, privacy=spent)
+        return replace(run, live=live_figures(ledger), incidents=incidents, settings=settings, privacy=spent)
+
+    @property
+    def _live(self) -> LiveState:
+        return LiveState(self.ledger, self.guard, self.incidents, self.alerts)
 
     def _send(self, order: wire.Order, node: int, seconds: float) -> Message:
         content = wire.write_order(order)
@@ -257,7 +255,7 @@ class ProFLStrategy(Strategy):
             if work is not None:
                 done[order.client] = work
         if self.account is not None:
-            self.account.hear({client: wire.reports_made(found[client][1].content) for client in done})
+            self.account.charge_at_least({client: wire.reports_made(found[client][1].content) for client in done})
         return done
 
     def _check(self, order: wire.Order, reply: Message) -> Work | None:
@@ -281,7 +279,7 @@ class ProFLStrategy(Strategy):
         log.info(
             "round %d of %d: %d reports, estimated risk %.4g, absent: %s",
             self.ledger.round,
-            self.federation.schedule.rounds,
+            self.federation.config.rounds,
             len(done),
             self.ledger.latest["loss"],
             ", ".join(map(str, absent)) or "nobody",
@@ -290,7 +288,7 @@ class ProFLStrategy(Strategy):
     def _note(self, client: int, what: str) -> None:
         incident = (self.ledger.round + 1, client, checks.words(what))
         self.incidents = (*self.incidents, incident)
-        tell(self.report, (incident,))
+        report_incidents(self.report, (incident,))
 
     def _known_token(self, fresh: str) -> str:
         """The run's token, the same after a restart: clients find their states by it."""

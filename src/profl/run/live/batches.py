@@ -1,26 +1,50 @@
-"""What a live client sends in, turned into a batch of fixed shape: checked, cast, padded.
+"""A live client's answer as a batch of fixed shape: checked, cast, padded; or a ``Failure`` that says what is wrong.
 
-A batch may be a numpy array, a data frame or a pytree of arrays, and it may hold fewer or more rows than were asked
-for. Rows with a missing cell (masked in a masked array, NA or None among pandas' objects) are left out and counted;
-NaN and Inf are no missing values but wrong ones, and refused. What is left is a copy: a client that changes its array
-afterwards changes nothing. It is padded to one of a few sizes with copies of its first row that carry no weight, so
-that compiled code is found again.
+A batch may be a numpy array, a data frame or a pytree of arrays, with fewer or more rows than were asked for. Rows with
+a missing cell (masked in a masked array, NA or None among pandas' objects) are left out and counted; NaN and Inf are
+refused. The batch is a copy, so a client may change its array afterwards. It is padded to one of a few sizes with
+copies of its first row that carry no weight, so that compiled code is found again.
 """
 
 from __future__ import annotations
 
+import inspect
 import numbers
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from profl import checks, trees
 from profl.checks import InputError
+from profl.problem.families import Family
+from profl.problem.validation.samples import check_labels
 from profl.typing import Batch, Theta
 
-MOST = 64  # times the rows that were asked for: what a client may send
-SQUARES = 1e6  # squares of the largest cell that must have a finite sum
+MAX_EXCESS = 64  # a client may send this many times the rows that were asked for
+SQUARES = 1e6  # the sum of so many squares of the largest cell must be finite
+
+
+class Failure(InputError):
+    """Why a client takes no part in a round, in one line that can be shown and stored."""
+
+
+class Overdue(Exception):
+    """Raised inside a job whose result nobody waits for any more."""
+
+
+def as_failure(error: BaseException) -> Failure:
+    """A client's exception as a ``Failure``; the code that makes its text is the client's, and may itself raise."""
+    if isinstance(error, Failure):
+        return error
+    try:
+        if isinstance(error, InputError):
+            return Failure(checks.words(f"sent a batch that cannot be used: {checks.words(error)}"))
+        return Failure(checks.words(f"raised {type(error).__name__}: {checks.words(error)}"))
+    except BaseException:
+        return Failure("raised an error that cannot be shown")
 
 
 class Delayed(NamedTuple):
@@ -30,9 +54,58 @@ class Delayed(NamedTuple):
     deployed: Theta  # the model that was deployed when the data came about
 
 
+def deploy_at(client: Any, theta: Any, samples: int, **offered: Any) -> Any:
+    """The client's answer to a deployment; to be run inside a time limit, the look-up of ``deploy`` included."""
+    deploy = getattr(client, "deploy", None)
+    if not callable(deploy):
+        raise Failure("has no method deploy(theta, samples)")
+    return deploy(theta, samples, **accepted_arguments(deploy, **offered))
+
+
+def accepted_arguments(deploy: Callable[..., Any], **offered: Any) -> dict[str, Any]:
+    """Those of the ``offered`` arguments that a client's ``deploy`` names; ``**kwargs`` gets nothing.
+
+    They are ``step``, the number of the deployment, and ``world``, the state of its simulated people.
+
+    >>> accepted_arguments(lambda theta, samples, step: None, step=3, world=())
+    {'step': 3}
+    """
+    try:
+        parameters = inspect.signature(deploy).parameters
+    except (TypeError, ValueError):  # a builtin has no signature
+        return {}
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {name: value for name, value in offered.items() if name in parameters and parameters[name].kind in by_name}
+
+
+class Answer(NamedTuple):
+    """What a deployment brought in."""
+
+    batch: Batch
+    deployed: Theta  # the model that brought it in
+    missing: int  # rows with missing cells, which were left out
+
+
+def read_answer(answer: Any, like: Batch, deployed: Theta, family: Family, asked: int) -> Answer:
+    """The batch and the model that brought it in; raises ``InputError``, or ``Failure`` where there is no batch."""
+    if isinstance(answer, Delayed):
+        answer, earlier = answer
+        checks.same_structure("the model of a Delayed batch", earlier, deployed)
+        checks.finite_tree("the model of a Delayed batch", earlier)
+        deployed = trees.cast(jax.tree.map(np.array, earlier))
+    if answer is None:
+        raise Failure("sent nothing")
+    batch, missing = read(answer, like, asked)
+    if rows(batch) == 0:
+        raise Failure(f"sent nothing: all {missing} rows have missing values" if missing else "sent an empty batch")
+    check_labels(family, family.labels(batch))
+    return Answer(batch, deployed, missing)
+
+
 def read(batch: Any, like: Batch, asked: int) -> tuple[Batch, int]:
-    """``batch`` as a pytree of numpy arrays with the structure, shapes and dtypes of ``like``, and how many rows
-    with missing cells were left out of it; ``asked`` rows were asked for.
+    """(numpy arrays with the structure, shapes and dtypes of ``like``; the number of rows left out as incomplete).
+
+    ``asked`` rows were asked for.
 
     >>> read([[1, 2], [3, 4]], np.zeros((1, 2)), 2)[0].dtype
     dtype('float64')
@@ -45,16 +118,16 @@ def read(batch: Any, like: Batch, asked: int) -> tuple[Batch, int]:
     """
     expected, structure = jax.tree_util.tree_flatten_with_path(like)
     cells = []
-    for found, (path, leaf) in zip(_leaves(batch, like, structure), expected, strict=True):
+    for entry, (path, leaf) in zip(_leaves(batch, like, structure), expected, strict=True):
         name = "a sample" + jax.tree_util.keystr(path)
-        _bounded(found, asked)
-        cells.append((name, leaf, *_rows(found, name, leaf.shape[1:], asked)))
+        _check_size(entry, asked)
+        cells.append((name, leaf, *_rows(entry, name, leaf.shape[1:], asked)))
     counts = sorted({len(array) for *_, array, _ in cells})
     if len(counts) > 1:
         raise InputError(f"every entry of a batch must have the same number of rows, got {counts}")
-    there = ~np.any([missing for *_, missing in cells], axis=0)
-    arrays = [_cast(array[there], name, leaf.dtype) for name, leaf, array, _ in cells]
-    return jax.tree.unflatten(structure, arrays), int(np.sum(~there))
+    complete = ~np.any([missing for *_, missing in cells], axis=0)
+    arrays = [_cast(array[complete], name, leaf.dtype) for name, leaf, array, _ in cells]
+    return jax.tree.unflatten(structure, arrays), int(np.sum(~complete))
 
 
 def rows(batch: Batch) -> int:
@@ -69,7 +142,7 @@ def pad(batch: Batch, n: int) -> Batch:
     return jax.tree.map(lambda leaf: np.concatenate([leaf, np.repeat(leaf[:1], n - have, axis=0)]), batch)
 
 
-# -- which entries there are -------------------------------------------------------------------------------------------
+# -- the entries of a batch --------------------------------------------------------------------------------------------
 
 
 def _leaves(batch: Any, like: Batch, structure: Any) -> list[Any]:
@@ -78,14 +151,14 @@ def _leaves(batch: Any, like: Batch, structure: Any) -> list[Any]:
         return _frame_leaves(batch, like, structure)
     if structure == jax.tree.structure(0):  # a sample is one array: nested lists are an array, too
         return [batch]
-    found = jax.tree.structure(batch, is_leaf=_is_column)
-    if found != structure:
-        raise InputError(f"a batch must have the structure {structure}, got {found}")
+    own = jax.tree.structure(batch, is_leaf=_is_column)
+    if own != structure:
+        raise InputError(f"a batch must have the structure {structure}, got {own}")
     return jax.tree.leaves(batch, is_leaf=_is_column)
 
 
 def _frame_leaves(frame: Any, like: Batch, structure: Any) -> list[Any]:
-    """A data frame: entries that are numbers are columns of that name, the one that is a vector is what is left."""
+    """The entries of a data frame: numbers are columns of that name, a vector is the columns that are left."""
     if structure == jax.tree.structure(0):
         return [frame]
     if not isinstance(like, dict):
@@ -109,22 +182,24 @@ def _is_column(value: Any) -> bool:
     return hasattr(value, "to_numpy")
 
 
-# -- what is in them ---------------------------------------------------------------------------------------------------
+# -- the cells of an entry ---------------------------------------------------------------------------------------------
 
 
-def _bounded(found: Any, asked: int) -> None:
-    """Refuse too many rows before they are copied, where it can be seen."""
-    shape = getattr(found, "shape", None)
+def _check_size(entry: Any, asked: int) -> None:
+    """Refuse too many rows before they are copied, where their number is known."""
+    shape = getattr(entry, "shape", None)
     if not isinstance(shape, tuple):
-        shape = (len(found),) if hasattr(found, "__len__") else ()
+        shape = (len(entry),) if hasattr(entry, "__len__") else ()
     count = shape[0] if shape else 0
-    if count > MOST * asked:
-        raise InputError(f"{count} rows are too many: {asked} were asked for, at most {MOST} times as many are taken")
+    if count > MAX_EXCESS * asked:
+        raise InputError(
+            f"{count} rows are too many: {asked} were asked for, at most {MAX_EXCESS} times as many are taken"
+        )
 
 
-def _rows(found: Any, name: str, shape: tuple[int, ...], asked: int) -> tuple[np.ndarray, np.ndarray]:
-    """(the cells as they came, one row per sample; which rows have a missing one)."""
-    array, none = _array(found, name), _absent(found)
+def _rows(entry: Any, name: str, shape: tuple[int, ...], asked: int) -> tuple[np.ndarray, np.ndarray]:
+    """(the cells, one row per sample; which rows have a missing cell)."""
+    array, none = _array(entry, name), _is_missing(entry)
     if array.ndim and len(array) == 0:
         return np.zeros((0, *shape)), np.zeros(0, bool)
     missing: np.ndarray = np.ma.getmaskarray(array) | none
@@ -138,35 +213,35 @@ def _rows(found: Any, name: str, shape: tuple[int, ...], asked: int) -> tuple[np
     if array.ndim == 0 or array.shape[1:] != shape:
         hint = ": one number per sample is batch[:, None]" if array.ndim == 1 and shape == (1,) else ""
         raise InputError(f"{name} must have shape {tuple(shape)}, got {array.shape[1:]}{hint}")
-    _bounded(array, asked)
+    _check_size(array, asked)
     return array, np.any(missing.reshape(len(array), -1), axis=1)
 
 
-def _array(found: Any, name: str) -> Any:
-    """What came, as a numpy array that may be masked."""
-    if isinstance(found, np.ma.MaskedArray):
-        return found
-    if hasattr(found, "toarray"):  # a sparse matrix
-        found = found.toarray()
-    elif _is_column(found):
-        found = found.to_numpy()
+def _array(entry: Any, name: str) -> Any:
+    """The entry as a numpy array, which may be masked."""
+    if isinstance(entry, np.ma.MaskedArray):
+        return entry
+    if hasattr(entry, "toarray"):  # a sparse matrix
+        entry = entry.toarray()
+    elif _is_column(entry):
+        entry = entry.to_numpy()
     try:
-        return np.ma.asarray(found) if isinstance(found, np.ma.MaskedArray) else np.asarray(found)
+        return np.ma.asarray(entry) if isinstance(entry, np.ma.MaskedArray) else np.asarray(entry)
     except ValueError as error:  # rows of different lengths
         raise InputError(f"{name} must have rows of one shape: {error}") from None
 
 
-def _absent(found: Any) -> Any:
+def _is_missing(entry: Any) -> Any:
     """The cells of a pandas column or frame that are NA, which may come as NaN; where a dtype knows no NA, none is."""
-    if not (_is_column(found) and hasattr(found, "isna")):
+    if not (_is_column(entry) and hasattr(entry, "isna")):
         return False
-    missing = np.asarray(found.isna())
-    dtypes = found.dtypes if missing.ndim == 2 else [found.dtype]  # of every column
+    missing = np.asarray(entry.isna())
+    dtypes = entry.dtypes if missing.ndim == 2 else [entry.dtype]  # of every column
     return missing & np.squeeze([hasattr(dtype, "na_value") for dtype in dtypes])
 
 
 def _numbers(array: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """(objects as numbers, which of them are no value at all); refuses what is no number."""
+    """(objects as numbers, which of them are missing); refuses what is no number."""
     if array.ndim == 0:
         raise InputError(f"{name} must be an array with one row per sample, got a {type(array.item()).__name__}")
     values, none = np.zeros(array.shape), np.zeros(array.shape, bool)
@@ -189,8 +264,8 @@ def _cast(array: np.ndarray, name: str, dtype: Any) -> np.ndarray:
         raise InputError(f"{name} is NaN or Inf in {bad} of {len(array)} rows")
     if not np.issubdtype(dtype, np.floating):
         if np.any(other := cast != array):
-            shown = ", ".join(map(str, np.unique(array[other])[:6]))
-            raise InputError(f"{name} must be a whole number of {np.dtype(dtype)}, got {shown}, dtype {array.dtype}")
+            examples = ", ".join(map(str, np.unique(array[other])[:6]))
+            raise InputError(f"{name} must be a whole number of {np.dtype(dtype)}, got {examples}, dtype {array.dtype}")
         return cast
     largest = np.sqrt(np.finfo(dtype).max / SQUARES)
     if bad := _bad_rows(~(np.abs(cast) <= largest)):

@@ -1,11 +1,11 @@
-"""Where the filter drops much at a client, or clearly more than it used to: told once, however long it lasts.
+"""Alerts where the filter drops much at a client, or clearly more than before: one alert, however long it lasts.
 
 A client's share in a round (a mean over its batches) is high where it is above ``MUCH``, or above the client's usual
 share p, the mean of at least five batches before, by more than
 
     max(0.05, 5 sqrt(p (1 - p) / n)),        n the samples of a round.
 
-Rounds in a row, of those in which the client took part, are one spell. What is unusual for long becomes usual.
+Rounds in a row, of those in which the client took part, are one alert. What is unusual for long becomes usual.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from profl.run.plan import Plan, Settings
 from profl.run.run_history import Ledger
 
 BATCHES = 5  # that a usual share is a mean of
-LEAST = 0.05  # above the usual share: less is not worth a word
+LEAST = 0.05  # above the usual share: less is not worth an alert
 ERRORS = 5.0  # standard errors: by chance once in three million batches, if samples are dropped independently
 
 
-class Spell(NamedTuple):
+class FilterAlert(NamedTuple):
     """Rounds in a row in which the filter dropped too much at a client."""
 
     client: int
@@ -35,8 +35,8 @@ class Spell(NamedTuple):
     usual: float  # before the first one; NaN where too little was known
     ended: bool = False
 
-    def longer(self, share: float) -> Spell:
-        """With one more round."""
+    def extended(self, share: float) -> FilterAlert:
+        """The alert with one more round."""
         return self._replace(rounds=self.rounds + 1, dropped=self.dropped + (share - self.dropped) / (self.rounds + 1))
 
     @property
@@ -46,31 +46,31 @@ class Spell(NamedTuple):
         return self.round, self.client, f"lost {self.dropped:.1%} of its samples to the filter{before}{length}"
 
 
-def follow(
-    spells: tuple[Spell, ...], plan: Plan, before: Ledger, after: Ledger
-) -> tuple[tuple[Spell, ...], tuple[Spell, ...]]:
-    """(all spells after one more round, those that began in it)."""
+def update_alerts(
+    alerts: tuple[FilterAlert, ...], plan: Plan, before: Ledger, after: Ledger
+) -> tuple[tuple[FilterAlert, ...], tuple[FilterAlert, ...]]:
+    """(all alerts after one more round, the new ones among them)."""
     old, new = before.carry.dropped, after.carry.dropped
     if old is None or new is None:
-        return spells, ()
+        return alerts, ()
     took_part = np.asarray(new.rounds > old.rounds)
     share = np.asarray(new.total - old.total, float)
     usual = np.where(np.asarray(old.rounds) * plan.settings.local_steps >= BATCHES, mean_share(old), np.nan)
     error = np.sqrt(usual * (1 - usual) / _samples(plan.settings, np.asarray(plan.population.counts)))
     high = took_part & ((share > MUCH) | (share > usual + np.maximum(LEAST, ERRORS * error)))
 
-    def next_of(spell: Spell) -> Spell:
-        if spell.ended or not took_part[spell.client]:
-            return spell
-        return spell.longer(float(share[spell.client])) if high[spell.client] else spell._replace(ended=True)
+    def update(alert: FilterAlert) -> FilterAlert:
+        if alert.ended or not took_part[alert.client]:
+            return alert
+        return alert.extended(float(share[alert.client])) if high[alert.client] else alert._replace(ended=True)
 
-    under_way = {spell.client for spell in spells if not spell.ended}
-    begun = tuple(
-        Spell(client, after.round, 1, float(share[client]), float(usual[client]))
+    active = {alert.client for alert in alerts if not alert.ended}
+    fresh = tuple(
+        FilterAlert(client, after.round, 1, float(share[client]), float(usual[client]))
         for client in np.flatnonzero(high).tolist()
-        if client not in under_way
+        if client not in active
     )
-    return (*map(next_of, spells), *begun), begun
+    return (*map(update, alerts), *fresh), fresh
 
 
 def _samples(settings: Settings, counts: np.ndarray) -> np.ndarray:

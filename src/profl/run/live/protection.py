@@ -1,4 +1,4 @@
-"""With ``privacy=`` nothing leaves a client that was not clipped and noised, or that depends on its data.
+"""With ``privacy=`` whatever leaves a client is clipped and noised, or does not depend on its data.
 
     model, jacobian     entries of these kinds are clipped and noised; a model is then projected onto its space, which
                         tells nothing more; errors of a Jacobian are withheld
@@ -26,7 +26,7 @@ import numpy as np
 
 from profl import checks
 from profl.parts.privacy import Privacy, Spent
-from profl.run.live.workers import Overdue
+from profl.run.live.batches import Overdue
 from profl.run.plan import Plan, Settings, compiled
 from profl.run.round import Work
 from profl.run.run_history import blank
@@ -45,12 +45,14 @@ FAILED = "failed; why is in its own log"
 
 
 def check_privacy(plan: Plan, privacy: Privacy | None) -> None:
-    """Refuse a method that tells what ``privacy`` has no way to protect, or more often than it accounts for."""
+    """Refuse a method that reports what ``privacy`` cannot protect, or more often than it accounts for."""
     method = plan.settings.method
     if privacy is None:
         return
     if not isinstance(privacy, Privacy):
-        raise checks.InputError(f"privacy must be a profl.Privacy such as profl.Privacy(noise=2.0), got {privacy!r}")
+        raise checks.InputError(
+            f"privacy must be a profl.parts.Privacy such as profl.parts.Privacy(noise=2.0), got {privacy!r}"
+        )
     if method.sizes is not None:
         raise checks.InputError(
             f"with privacy the number of samples must not depend on the data, and {method.name} adapts it: leave "
@@ -68,7 +70,7 @@ def check_privacy(plan: Plan, privacy: Privacy | None) -> None:
 def private_round(
     privacy: Privacy, plan: Plan, sent: Theta, state: Any, client: int, round_: int, work: Callable[[], Work]
 ) -> Work:
-    """What may leave the client of a round that ``work`` does from ``state``, whatever becomes of it."""
+    """The protected report of a round that ``work`` does from ``state``, also where it fails."""
     try:
         done = work()
     except (KeyboardInterrupt, Overdue):
@@ -87,7 +89,7 @@ def unmoved(privacy: Privacy, plan: Plan, sent: Theta, state: Any, client: int, 
 
 
 def protected(privacy: Privacy, plan: Plan, sent: Theta, work: Work, client: int, round_: int) -> Work:
-    """What may leave the client: the noised model and Jacobian, and no other number that depends on its data."""
+    """The report with noised model and Jacobian, and no other number that depends on the client's data."""
     settings, number = plan.settings, round_ * 2**20 + client
     nothing = jnp.full((), jnp.nan, float)
     return Work(
@@ -133,27 +135,27 @@ def discreet(privacy: Privacy | None, client: int) -> Iterator[None]:
 
 
 class Account:
-    """How many reports have left each client.
+    """The number of reports that have left each client.
 
     Beside checkpoints it is a file of its own, written before a round begins: a round that is repeated after a crash
     counts twice, as it must.
     """
 
-    def __init__(self, privacy: Privacy, plan: Plan, saved: Checkpoints | None = None) -> None:
+    def __init__(self, privacy: Privacy, plan: Plan, checkpoints: Checkpoints | None = None) -> None:
         self.privacy, self.share = privacy, any(states_jacobian(entry) for entry in plan.report.values())
-        self.path = None if saved is None else saved.folder / "privacy.json"
+        self.path = None if checkpoints is None else checkpoints.folder / "privacy.json"
         self.counts = np.zeros(plan.settings.clients, np.int64)
-        if self.path is not None and saved is not None and (self.path.exists() or saved.numbers()):
-            with saved.closed_on_failure():
+        if self.path is not None and checkpoints is not None and (self.path.exists() or checkpoints.numbers()):
+            with checkpoints.closed_on_failure():
                 self.counts = self._read()
 
     def charge(self, clients: Iterable[int]) -> None:
         """One more report of each of these clients."""
-        self.hear(dict.fromkeys(clients, 0))
+        self.charge_at_least(dict.fromkeys(clients, 0))
 
-    def hear(self, told: dict[int, int]) -> None:
-        """One more report of each of these clients, or as many as it says there were: it knows what was repeated."""
-        for client, count in told.items():
+    def charge_at_least(self, counts: dict[int, int]) -> None:
+        """One more report of each of these clients, or its own count where that is larger, after a repeated round."""
+        for client, count in counts.items():
             self.counts[client] = max(self.counts[client] + 1, count)
         if self.path is not None:
             with atomic(self.path, private=True) as temporary:
@@ -165,16 +167,16 @@ class Account:
     def _read(self) -> np.ndarray:
         assert self.path is not None
         try:
-            found = json.loads(self.path.read_text(encoding="utf-8"))
-            counts, whose = np.array(found["reports"], np.int64), str(found["privacy"])
+            account = json.loads(self.path.read_text(encoding="utf-8"))
+            counts, settings = np.array(account["reports"], np.int64), str(account["privacy"])
         except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
             raise checks.InputError(
                 f"cannot tell from {self.path} how many reports have left the clients ({checks.words(error)}): "
                 "begin a new run in another folder, and count what this one spent as well"
             ) from error
-        if counts.shape != self.counts.shape or np.any(counts < 0) or whose != repr(self.privacy):
+        if counts.shape != self.counts.shape or np.any(counts < 0) or settings != repr(self.privacy):
             raise checks.InputError(
-                f"{self.path} is the account of {checks.words(whose)} with {counts.size} clients, "
+                f"{self.path} is the account of {checks.words(settings)} with {counts.size} clients, "
                 f"this run has {self.privacy!r} with {self.counts.size}: choose another folder"
             )
         return counts

@@ -11,7 +11,7 @@ import numpy as np
 from profl import random, trees
 from profl.methods.method import Method
 from profl.problem.problem import Problem
-from profl.run.config import Schedule
+from profl.run.config import RunConfig
 from profl.run.plan import Plan, make_plan
 from profl.run.step import sample_batch
 from profl.typing import Batch, Theta
@@ -36,7 +36,7 @@ def simulated_clients(problem: Problem, method: Method, *, samples: Any = 500, s
 
     ``method`` and ``samples`` must be those of the run: where n varies, data are drawn in blocks.
     """
-    plan = make_plan(problem, method, Schedule(rounds=1, samples=samples, seeds=seed))
+    plan = make_plan(problem, method, RunConfig(rounds=1, samples=samples, seeds=seed))
     return [SimulatedClient(plan, client) for client in range(problem.count)]
 
 

@@ -11,53 +11,68 @@ from __future__ import annotations
 import inspect
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
 
 from profl import checks, trees
 from profl.methods.method import Method
+from profl.methods.stopping import StopWhenSettled
 from profl.parts.privacy import Privacy
 from profl.problem.live import LiveProblem
 from profl.problem.problem import Problem
 from profl.progress import progress_bar
 from profl.results.callbacks import Callback, Watch
 from profl.results.measure import make_run
-from profl.results.record import Live, Run
-from profl.run.config import Schedule, scheduled
+from profl.results.record import Run
+from profl.run.config import RunConfig, one_seed
 from profl.run.fingerprint import fingerprint
-from profl.run.live.filter_alerts import follow
-from profl.run.live.guard import guarded
-from profl.run.live.history import UnderWay, in_order, keep, refusals, restore, tell
+from profl.run.live.filter_alerts import update_alerts
 from profl.run.live.protection import Account, check_privacy
-from profl.run.live.team import Team
+from profl.run.live.state import LiveState, live_figures, refused_reports, report_incidents
+from profl.run.live.workers import Workers
 from profl.run.plan import Plan, describe, make_plan
-from profl.run.run_history import Ledger, blank, closed, open_ledger, run_round, watched
-from profl.run.tally import BAND
+from profl.run.round import Work
+from profl.run.run_history import blank, closed, open_ledger, run_round, watched
+from profl.server.attacks import Attack
 from profl.storage.checkpoints import Checkpoints
-from profl.typing import Batch, Theta
+from profl.typing import Batch, Counts, Theta
 
-HIGH_ROUNDS = 3  # in a row with a risk far above the first: one may be an accident of its data
+OLD_ORDER = (
+    "profl.train(problem, method, clients) is profl.train(problem, method, clients) now; the old order ends with 0.3"
+)
 
 
 class Client(Protocol):
-    """What ``train`` needs of a client. ``deploy`` may be a coroutine, and may take ``step`` as a third argument."""
+    """What ``train`` needs of a client: a method ``deploy(theta, samples)``, which may take ``step`` as well."""
 
-    def deploy(self, theta: Theta, samples: int) -> Batch:
-        """Deploy ``theta``, wait, and return about ``samples`` samples of what came in."""
+    @property
+    def deploy(self) -> Callable[..., Batch]:
+        """Deploy ``theta``, wait, and return about ``samples`` samples of what came in; it may be a coroutine."""
 
 
-@scheduled(seed=("seeds", 0), min_reports=1)
 def train(
-    clients: Sequence[Client],
-    method: Method,
     problem: Problem | LiveProblem,
+    method: Method,
+    clients: Sequence[Client],
     *,
-    schedule: Schedule,
+    rounds: int,
+    local_steps: int = 5,
+    samples: Counts = 500,
+    seed: int = 0,
+    participation: float = 1.0,
+    scheme: str = "uniform",
+    record_every: int = 1,
+    initial: Theta | None = None,
+    attack: str | Attack | None = None,
+    hostile: float | Iterable[int] = 0.2,
+    min_reports: int = 1,
+    stop: StopWhenSettled | None = None,
     timeout: float = 60.0,
     patience: int = 3,
     guard: float = 10.0,
@@ -74,145 +89,198 @@ def train(
     returns what came in as a numpy array, a pandas frame or a pytree of arrays. The batch may have fewer rows than
     asked for, or up to 64 times as many. ``deploy`` may be a coroutine; where it takes an argument ``step``, that is
     the number of the deployment, which is the same again when a round is repeated after a crash. A batch that an
-    earlier deployment brought in is returned as ``profl.Delayed(batch, deployed)``.
+    earlier deployment brought in is returned as ``profl.worlds.Delayed(batch, deployed)``.
 
     Args:
-      clients: client i has weight ``problem.weights[i]``.
       problem: a ``LiveProblem``; or a ``Problem``, whose exact answers are then measured as well.
-      rounds, local_steps, samples, seed, participation, scheme, record_every, initial, attack, hostile, min_reports,
-        stop: see ``profl.Schedule``; an attack is simulated on what the clients named ``hostile`` report.
+      clients: client i has weight ``problem.weights[i]``.
+      rounds, local_steps, samples, participation, scheme, record_every, initial, attack, hostile, min_reports, stop:
+        see ``profl.RunConfig``; an attack is simulated on what the clients named ``hostile`` report.
+      seed: it fixes the start and every draw.
       timeout: seconds that one deployment may take, reading what it brought in included.
       patience: after so many rounds in a row with fewer than ``min_reports`` usable reports, which change nothing, the
         run stops with ``profl.TooFewReports``, which holds what was done.
       guard: the run stops with ``profl.DivergedError`` when the estimated risk, the median of the clients', has risen,
         three rounds in a row, by more than ``guard`` times its scale in the first round.
-      privacy: clip and noise every report at its client (``profl.Privacy``); nothing else about its data leaves it,
-        and ``run.privacy`` states what was spent.
+      privacy: clip and noise every report at its client (``profl.parts.Privacy``); nothing else about its data leaves
+        it, and ``run.privacy`` states what was spent.
       report: called with one sentence per incident, such as ``print``; they are also in ``run.incidents``.
       progress: show a progress bar on a terminal.
       checkpoint: a folder; after every round all that the next one needs is written there, the clients' states, as
         they are, among it: only its owner can read it.
       resume: go on from the newest checkpoint in that folder.
-      callbacks: called with every record (``profl.Record``); what returns something true ends the run. Ready ones are
-        in ``profl.tracking``.
+      callbacks: called with every record (``profl.callbacks.Record``); what returns something true ends the run. Ready
+        ones are in ``profl.callbacks``.
 
     Ctrl-C ends the run at once with ``profl.Interrupted``, whose ``run`` holds the rounds that were finished.
 
     >>> import profl
     >>> case, method = profl.cases.housing(clients=2), profl.pofl()
-    >>> clients = profl.simulated_clients(case, method, samples=50)
-    >>> run = profl.train(clients, method, case, rounds=3, samples=50, progress=False)
+    >>> clients = profl.worlds.simulated_clients(case, method, samples=50)
+    >>> run = profl.train(case, method, clients, rounds=3, samples=50, progress=False)
     >>> run.live.risk.shape
     (1, 4)
     """
+    if isinstance(clients, (Problem, LiveProblem)):
+        warnings.warn(OLD_ORDER, DeprecationWarning, stacklevel=2)
+        problem, clients = clients, problem
+    config = RunConfig(
+        rounds,
+        local_steps,
+        samples,
+        one_seed(seed),
+        participation,
+        scheme,
+        record_every,
+        initial,
+        attack,
+        hostile,
+        min_reports,
+        stop,
+    )
+    execution = Execution(timeout, patience, guard, privacy, report, progress, checkpoint, resume, callbacks)
+    return train_config(problem, method, clients, config, execution)
+
+
+class Execution(NamedTuple):
+    """How clients are waited for and a run is watched: the arguments of ``train`` beside its ``RunConfig``."""
+
+    timeout: float = 60.0
+    patience: int = 3
+    guard: float = 10.0
+    privacy: Privacy | None = None
+    report: Callable[[str], None] | None = None
+    progress: bool = True
+    checkpoint: str | os.PathLike[str] | None = None
+    resume: bool = True
+    callbacks: Iterable[Callback] | Callback = ()
+
+
+def train_config(
+    problem: Problem | LiveProblem,
+    method: Method,
+    clients: Sequence[Client],
+    config: RunConfig,
+    execution: Execution,
+) -> Run:
+    """The run that ``train`` returns, from settings that were put together before."""
     clients = _check_clients(clients)
     world = problem.problem(len(clients)) if isinstance(problem, LiveProblem) else problem
-    checks.positive_int("min_reports", schedule.min_reports)
-    plan = make_plan(world, method, schedule, patience=checks.positive_int("patience", patience))
+    return _Session(world, _checked_plan(world, method, len(clients), config, execution), execution).run(clients)
+
+
+class _Session:
+    """One call of ``train``, its arguments checked."""
+
+    def __init__(self, problem: Problem, plan: Plan, execution: Execution) -> None:
+        self.problem, self.plan, self.execution = problem, plan, execution
+        self.watch = Watch(problem, plan.settings.method, describe(plan), execution.callbacks)
+        self.started = time.perf_counter()
+        self.live = LiveState(open_ledger(plan, trees.take(plan.models, 0)))
+        self.account: Account | None = None
+
+    def run(self, clients: Sequence[Client]) -> Run:
+        plan, execution, privacy = self.plan, self.execution, self.execution.privacy
+        checkpoints, rounds = None, plan.settings.rounds
+        if execution.checkpoint is not None:
+            words = fingerprint("train", self.problem, plan) | {"privacy": repr(privacy)}
+            checkpoints = Checkpoints(execution.checkpoint, words, execution.resume)
+            self.live = self.live.restore(checkpoints, rounds)
+        if privacy is not None:
+            self.account = Account(privacy, plan, checkpoints)
+        workers = Workers(clients, plan, execution.timeout, self.account)
+        nobody = cache(partial(blank, plan))
+        try:
+            with progress_bar(
+                f"{plan.settings.method.name} on {self.problem.name}", rounds, execution.progress
+            ) as advance:
+                advance(self.live.ledger.round)
+                while self.live.ledger.round < rounds and not self.live.ledger.settled and not self.watch.stopped:
+                    before = self.live.ledger
+                    self._round(workers, nobody)
+                    advance(1)
+                    self._check()
+                    if checkpoints is not None:
+                        self.live.save(checkpoints)
+                    watched(plan, self.watch, before, self.live.ledger)
+        except KeyboardInterrupt:
+            if not self.live.ledger.tallies:
+                raise
+            self.watch.interrupt()
+        finally:
+            workers.close()
+            self.watch.close()
+            if checkpoints is not None:
+                checkpoints.close()
+        return self.watch.finish(self._finish())
+
+    def _round(self, workers: Workers, nobody: Callable[[], Work]) -> None:
+        """One more round, its incidents reported."""
+        plan, live = self.plan, self.live
+        ledger = run_round(plan, plan.roots[0], live.ledger, workers.work, f"seed {plan.seeds[0]}", nobody)
+        alerts, fresh = update_alerts(live.alerts, plan, live.ledger, ledger)
+        incidents = (*workers.take_incidents(ledger.round), *refused_reports(live.ledger, ledger))
+        report_incidents(self.execution.report, (*incidents, *(alert.incident for alert in fresh)))
+        guard = live.guard.update(ledger, self.execution.guard)
+        self.live = LiveState(ledger, guard, (*live.incidents, *incidents), alerts)
+
+    def _check(self) -> None:
+        """Stop a run that has too few reports or diverges."""
+        settings, live = self.plan.settings, self.live
+        number = live.ledger.round
+        if live.ledger.given_up:
+            last = [f"client {client} {what}" for round_, client, what in live.incidents if round_ == number]
+            raise checks.TooFewReports(
+                f"round {number}: fewer than min_reports={settings.min_reports} reports could be used, "
+                f"{settings.patience} rounds in a row; what was done until then is in the error's .run. "
+                f"{'; '.join(last)}",
+                self._finish(),
+            )
+        live.guard.check(number, self.execution.guard)
+
+    def _finish(self) -> Run:
+        """The run so far; with privacy, the clients' states at the end stay with them."""
+        plan, account = self.plan, self.account
+        ledger = closed(plan.settings, self.live.ledger)
+        trace: Any = ledger.trace(plan, ledger.at_the_end(plan) if account is None else None)
+        trace = jax.tree.map(lambda leaf: np.asarray(leaf)[None], trace)
+        seconds = time.perf_counter() - self.started
+        run = make_run(self.problem, plan.settings.method, trace, describe(plan), seconds)
+        spent = None if account is None else account.spent()
+        return replace(run, live=live_figures(ledger), incidents=self.live.all_incidents, privacy=spent)
+
+
+def _checked_plan(world: Problem, method: Method, clients: int, config: RunConfig, execution: Execution) -> Plan:
+    """The plan of a run with so many clients; raises ``profl.InputError`` before any client is asked."""
+    checks.positive_int("min_reports", config.min_reports)
+    plan = make_plan(world, method, config, patience=checks.positive_int("patience", execution.patience))
     if method.pooled:
         raise checks.InputError(
             f"{method.name} pools raw data in one place; train with a federated method such as profl.pofl()"
         )
-    if world.count != len(clients):
-        raise checks.InputError(f"problem {world.name!r} has {world.count} clients, got {len(clients)}")
-    checks.positive("timeout", timeout)
-    checks.positive("guard", guard)
-    check_privacy(plan, privacy)
-    started, rounds = time.perf_counter(), schedule.rounds
-    live = UnderWay(open_ledger(plan, trees.take(plan.models, 0)))
-    watch = Watch(world, method, describe(plan), callbacks)
-    saved, account = None, None
-    if checkpoint is not None:
-        words = fingerprint("train", world, plan) | {"privacy": repr(privacy)}
-        saved = Checkpoints(checkpoint, words, resume)
-        live = restore(saved, rounds, live)
-    if privacy is not None:
-        account = Account(privacy, plan, saved)
-    team = Team(clients, plan, timeout, account)
-    finish, nobody = partial(_finish, world, plan, started, account), cache(partial(blank, plan))
-    try:
-        with progress_bar(f"{method.name} on {world.name}", rounds, progress) as advance:
-            advance(live.ledger.round)
-            while live.ledger.round < rounds and not live.ledger.settled and not watch.stopped:
-                ledger = run_round(plan, plan.roots[0], live.ledger, team.work, f"seed {plan.seeds[0]}", nobody)
-                spells, begun = follow(live.spells, plan, live.ledger, ledger)
-                new = (*team.take_incidents(ledger.round), *refusals(live.ledger, ledger))
-                tell(report, (*new, *(spell.incident for spell in begun)))
-                before, live = (
-                    live,
-                    UnderWay(ledger, guarded(live.guard, ledger, guard), (*live.incidents, *new), spells),
-                )
-                advance(1)
-                if ledger.given_up:
-                    raise checks.TooFewReports(_why_stopped(plan, live), finish(live))
-                if live.guard.high >= HIGH_ROUNDS:
-                    raise checks.DivergedError(why_diverged(live, guard))
-                if saved is not None:
-                    keep(saved, live)
-                watched(plan, watch, before.ledger, ledger)
-    except KeyboardInterrupt:
-        if not live.ledger.tallies:
-            raise
-        watch.interrupt()
-    finally:
-        team.close()
-        watch.close()
-        if saved is not None:
-            saved.close()
-    return watch.ended(finish(live))
-
-
-def live_figures(ledger: Ledger) -> Live:
-    """What stands in for the exact figures, one seed; the start has none."""
-
-    def series(name: str) -> np.ndarray:
-        later = [float(tally.latest.get(name, np.nan)) for tally in ledger.tallies]
-        return np.array([np.nan, *later])[None]
-
-    absent = np.array([0, *(int(tally.absent) for tally in ledger.tallies)])[None]
-    return Live(series("loss"), series("jacobian_error"), absent, *map(series, BAND))
+    if world.count != clients:
+        raise checks.InputError(f"problem {world.name!r} has {world.count} clients, got {clients}")
+    checks.positive("timeout", execution.timeout)
+    checks.positive("guard", execution.guard)
+    check_privacy(plan, execution.privacy)
+    return plan
 
 
 def _check_clients(clients: Sequence[Client]) -> Sequence[Client]:
-    """Refuse what has no ``deploy``; a property is not looked at, it may hang: that is left to a round."""
-    found = list(clients)
-    if not found:
+    """The clients; one without ``deploy`` is refused. A property is not read here, since it may hang."""
+    clients = list(clients)
+    if not clients:
         raise checks.InputError("clients must hold at least one client, got none")
-    for number, client in enumerate(found):
-        known = inspect.getattr_static(client, "deploy", None)
-        made = _makes_attributes(type(client)) if known is None else hasattr(type(known), "__get__")
-        if not made and not callable(known):
+    for number, client in enumerate(clients):
+        deploy = inspect.getattr_static(client, "deploy", None)
+        computed = _computes_attributes(type(client)) if deploy is None else hasattr(type(deploy), "__get__")
+        if not computed and not callable(deploy):
             raise checks.InputError(
                 f"clients[{number}] must have a method deploy(theta, samples) -> batch, got a {type(client).__name__}"
             )
-    return found
+    return clients
 
 
-def _makes_attributes(kind: type) -> bool:
-    """Whether objects of a class may have attributes that cannot be seen from outside."""
+def _computes_attributes(kind: type) -> bool:
+    """Whether objects of a class may have attributes that exist only when they are asked for."""
     return hasattr(kind, "__getattr__") or kind.__getattribute__ is not object.__getattribute__
-
-
-def _finish(problem: Problem, plan: Plan, started: float, account: Account | None, live: UnderWay) -> Run:
-    """With privacy, what clients had at the end stays with them."""
-    ledger = closed(plan.settings, live.ledger)
-    trace: Any = ledger.trace(plan, ledger.at_the_end(plan) if account is None else None)
-    trace = jax.tree.map(lambda leaf: np.asarray(leaf)[None], trace)
-    run = make_run(problem, plan.settings.method, trace, describe(plan), time.perf_counter() - started)
-    spent = None if account is None else account.spent()
-    return replace(run, live=live_figures(ledger), incidents=in_order(live.incidents, live.spells), privacy=spent)
-
-
-def _why_stopped(plan: Plan, live: UnderWay) -> str:
-    last = [f"client {client} {what}" for round_, client, what in live.incidents if round_ == live.ledger.round]
-    return (
-        f"round {live.ledger.round}: fewer than min_reports={plan.settings.min_reports} reports could be used, "
-        f"{plan.settings.patience} rounds in a row; what was done until then is in the error's .run. {'; '.join(last)}"
-    )
-
-
-def why_diverged(live: UnderWay, guard: float) -> str:
-    return (
-        f"round {live.ledger.round}: the estimated risk has been {guard:g} times its first scale above its first value "
-        f"({live.guard.first:.4g}) for three rounds; try a smaller learning_rate, more samples, or a larger guard"
-    )

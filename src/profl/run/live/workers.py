@@ -1,9 +1,10 @@
-"""One client's work in a round, in a thread of its own, with a limit on every wait.
+"""The clients of a live run at work: one thread per client and round, with a time limit on every deployment.
 
-Whatever runs a client's code runs here, inside the limit: looking up its ``deploy``, calling it, waiting for it,
-reading what it sent and putting its errors into words. A thread cannot be stopped from outside: one that is overdue is
-left to itself, its result is thrown away, and its client counts as busy until it returns. Threads are daemons, so they
-never keep a program from ending.
+A client's part of a round (paper, Algorithm 1, lines 5-16) is ``local_round``: the same step as in every engine, with
+the same keys, on batches that come from elsewhere; ``train`` and Flower use it. Whatever runs a client's code runs in
+its thread, inside the limit: looking up ``deploy``, calling it, waiting for it and reading its answer. A thread cannot
+be stopped from outside: one that is overdue is left to itself, its result is thrown away, and its client counts as busy
+until it returns. Threads are daemons, so they never keep a program from ending.
 """
 
 from __future__ import annotations
@@ -12,48 +13,169 @@ import asyncio
 import inspect
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
-from profl import checks
+from profl import trees
+from profl.methods.method import Arrival
+from profl.parts.privacy import Privacy
+from profl.problem.reaction import Reaction
+from profl.run import step
+from profl.run.live import batches
+from profl.run.live.batches import Answer, Failure, Overdue, as_failure, deploy_at
+from profl.run.live.protection import Account, private_round, unmoved
+from profl.run.live.state import Incident
+from profl.run.plan import Plan, batch_shape, compiled
+from profl.run.round import Asked, Work
+from profl.run.run_history import figure_names, one_row
+from profl.typing import Batch, Theta
+
+LATE = "took longer than {:g} s for a deployment"
+
+Read = Callable[[Any], Answer]
+Ask = Callable[[Read, Theta, int, int, Any], Answer]
+"""``ask(read, deployed, samples, step, world)``: what ``read`` makes of the client's answer. Both run code of the
+client's, so both belong inside its time limit. ``world`` is the state of simulated people, which others do not need."""
 
 
-class Overdue(Exception):
-    """Raised inside a job whose result nobody waits for any more."""
+class RoundSetup(NamedTuple):
+    """What ``local_round`` needs besides the round itself; the same for all clients and rounds."""
+
+    plan: Plan
+    like: Batch  # the structure, shapes and dtypes of a batch: ``plan.batch_shape``
+    figures: tuple[str, ...]  # the names of the method's figures
+    privacy: Privacy | None = None
 
 
-class Failure(checks.InputError):
-    """Why a client takes no part in a round: a line that can be shown and kept."""
+def local_round(setup: RoundSetup, round_: int, client: int, theta: Theta, state: Any, ask: Ask) -> Work:
+    """The client's report and its new state after R steps; with privacy there is always a report.
+
+    Raises ``InputError`` where a batch cannot be used, ``Failure`` where there is none or the model is not finite.
+    """
+    plan, like, figures, privacy = setup
+
+    def steps() -> Work:
+        settings, row = plan.settings, trees.take(plan.population, client)
+        wanted = int(step.samples_wanted(settings, row, state))
+        now, total = step.start(settings, theta, state), 0
+        for r in range(settings.local_steps):
+            key = _key(settings, plan.roots[0], client, round_, r)
+            deployed, now = _deploy(settings, row, key, now)
+            family, number = settings.functions.family, round_ * settings.local_steps + r
+            read = partial(batches.read_answer, like=like, deployed=deployed, family=family, asked=wanted)
+            batch, deployed, _ = ask(read, _finite_copy(deployed), wanted, number, now.state.world)
+            count = batches.rows(batch)
+            batch = batches.pad(batch, settings.size(wanted))
+            weights = Reaction().weights(row.clients, batches.rows(batch), jnp.int32(count))
+            last = jnp.asarray(r == settings.local_steps - 1)
+            now = _use(settings, row, key, now, Arrival(batch, weights, deployed, last))
+            total += count
+        return one_row(settings, row, now, total, figures)
+
+    return steps() if privacy is None else private_round(privacy, plan, theta, state, client, round_, steps)
 
 
-def failure(error: BaseException) -> Failure:
-    """What a client's exception comes to; its text is the client's, and so is the code that makes it."""
-    if isinstance(error, Failure):
-        return error
-    if isinstance(error, checks.InputError):
-        return Failure(checks.words(f"sent a batch that cannot be used: {checks.words(error)}"))
-    return Failure(checks.words(f"raised {type(error).__name__}: {checks.words(error)}"))
+def _finite_copy(model: Theta) -> Theta:
+    """A copy of a finite model for the client; it lies in the model space (``step.deploy``)."""
+    copy = jax.tree.map(np.array, model)
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(copy)):
+        raise Failure("came to a model with NaN or Inf in it, which is not deployed: are its data of an absurd size?")
+    return copy
 
 
-def late(timeout: float) -> Failure:
-    return Failure(f"took longer than {timeout:g} s for a deployment")
+_key = compiled(step.step_key)
+_deploy = compiled(step.deploy)
+_use = compiled(step.use)
+
+
+class Workers:
+    """The clients of one run, and their incidents.
+
+    With privacy an incident does not depend on the client's data: neither its words nor how many rows it left out.
+    """
+
+    def __init__(self, clients: Sequence[Any], plan: Plan, timeout: float, account: Account | None) -> None:
+        self.clients, self.plan, self.timeout, self.account = clients, plan, timeout, account
+        self.privacy = None if account is None else account.privacy
+        like = batch_shape(plan.settings, plan.population, trees.take(plan.models, 0), plan.settings.samples)
+        self.setup = RoundSetup(plan, like, figure_names(plan), self.privacy)
+        self.changed = threading.Condition()
+        self.loops = [EventLoop() for _ in clients]
+        self.jobs: dict[int, Job] = {}
+        self.incidents: list[tuple[int, str]] = []
+
+    def work(self, round_: int, asked: Asked, theta: Theta) -> dict[int, Work]:
+        """The work of the clients that could be asked and answered in time, by their numbers."""
+        numbers = np.asarray(asked.clients).tolist()
+        if self.account is not None:
+            self.account.charge(numbers)
+        slots = {client: numbers.index(client) for client in numbers}  # one may stand there twice, and works once
+        jobs: dict[int, Job] = {}
+        for client in slots:
+            if client in self.jobs and self.jobs[client].alive:
+                self.incidents.append((client, "is still busy with an earlier round"))
+                continue
+            task = partial(self._round, round_, client, theta, trees.take(asked.states, slots[client]))
+            jobs[client] = self.jobs[client] = Job(task, self.changed, self.loops[client])
+        wait_for_all(list(jobs.values()), self.changed, self.timeout)
+        for client, job in jobs.items():
+            if what := LATE.format(self.timeout) if job.given_up else str(job.error or job.note):
+                self.incidents.append((client, what))
+        done = {client: job.result for client, job in jobs.items() if job.result is not None}
+        if self.privacy is None:
+            return done
+        why, self.incidents = dict(self.incidents), []  # with privacy nobody learns who has nothing to report
+        for client, slot in slots.items():
+            if client not in done:
+                state, reason = trees.take(asked.states, slot), why.get(client, "nothing came")
+                done[client] = unmoved(self.privacy, self.plan, theta, state, client, round_, reason)
+        return done
+
+    def take_incidents(self, round_: int) -> tuple[Incident, ...]:
+        """The incidents since the last call."""
+        incidents, self.incidents = self.incidents, []
+        return tuple((round_, client, what) for client, what in incidents)
+
+    def close(self) -> None:
+        for loop in self.loops:
+            loop.close()
+
+    def _round(self, round_: int, client: int, theta: Theta, state: Any, job: Job) -> Work:
+        missing = 0
+
+        def ask(read: Read, deployed: Theta, samples: int, step: int, world: Any) -> Answer:
+            nonlocal missing
+            answer = job.ask(partial(deploy_at, self.clients[client], deployed, samples, step=step, world=world), read)
+            missing += answer.missing
+            return answer
+
+        work = local_round(self.setup, round_, client, theta, state, ask)
+        if missing and self.privacy is None:
+            job.note = f"sent {missing} rows with missing values, which were left out"
+        return work
+
+
+# -- one call of a client, in a thread ---------------------------------------------------------------------------------
 
 
 class Job:
-    """``work(self)`` in a thread. Inside it, ``ask`` calls the client; that is what has a time limit."""
+    """``task(self)`` in a thread. Inside it, ``ask`` calls the client; that is what has a time limit."""
 
-    def __init__(self, work: Callable[[Job], Any], changed: threading.Condition, loop: EventLoop) -> None:
+    def __init__(self, task: Callable[[Job], Any], changed: threading.Condition, loop: EventLoop) -> None:
         self.result: Any = None
         self.error: Failure | None = None
-        self.note = ""  # what is worth a line though it went well
+        self.note = ""  # an incident though the job went well
         self.waiting_since: float | None = None
         self.given_up = False
         self.done = False
-        self._work, self._changed, self._loop = work, changed, loop
-        self._x64 = bool(jax.config.read("jax_enable_x64"))  # a setting of each thread: it goes with the work
+        self._task, self._changed, self._loop = task, changed, loop
+        self._x64 = bool(jax.config.read("jax_enable_x64"))  # a setting of each thread: it goes with the task
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -63,22 +185,22 @@ class Job:
         return self._thread.is_alive() or self._loop.busy
 
     def ask(self, function: Callable[[], Any], read: Callable[[Any], Any]) -> Any:
-        """What ``read`` makes of what the client answers, waited for where it is a coroutine."""
-        self._mark(time.monotonic())
+        """``read`` of what the client answers, waited for where it is a coroutine."""
+        self._set_waiting(time.monotonic())
         try:
             answer = function()
-            found = read(self._loop.result(answer, self) if inspect.isawaitable(answer) else answer)
+            result = read(self._loop.result(answer, self) if inspect.isawaitable(answer) else answer)
         except BaseException as error:  # a client may raise anything, SystemExit included
             if self.given_up:
                 raise Overdue from None
-            raise _told(error) from None
+            raise as_failure(error) from None
         finally:
-            self._mark(None)
+            self._set_waiting(None)
         if self.given_up:
             raise Overdue
-        return found
+        return result
 
-    def _mark(self, since: float | None) -> None:
+    def _set_waiting(self, since: float | None) -> None:
         with self._changed:
             self.waiting_since = since
             self._changed.notify_all()
@@ -86,21 +208,13 @@ class Job:
     def _run(self) -> None:
         try:
             with jax.enable_x64(self._x64):
-                self.result = self._work(self)
+                self.result = self._task(self)
         except BaseException as error:  # what the client raised is a Failure by now; the rest is ours
-            self.error = Failure(str(_told(error)))  # without a traceback, which would hold the batch
+            self.error = Failure(str(as_failure(error)))  # without a traceback, which would hold the batch
         finally:
             with self._changed:
                 self.done = True
                 self._changed.notify_all()
-
-
-def _told(error: BaseException) -> Failure:
-    """``failure``, also of an exception that cannot even be told."""
-    try:
-        return failure(error)
-    except BaseException:
-        return Failure("raised an error that cannot be shown")
 
 
 class EventLoop:
@@ -120,21 +234,26 @@ class EventLoop:
         return not self._ended.is_set()
 
     def result(self, awaitable: Any, job: Job) -> Any:
-        loop, ended, tasks = self._started(), threading.Event(), []
+        if self._loop is None or self._loop.is_closed():
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=self._run, args=(self._loop,), daemon=True).start()
+        loop, ended, tasks = self._loop, threading.Event(), []
+
+        async def outcome() -> tuple[Any, BaseException | None]:
+            try:
+                return await awaitable, None
+            except BaseException as error:  # SystemExit and KeyboardInterrupt would end the loop
+                return None, error
 
         def begin() -> None:
-            tasks.append(loop.create_task(_outcome(awaitable)))
+            tasks.append(loop.create_task(outcome()))
             tasks[0].add_done_callback(lambda _: ended.set())
-
-        def end() -> None:
-            for task in tasks:
-                task.cancel()
 
         loop.call_soon_threadsafe(begin)
         self._ended = ended
         while not ended.wait(0.1):
             if job.given_up:
-                loop.call_soon_threadsafe(end)
+                loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
                 raise Overdue
         answer, error = tasks[0].result()
         if error is not None:
@@ -146,25 +265,11 @@ class EventLoop:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._loop.stop)
 
-    def _started(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None or self._loop.is_closed():
-            self._loop = asyncio.new_event_loop()
-            threading.Thread(target=self._run, args=(self._loop,), daemon=True).start()
-        return self._loop
-
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         while not self._closed and not loop.is_closed():
             with suppress(BaseException):  # a task that the client left behind may end the loop: it goes on
                 loop.run_forever()
         loop.close()
-
-
-async def _outcome(awaitable: Any) -> tuple[Any, BaseException | None]:
-    """The answer, or the exception: SystemExit and KeyboardInterrupt would end the loop."""
-    try:
-        return await awaitable, None
-    except BaseException as error:
-        return None, error
 
 
 def wait_for_all(jobs: list[Job], changed: threading.Condition, timeout: float) -> None:
@@ -180,37 +285,16 @@ def wait_for_all(jobs: list[Job], changed: threading.Condition, timeout: float) 
 
 
 def call(function: Callable[[], Any], read: Callable[[Any], Any], timeout: float) -> Any:
-    """What ``read`` makes of what ``function`` returns, waited for where it is a coroutine; a ``Failure`` after
-    ``timeout`` seconds, or where either raises."""
+    """``read`` of what ``function`` returns, waited for where it is a coroutine.
+
+    Raises a ``Failure`` after ``timeout`` seconds, or where either raises.
+    """
     changed, loop = threading.Condition(), EventLoop()
     job = Job(lambda job: job.ask(function, read), changed, loop)
     wait_for_all([job], changed, timeout)
     loop.close()
     if job.given_up:
-        raise late(timeout)
+        raise Failure(LATE.format(timeout))
     if job.error is not None:
         raise job.error
     return job.result
-
-
-def deployed_by(client: Any, theta: Any, samples: int, **offered: Any) -> Any:
-    """What the client answers to a deployment; to be run inside a limit, the first look at ``deploy`` included."""
-    deploy = getattr(client, "deploy", None)
-    if not callable(deploy):
-        raise Failure("has no method deploy(theta, samples)")
-    return deploy(theta, samples, **taken(deploy, **offered))
-
-
-def taken(deploy: Callable[..., Any], **offered: Any) -> dict[str, Any]:
-    """What a client's ``deploy`` wants to know of what is offered: the number of the deployment, ``step``, or the state
-    of its simulated people, ``world``. It must name them: ``**kwargs`` gets nothing.
-
-    >>> taken(lambda theta, samples, step: None, step=3, world=())
-    {'step': 3}
-    """
-    try:
-        wanted = inspect.signature(deploy).parameters
-    except (TypeError, ValueError):  # a builtin says nothing about itself
-        return {}
-    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return {name: value for name, value in offered.items() if name in wanted and wanted[name].kind in by_name}

@@ -20,7 +20,7 @@ from profl.run.plan import Plan
 from profl.run.round import Asked, Work
 from profl.run.run_history import Ledger, blank, figure_names, filled, one_row, open_ledger, run_round
 from profl.run.step import batch_weights, samples_wanted, simulated_step, start
-from profl.stages import watched
+from profl.stages import compile_checked
 from profl.typing import Key, Theta
 
 
@@ -72,4 +72,4 @@ def _local(
     return one_row(settings, row, now, drawn, figures)
 
 
-STEP = watched(simulated_step, static_argnums=0)
+STEP = compile_checked(simulated_step, static_argnums=0)

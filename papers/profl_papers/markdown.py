@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from profl.results.cells import cell, changed, tally, verdict
+from profl.results.cells import cell, changes_note, claims_summary, verdict
 
 Result = dict[str, Any]
 
@@ -13,9 +13,10 @@ Result = dict[str, Any]
 def summary(results: Sequence[Result]) -> str:
     """How many claims hold, one line per item, and those that do not or only in direction, with what was measured."""
     lines = [
-        [result["item"], result["title"], tally(result["claims"]).replace(" claims hold", "")] for result in results
+        [result["item"], result["title"], claims_summary(result["claims"]).replace(" claims hold", "")]
+        for result in results
     ]
-    text = tally(claim for result in results for claim in result["claims"])
+    text = claims_summary(claim for result in results for claim in result["claims"])
     text += ".\n\n" + table(["item", "what it shows", "claims that hold"], lines)
     return "\n\n".join(
         [text, *misses([(f"{result['item']}, ", claim) for result in results for claim in result["claims"]])]
@@ -43,9 +44,9 @@ def papers(results: Sequence[Result]) -> str:
     """One line per paper: how many of its claims hold, hold in direction, do not, and whether any were changed."""
     lines = []
     for work in by_paper(results):
-        found = [verdict(claim) for result in work for claim in result["claims"]]
-        far = sum(each.startswith("in direction") for each in found)
-        counts = [f"{found.count('yes')} of {len(found)}", str(far or ""), str(found.count("no") or "")]
+        verdicts = [verdict(claim) for result in work for claim in result["claims"]]
+        far = sum(each.startswith("in direction") for each in verdicts)
+        counts = [f"{verdicts.count('yes')} of {len(verdicts)}", str(far or ""), str(verdicts.count("no") or "")]
         lines.append([work[0]["work"], work[0]["citation"], *counts])
     return table(["name", "paper", "claims that hold", "in direction", "not"], lines)
 
@@ -57,9 +58,9 @@ def field(results: Sequence[Result]) -> str:
             text
             for text in (
                 f"### {result['citation']}",
-                f"`profl reproduce {result['item']}`: {tally(result['claims'])}.",
+                f"`profl reproduce {result['item']}`: {claims_summary(result['claims'])}.",
                 result["finding"],
-                changed(result),
+                changes_note(result),
                 *misses([("", claim) for claim in result["claims"]]),
                 f"![{result['title']}](figures/{result['item']}.png)",
                 item(result),

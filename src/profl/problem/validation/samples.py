@@ -1,4 +1,4 @@
-"""Batches that do not suit a family, and labels that it does not know: what was expected, what came, what to try."""
+"""Samples: does a batch suit its family, and does the family know its labels?"""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from profl.problem.families import ClassMeans, Family, GaussianMean, GroupShares
 from profl.typing import Batch
 
 FAMILIES: tuple[type[Family], ...] = (GaussianMean, LocationScale, ClassMeans, LinearGaussian, GroupShares)
-SHOWN = 6  # labels in a message
+MESSAGE_LABELS = 6  # labels in a message
 
 
 def check_batch(family: Family, batch: Batch) -> None:
     """Refuse a batch, or its shapes, that the family cannot read.
 
-    A family that defines ``estimate`` and does not say what it takes is not asked: it may read anything.
+    A family that defines ``estimate`` without ``fits`` may read anything.
 
     >>> check_batch(GaussianMean(), np.zeros(4))
     Traceback (most recent call last):
@@ -31,9 +31,8 @@ of shape (n,), float64. One number per sample has shape (n, 1): batch[:, None]
     """
     owner = next(cls for cls in type(family).__mro__ if "estimate" in vars(cls))
     if "fits" in vars(owner) and not family.fits(batch):
-        raise checks.InputError(
-            f"{type(family).__name__} takes {family.takes}; the batches are {described(batch)}{_hint(family, batch)}"
-        )
+        name, hint = type(family).__name__, _hint(family, batch)
+        raise checks.InputError(f"{name} takes {family.takes}; the batches are {describe_batch(batch)}{hint}")
 
 
 def check_labels(family: Family, labels: Any) -> None:
@@ -49,26 +48,26 @@ def check_labels(family: Family, labels: Any) -> None:
     labels, count = np.asarray(labels), family.group_count
     if np.isin(labels, np.arange(count)).all():
         return
-    seen, name = np.unique(labels), type(family).__name__
+    values, name = np.unique(labels), type(family).__name__
     size = fields(family)[0].name if is_dataclass(family) and fields(family) else "group_count"
-    if set(seen.tolist()) <= {-1, 1}:
+    if set(values.tolist()) <= {-1, 1}:
         hint = ": use (y + 1) // 2"
-    elif seen.min() == 1 and seen.max() == count:
+    elif values.min() == 1 and values.max() == count:
         hint = ": count from 0, y - 1"
-    elif seen.min() >= 0 and seen.dtype.kind in "iu":
-        hint = f": is it {name}({size}={seen.max() + 1})?"
+    elif values.min() >= 0 and values.dtype.kind in "iu":
+        hint = f": is it {name}({size}={values.max() + 1})?"
     else:
         hint = ": number them from 0"
     raise checks.InputError(
         f"the labels of {name}({size}={count}) must be {'0 or 1' if count == 2 else f'0 to {count - 1}'}, got "
-        f"{', '.join(map(str, seen[:SHOWN]))}{', ...' if seen.size > SHOWN else ''}{hint}"
+        f"{', '.join(map(str, values[:MESSAGE_LABELS]))}{', ...' if values.size > MESSAGE_LABELS else ''}{hint}"
     )
 
 
-def described(batch: Batch) -> str:
-    """What a batch is, in words; its rows are n.
+def describe_batch(batch: Batch) -> str:
+    """A batch in words; its rows are n.
 
-    >>> described({"x": np.zeros((4, 2)), "y": np.zeros(4, int)})
+    >>> describe_batch({"x": np.zeros((4, 2)), "y": np.zeros(4, int)})
     "a dict with 'x' (n, 2) float64, 'y' (n,) int64"
     """
     if isinstance(batch, Mapping):
@@ -78,17 +77,17 @@ def described(batch: Batch) -> str:
     return f"an array of shape {_leaf(batch, ', ')}" if hasattr(batch, "shape") else f"a {type(batch).__name__}"
 
 
-def _leaf(value: Any, between: str = " ") -> str:
+def _leaf(value: Any, separator: str = " ") -> str:
     if not hasattr(value, "shape"):
-        return f"({described(value)})"
+        return f"({describe_batch(value)})"
     rows = ["n", *map(str, value.shape[1:])] if value.shape else []
-    return f"({', '.join(rows)}{',' if len(rows) == 1 else ''}){between}{value.dtype}"
+    return f"({', '.join(rows)}{',' if len(rows) == 1 else ''}){separator}{value.dtype}"
 
 
 def _hint(family: Family, batch: Batch) -> str:
     if isinstance(batch, (tuple, list)):
         return '. Give the arrays names: a dict such as {"x": x, "y": y}'
-    if isinstance(batch, Mapping) and family.fits(jax.tree.map(_as_whole, dict(batch))):
+    if isinstance(batch, Mapping) and family.fits(jax.tree.map(_as_integers, dict(batch))):
         return '. Labels must be whole numbers: y.astype("int32")'
     if getattr(batch, "ndim", 0) == 1:
         return ". One number per sample has shape (n, 1): batch[:, None]"
@@ -96,6 +95,6 @@ def _hint(family: Family, batch: Batch) -> str:
     return f". Such batches suit {' or '.join(f'profl.{cls.__name__}()' for cls in others)}" if others else ""
 
 
-def _as_whole(leaf: Any) -> Any:
-    """The shape of a leaf; a vector's numbers as whole ones."""
+def _as_integers(leaf: Any) -> Any:
+    """The shape of a leaf, with integers in place of a vector's numbers."""
     return jax.ShapeDtypeStruct(leaf.shape, jnp.int32 if len(leaf.shape) == 1 else leaf.dtype)

@@ -13,10 +13,10 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from profl.results.cells import cell, changed, tally, verdict
-from profl.results.markdown import by_paper
-from profl.results.plots import colours
+from profl.results.cells import cell, changes_note, claims_summary, verdict
 from profl.storage.atomic import atomic
+from profl_papers.markdown import by_paper
+from profl_papers.panels import colours
 
 Result = dict[str, Any]
 
@@ -92,12 +92,12 @@ def _paper(results: Sequence[Result]) -> str:
 
 
 def _verdict(claim: Result) -> str:
-    found = verdict(claim)
-    return f'<span class="{found if found in ("yes", "no") else "far"}">{escape(found)}</span>'
+    text = verdict(claim)
+    return f'<span class="{text if text in ("yes", "no") else "far"}">{escape(text)}</span>'
 
 
 def _tally(results: Sequence[Result]) -> str:
-    return tally(claim for result in results for claim in result["claims"])
+    return claims_summary(claim for result in results for claim in result["claims"])
 
 
 def _contents(results: Sequence[Result], landscape: bool) -> str:
@@ -147,7 +147,7 @@ def _section(result: Result, panels: dict[str, Any]) -> str:
     return "\n".join(
         [
             f'<section id="{name}"><h2>{_title(name)}</h2><p>{escape(result["title"])}.</p>',
-            *(f"<p>{escape(text)}</p>" for text in (result.get("finding"), changed(result)) if text),
+            *(f"<p>{escape(text)}</p>" for text in (result.get("finding"), changes_note(result)) if text),
             f'<div class="panels">{figure}</div>',
             f'<p class="{"no" if failed else "yes"}">{_tally([result])}</p>' + (f"<ul>{misses}</ul>" if misses else ""),
             _table(columns, rows, numeric),
@@ -184,8 +184,8 @@ def _settings(result: Result) -> str:
 
 
 def _versions(results: Sequence[Result]) -> str:
-    found = dict.fromkeys(f"{name} {version}" for result in results for name, version in result["versions"].items())
-    return escape(", ".join(found))
+    versions = dict.fromkeys(f"{name} {version}" for result in results for name, version in result["versions"].items())
+    return escape(", ".join(versions))
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], numeric: set[str]) -> str:
@@ -226,4 +226,4 @@ def _embedded(panels: dict[str, Any]) -> str:
 
 
 def _asset(name: str) -> str:
-    return files("profl.results").joinpath(name).read_text(encoding="utf-8")
+    return files("profl_papers").joinpath(name).read_text(encoding="utf-8")

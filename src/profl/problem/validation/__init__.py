@@ -1,0 +1,1 @@
+"""Validation of a problem: its arguments, its functions, and the samples that its family reads."""

@@ -1,0 +1,114 @@
+"""What a live run carries from round to round besides its ledger: incidents, filter alerts and the divergence guard.
+
+The guard stops a run whose loss explodes; nobody knows the optimum of a live run. Its risk is the weighted median of
+the losses that the clients of a round report: clients with less than half of the weight can neither stop a run that
+goes well nor hide that it does not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from profl import checks
+from profl.results.record import Live
+from profl.run.live.filter_alerts import FilterAlert
+from profl.run.run_history import Ledger, item_shapes, pack, unpack
+from profl.run.tally import BAND, MIDDLE
+from profl.storage.checkpoints import Checkpoints
+
+Incident = tuple[int, int, str]
+"""(round, client, what happened)"""
+
+REFUSED = "sent a report that is not finite, outside the model space or absurdly far: refused"
+LEAST_SCALE = 1e-3  # the scale of a risk that begins at zero
+HIGH_ROUNDS = 3  # in a row with a risk far above the first: one may be an accident of its data
+
+
+class Guard(NamedTuple):
+    """The divergence guard."""
+
+    first: float = math.nan  # estimated risk of the first round that had one
+    high: int = 0  # rounds in a row in which it was far above that
+
+    def update(self, ledger: Ledger, limit: float) -> Guard:
+        """The guard after one more round; the risk is high ``limit`` times its first scale above the first risk."""
+        risk = ledger.latest[MIDDLE]
+        if not math.isfinite(risk):
+            return self
+        if not math.isfinite(self.first):
+            return Guard(risk, 0)
+        high = risk - self.first > limit * max(abs(self.first), LEAST_SCALE)
+        return self._replace(high=self.high + 1 if high else 0)
+
+    def check(self, round_: int, limit: float) -> None:
+        """Raise ``DivergedError`` after HIGH_ROUNDS rounds in a row."""
+        if self.high >= HIGH_ROUNDS:
+            raise checks.DivergedError(
+                f"round {round_}: the estimated risk has been {limit:g} times its first scale above its first value "
+                f"({self.first:.4g}) for three rounds; try a smaller learning_rate, more samples, or a larger guard"
+            )
+
+
+class LiveState(NamedTuple):
+    """A live run under way."""
+
+    ledger: Ledger
+    guard: Guard = Guard()
+    incidents: tuple[Incident, ...] = ()
+    alerts: tuple[FilterAlert, ...] = ()
+
+    @property
+    def all_incidents(self) -> tuple[Incident, ...]:
+        """The incidents, filter alerts among them, by rounds."""
+        return tuple(sorted((*self.incidents, *(alert.incident for alert in self.alerts)), key=lambda one: one[0]))
+
+    def save(self, checkpoints: Checkpoints) -> None:
+        """Write what the next round needs, and what is new in the history."""
+        arrays, lists = pack(self.ledger)
+        notes = {"alerts": [_plain(alert) for alert in self.alerts], "guard": _plain(self.guard)}
+        checkpoints.save(self.ledger.round, arrays, {**lists, "incidents": self.incidents}, notes)
+
+    def restore(self, checkpoints: Checkpoints, rounds: int) -> LiveState:
+        """The state in the newest checkpoint; this one, that of the start, where there is none."""
+        with checkpoints.closed_on_failure():
+            newest = checkpoints.newest(pack(self.ledger)[0], {**item_shapes(self.ledger), "incidents": (0, 0, "")})
+            if newest is None:
+                return self
+            if newest.round > rounds:
+                raise checks.InputError(f"{checkpoints.folder} holds round {newest.round}, asked for {rounds} rounds")
+        incidents = tuple((int(r), int(c), str(what)) for r, c, what in newest.lists["incidents"])
+        alerts = tuple(FilterAlert(*alert) for alert in newest.notes["alerts"])
+        ledger = unpack(newest.round, newest.state, newest.lists)
+        return LiveState(ledger, Guard(*newest.notes["guard"]), incidents, alerts)
+
+
+def refused_reports(before: Ledger, after: Ledger) -> tuple[Incident, ...]:
+    """An incident for every client whose report was refused in the last round."""
+    new = np.asarray(after.carry.refused) > np.asarray(before.carry.refused)
+    return tuple((after.round, client, REFUSED) for client in np.flatnonzero(new).tolist())
+
+
+def report_incidents(report: Callable[[str], None] | None, incidents: Iterable[Incident]) -> None:
+    """Call ``report`` with one sentence per incident."""
+    if report is not None:
+        for round_, client, what in incidents:
+            report(f"round {round_}, client {client}: {what}")
+
+
+def live_figures(ledger: Ledger) -> Live:
+    """What stands in for the exact figures, for one seed; NaN at the start."""
+
+    def series(name: str) -> np.ndarray:
+        later = [float(tally.latest.get(name, np.nan)) for tally in ledger.tallies]
+        return np.array([np.nan, *later])[None]
+
+    absent = np.array([0, *(int(tally.absent) for tally in ledger.tallies)])[None]
+    return Live(series("loss"), series("jacobian_error"), absent, *map(series, BAND))
+
+
+def _plain(values: Iterable[Any]) -> list[Any]:
+    return [value.tolist() if hasattr(value, "tolist") else value for value in values]
