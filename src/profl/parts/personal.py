@@ -70,7 +70,7 @@ class ModelSplit:
         if not isinstance(theta, dict):
             raise checks.InputError(
                 f"personal={self.names!r} names parts of a model that is a dict, and that of {problem.name!r} is none: "
-                "use personal=True for all of it, or profl.personal(problem), where a part 'own' is added to it"
+                "use personal=True for all of it, or profl.worlds.personal(problem), where a part 'own' is added to it"
             )
         for name in self.names:
             checks.one_of("personal part", name, theta)

@@ -45,9 +45,7 @@ from profl.storage.checkpoints import Checkpoints
 from profl.typing import Batch, Counts, Theta
 
 HIGH_ROUNDS = 3  # in a row with a risk far above the first: one may be an accident of its data
-OLD_ORDER = (
-    "profl.train(clients, method, problem) is profl.train(problem, method, clients) now; the old order ends with 0.3"
-)
+OLD_ORDER = "profl.train(problem, method, clients) is the order of arguments now; clients first is gone in 0.3"
 
 
 class Client(Protocol):
