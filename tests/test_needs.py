@@ -53,7 +53,7 @@ def test_the_table_has_every_method():
 
 
 def of_row(row, case):
-    method = eval(f"profl.{row}" if "(" in row else f"profl.{row}()")
+    method = eval(f"profl.methods.{row}" if "(" in row else f"profl.methods.{row}()")
     return method, pushed(case) if "push" in method.needs else case
 
 

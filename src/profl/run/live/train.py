@@ -43,9 +43,7 @@ from profl.server.attacks import Attack
 from profl.storage.checkpoints import Checkpoints
 from profl.typing import Batch, Counts, Theta
 
-OLD_ORDER = (
-    "profl.train(problem, method, clients) is profl.train(problem, method, clients) now; the old order ends with 0.3"
-)
+OLD_ORDER = "profl.train(problem, method, clients) is the order of arguments now; clients first is gone in 0.3"
 
 
 class Client(Protocol):
