@@ -77,6 +77,8 @@ class Postal(profl.methods.Method):
 
 METHODS = {
     "pfl": profl.pfl(),
+    "profl, default": profl.profl(),
+    "prm, default": profl.prm(),
     "profl, shared": profl.profl(filter="none", share=2, aggregate="median"),
     "profl, corrected": profl.profl(filter="none", share=2, aggregate="median", correction="scaffold"),
     "pofl, auto": profl.pofl("auto", correction="scaffold"),
@@ -112,7 +114,7 @@ ENGINES = {
 }
 PAIRS = [(name, attack) for name in METHODS for attack in (None, "sign_flip")]
 # Each row compiles four engines. Without an attack the checkpoints below and test_loop hold engines to each other.
-SHORT = [("postal", "sign_flip")]
+SHORT = [("postal", "sign_flip"), ("profl, default", None), ("prm, default", None)]
 ROWS = [pytest.param(*pair, tuple(ENGINES), marks=[] if pair in SHORT else pytest.mark.slow) for pair in PAIRS]
 
 

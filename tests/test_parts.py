@@ -164,22 +164,26 @@ def test_averaging_renormalises_over_those_who_can_be_used():
     assert float(mean["b"][0]) == pytest.approx(3.25)
 
 
-FILES = 17  # of these three look for memory, drift and a spread that moves: tracking, habits, spreading
+FILES = 42  # of these 13 are the filter's, and two look for memory and drift
 
 
-def test_a_step_can_be_followed_through_few_files():
-    """Whoever reads what one step of PoFL does has this many files of the package to open."""
+def test_a_round_can_be_followed_through_few_files():
+    """Whoever reads what one round of ProFL does has this many files of the package to open."""
     import os
     import sys
 
     from profl import trees
+    from profl.run.compiled.placement import place
+    from profl.run.compiled.scan import one_round, start
     from profl.run.config import RunConfig
-    from profl.run.plan import first_state, make_plan
-    from profl.run.step import local_steps
+    from profl.run.plan import make_plan
+    from profl.run.tally import empty_tally
 
-    plan = make_plan(profl.cases.pricing(clients=2, goods=2), profl.pofl(), RunConfig(rounds=1, samples=20, seeds=0))
-    row, theta = trees.take((plan.population, plan.models), 0)
-    state, zero = first_state(plan.settings, plan.population, theta), jnp.int32(0)
+    config = RunConfig(rounds=1, samples=20, seeds=0)
+    plan = make_plan(profl.cases.pricing(clients=4, goods=2), profl.profl(), config)
+    settings, population = plan.settings, plan.population
+    carry = trees.take(start(settings, population, plan.models), 0)
+    where, tally = place(settings, population, plan.models, None), empty_tally(settings.method.info)
     seen = set()
 
     def listen(frame, event, argument):
@@ -188,8 +192,9 @@ def test_a_step_can_be_followed_through_few_files():
 
     sys.setprofile(listen)
     try:
-        jax.eval_shape(lambda: local_steps(plan.settings, 20, plan.roots[0], zero, theta, zero, row, state))
+        root, zero = plan.roots[0], jnp.int32(0)
+        jax.eval_shape(lambda: one_round(settings, 20, where, population, root, zero, carry, tally))
     finally:
         sys.setprofile(None)
-    assert "engines/step.py" in seen
+    assert {"run/step.py", "methods/chain.py"} <= seen
     assert len(seen) <= FILES, sorted(seen)
