@@ -15,7 +15,7 @@ from profl import random, trees
 from profl.cases.orange_juice import orange_juice, own_dollars
 from profl.methods.prm import partial_minimisation
 from profl.methods.prm.settings import PERSONAL_PENALTY
-from profl.parts.personal import Personal
+from profl.parts.personal import ModelSplit, PersonalModel
 from profl.problem.reaction import Unmeasured
 from profl.server import entries
 
@@ -45,6 +45,7 @@ def shop(clients=3):
 
 
 SHOPS = shop()
+LEVEL = PersonalModel(ModelSplit("level"))
 
 
 def test_levels_stay_and_the_slope_is_learned_together():
@@ -180,9 +181,7 @@ def test_over_flower_the_common_part_is_the_same_and_nobody_tells_ones_own(metho
         (lambda: profl.pofl(personal=3), "or True, got 3"),
         (lambda: profl.profl("auto", personal="level"), "state a number"),
         (lambda: profl.pofl(correction="scaffold", personal="level"), "drop one"),
-        (lambda: Personal(profl.two_stage(), "level"), "two_stage minimises one risk"),
-        (lambda: Personal(profl.rgd(), "level"), "rgd pools all data"),
-        (lambda: Personal("pofl", "level"), "for a method such as"),
+        (lambda: profl.chain(*profl.rgd().parts, LEVEL, pooled=True), "personal parts need clients"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_words(make, message):

@@ -34,7 +34,7 @@ CLIENTS = 4
 PUSHED = replace(
     CASE,
     name="pushed shops",
-    push=profl.worlds.Push(lambda z, deployed, theta, a: z + a * (theta - deployed), [0.0] * 2),
+    push=lambda z, deployed, theta: z - (theta - deployed),
 )
 
 

@@ -48,7 +48,6 @@ OLD_NAMES = {
     "Outlook": "profl.methods.Forecast",
     "PaperFilter": "profl.parts.PaperFilter",
     "Privacy": "profl.parts.Privacy",
-    "Push": "profl.worlds.Push",
     "Reaction": "profl.worlds.Reaction",
     "Record": "profl.callbacks.Record",
     "ResampleIfRejected": "profl.worlds.ResampleIfRejected",

@@ -12,7 +12,6 @@ from __future__ import annotations
 from profl.problem.contamination import contaminate
 from profl.problem.memory import drifting, slow, staggered
 from profl.problem.personal import personal
-from profl.problem.push import Push
 from profl.problem.reaction import Reaction, SampledReaction
 from profl.problem.rejection import ResampleIfRejected
 from profl.run.live.batches import Delayed
@@ -20,7 +19,6 @@ from profl.run.live.simulated import simulated_clients
 
 __all__ = [
     "Delayed",
-    "Push",
     "Reaction",
     "ResampleIfRejected",
     "SampledReaction",

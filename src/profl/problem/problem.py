@@ -79,7 +79,7 @@ class Problem:
       weights: alpha_i; equal by default. A client of weight 0 takes part, and its model counts for nothing.
       signal: what the data react to, a vector made from theta; theta itself by default.
       push: ``push(z, deployed, theta)``, where a sample z that came in under ``deployed`` would lie under ``theta``, if
-        that is known; or a ``Push``, with parameters that clients estimate. See ``profl.problem.push``.
+        that is known. See ``profl.problem.push``.
       version: a word that stands for what cannot be compared from process to process, such as compiled code; a
         checkpoint or a Flower node with another one is refused.
 
@@ -116,7 +116,6 @@ class Problem:
             "reaction": arguments.as_reaction(self.reaction),
             "project": arguments.as_function("project", "(theta) -> theta", self.project),
             "signal": arguments.as_function("signal", "(theta) -> vector", self.signal),
-            "push": self.push if self.push is None or isinstance(self.push, Push) else Push(self.push),
         }
         for name, part in parts.items():
             arguments.check_hashable(name, part)

@@ -21,8 +21,8 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
 
 from profl import checks, random, trees
+from profl.problem import push as push_forward
 from profl.problem.families import Family
-from profl.problem.push import check as check_push
 from profl.problem.reaction import Reaction, SampledReaction, Unmeasured
 from profl.problem.validation import samples
 from profl.storage.fingerprint import local_hash
@@ -60,6 +60,7 @@ def check_functions(problem: Problem) -> None:
     if is_user_defined(problem.reaction) and type(problem.family).labels is not Family.labels:
         _check_labels(problem, key)
     if problem.push is not None:
+        push_forward.check_arguments(problem.push)
         _check_push(problem)
 
 
@@ -190,7 +191,9 @@ def _check_push(problem: Problem) -> None:
     beside = problem.project(jax.tree.map(lambda leaf: leaf + 1 + jnp.arange(leaf.size).reshape(leaf.shape), start))
     client = trees.cast(trees.take(problem.clients, 0))
     batch = problem.reaction.sample(random.data_key(key, 0, 0), start, client, ROWS)
-    call_user_function("push(z, deployed, theta)", lambda: check_push(problem.push, batch, [start, beside]), z=batch)
+    call_user_function(
+        "push(z, deployed, theta)", lambda: push_forward.check(problem.push, batch, [start, beside]), z=batch
+    )
 
 
 def _row_counts(batch: Batch) -> list[int]:
