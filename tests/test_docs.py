@@ -23,6 +23,7 @@ from profl.server.rules import RULES
 from profl_papers.reproduce import ITEMS
 from tests.made import made_adult
 from tests.problems import QUICK
+from tests.test_parts import LAYERS
 
 ROOT = Path(__file__).parent.parent
 STORED = ROOT / "docs" / "results.json"
@@ -118,6 +119,17 @@ def test_the_page_of_parts_shows_the_chain_and_names_every_part(hooks):
     public = (vars(profl.parts)[name] for name in profl.parts.__all__)
     classes = {thing.__name__ for thing in public if isinstance(thing, type) and issubclass(thing, profl.parts.Part)}
     assert set(re.findall(r"^\| `(\w+)` \| [\d, -]+ \|", text, re.MULTILINE)) == classes - {"Part"}
+
+
+def test_the_guide_names_every_layer_and_only_files_that_exist():
+    guide = (ROOT / "CONTRIBUTING.md").read_text()
+    table = guide[guide.index("| layer | holds |") : guide.index("Two packages stand beside")]
+    rows = re.findall(r"^\| (`[\w` ]+`) \|", table, re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"\w+", row)} == set().union(*LAYERS) - {"__main__"}
+    files = re.findall(r"`((?:src|papers|benchmarks|examples|tests|docs)/[\w/.]+)`", guide)
+    files += [f"src/profl/run/{name}" for name in re.findall(r"^\| `(\w+(?:\.py|/))` \|", guide, re.MULTILINE)]
+    assert len(files) > 20
+    assert not [name for name in files if not (ROOT / name).exists()]
 
 
 # -- every example runs
