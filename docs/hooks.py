@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(text: str, page: Any, **_: Any) -> str:
-    """Fill in what a page asks for: ``<!-- results: NAME -->``, the guide, the changelog, names and commands."""
+    """Fill in what a page asks for: ``<!-- results: NAME -->``, files, the guide, the changelog, names and commands."""
     stored = json.loads(DATA.read_text(encoding="utf-8"))
     own = [result for result in stored["items"] if result["work"] == PAPER]
     others = [result for result in stored["items"] if result["work"] != PAPER]
@@ -77,9 +78,29 @@ def on_page_markdown(text: str, page: Any, **_: Any) -> str:
     text = text.replace("<!-- guide -->", guide.replace("(CHANGELOG.md)", "(changelog.md)").replace("(docs/", "("))
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").removeprefix("# Changelog\n")
     changes = changes.replace("(CONTRIBUTING.md#", "(extend.md#")
-    text = reference.fill(text.replace("<!-- changelog -->", changes))
+    text = reference.fill(sources(text.replace("<!-- changelog -->", changes)))
     text = re.sub(r"\(\.\./examples/(\w+)/README\.md\)", r"(examples/\1.md)", text)
     return formulas(text.replace("(../CONTRIBUTING.md)", "(extend.md)"))
+
+
+def sources(text: str) -> str:
+    """A page with files and excerpts of files shown as blocks of Python.
+
+    ``<!-- source: PATH -->`` is a whole file; ``<!-- excerpt: PATH: FIRST -->`` is the statement that begins with the
+    line ``FIRST``, to the line that closes its bracket. Paths start at the root of the repository.
+    """
+
+    def whole(found: re.Match[str]) -> str:
+        return f"```python\n{(ROOT / found[1]).read_text(encoding='utf-8')}```"
+
+    def excerpt(found: re.Match[str]) -> str:
+        lines = (ROOT / found[1]).read_text(encoding="utf-8").splitlines()
+        first = next(i for i, line in enumerate(lines) if line.strip() == found[2])
+        last = next(i for i in range(first + 1, len(lines)) if lines[i].strip() == ")")
+        return "```python\n" + textwrap.dedent("\n".join(lines[first : last + 1])) + "\n```"
+
+    text = re.sub(r"<!-- source: ([\w/.]+) -->", whole, text)
+    return re.sub(r"<!-- excerpt: ([\w/.]+): (.+?) -->", excerpt, text)
 
 
 def formulas(text: str) -> str:

@@ -23,6 +23,7 @@ from profl.server.rules import RULES
 from profl_papers.reproduce import ITEMS
 from tests.made import made_adult
 from tests.problems import QUICK
+from tests.test_parts import LAYERS
 
 ROOT = Path(__file__).parent.parent
 STORED = ROOT / "docs" / "results.json"
@@ -106,21 +107,44 @@ def test_every_page_asks_for_something_that_exists(hooks):
     for path in (ROOT / "docs").glob("*.md"):
         filled = hooks.on_page_markdown(path.read_text(), None)
         assert "<!-- results" not in filled
-        assert not re.search(r"<!-- (guide|changelog|commands|api)", filled), path.name
+        assert not re.search(r"<!-- (guide|changelog|commands|api|source|excerpt)", filled), path.name
+
+
+def test_the_page_of_parts_shows_the_chain_and_names_every_part(hooks):
+    text = (ROOT / "docs" / "parts.md").read_text()
+    shown = hooks.on_page_markdown(text, None)
+    assert "```python\nreturn chain(\n    None if filter ==" in shown
+    assert 'name="profl",\n)\n```' in shown
+    assert (ROOT / "examples" / "own_part.py").read_text() in shown
+    public = (vars(profl.parts)[name] for name in profl.parts.__all__)
+    classes = {thing.__name__ for thing in public if isinstance(thing, type) and issubclass(thing, profl.parts.Part)}
+    assert set(re.findall(r"^\| `(\w+)` \| [\d, -]+ \|", text, re.MULTILINE)) == classes - {"Part"}
+
+
+def test_the_guide_names_every_layer_and_only_files_that_exist():
+    guide = (ROOT / "CONTRIBUTING.md").read_text()
+    table = guide[guide.index("| layer | holds |") : guide.index("Two packages stand beside")]
+    rows = re.findall(r"^\| (`[\w` ]+`) \|", table, re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"\w+", row)} == set().union(*LAYERS) - {"__main__"}
+    files = re.findall(r"`((?:src|papers|benchmarks|examples|tests|docs)/[\w/.]+)`", guide)
+    files += [f"src/profl/run/{name}" for name in re.findall(r"^\| `(\w+(?:\.py|/))` \|", guide, re.MULTILINE)]
+    assert len(files) > 20
+    assert not [name for name in files if not (ROOT / name).exists()]
 
 
 # -- every example runs
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+FILE = re.compile(r"<!-- source: ([\w/.]+) -->")
 DONE: dict[tuple[str, str], dict] = {}  # an example that stands on two pages is run once
 OPTIONAL = ("flax", "equinox", "sklearn", "torch")  # examples with these run where they are installed
 REGISTRIES = (ALGORITHMS, ATTACKS, CASES, ESTIMATORS, FILTERS, RULES)
 
 
 def examples(path):
-    """Every block of Python on a page, as far down in its own source as it stands on the page."""
-    text = path.read_text()
+    """Every block of Python on a page, as far down in its own source as it stands on the page; files it shows too."""
+    text = FILE.sub(lambda found: f"```python\n{(ROOT / found[1]).read_text()}```", path.read_text())
     return ["\n" * text.count("\n", 0, found.start(1)) + found[1] for found in PYTHON.finditer(text)]
 
 
