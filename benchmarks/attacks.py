@@ -192,10 +192,3 @@ def share_left(run: profl.Run) -> dict[str, Any]:
     if diverged:
         return {"left": None, "worst seed": None, "diverged": diverged}
     return {"left": float(left.mean()), "worst seed": float(left.max()), "diverged": 0}
-
-
-if __name__ == "__main__":
-    import json
-
-    table = bench(seeds=1 if "--quick" in sys.argv else 5, quick="--quick" in sys.argv)
-    print(json.dumps(table, indent=1))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from benchmarks import dynamics, jacobian, network, robust, speed, track
+from benchmarks import attacks, dynamics, jacobian, network, robust, speed, track
 from benchmarks.deployments import bench as deployments
 from profl import checks, cli
 from profl.cli import outputs
@@ -18,6 +18,7 @@ from profl.progress import progress_bar
 from profl.storage.atomic import write_json
 
 BENCHMARKS: dict[str, tuple[Callable[..., dict[str, Any]], int]] = {
+    "attacks": (attacks.bench, attacks.PARTS),
     "robust": (robust.bench, robust.PARTS),
     "jacobian": (jacobian.bench, jacobian.PARTS),
     "deployments": (deployments.bench, deployments.PARTS),
