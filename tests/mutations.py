@@ -155,7 +155,7 @@ def edit(rng, path, sealed):
     if sealed:
         meta.pop("sha256", None)
         arrays = {name.removesuffix(".npy"): np.load(io.BytesIO(data)) for name, data in members.items()}
-        meta["sha256"] = archive.seal(arrays, meta)
+        meta["sha256"] = archive.checksum(arrays, meta)
     text = json.dumps(meta)
     if rng.random() < 0.1:
         text = "[" * 100_000 if rng.random() < 0.5 else text.replace("{", '{"a": ' * 2000, 1)
@@ -179,7 +179,7 @@ def shape(rng, path, sealed):
         try:
             meta.pop("sha256")
             arrays = {name.removesuffix(".npy"): np.load(io.BytesIO(data)) for name, data in members.items()}
-            meta["sha256"] = archive.seal(arrays, meta)
+            meta["sha256"] = archive.checksum(arrays, meta)
         except Exception:
             meta["sha256"] = "none"
     closed(path, members, json.dumps(meta))
@@ -201,7 +201,7 @@ def record(rng, path, sealed):
         append_log._pack = packed
     meta.pop("sha256")
     arrays = {name.removesuffix(".npy"): np.load(io.BytesIO(data)) for name, data in members.items()}
-    meta["sha256"] = archive.seal(arrays, meta)
+    meta["sha256"] = archive.checksum(arrays, meta)
     closed(path, members, json.dumps(meta))
 
 

@@ -168,7 +168,7 @@ def test_another_problem_and_another_method(made, tmp_path, monkeypatch):
         with pytest.raises(profl.InputError, match=r"another run: loss was .*revenue.*, is .*lambda"):
             killed.run("loop", tmp_path)
     monkeypatch.setitem(killed.METHODS, "loop", profl.pofl(0.02, jacobian="least_squares"))
-    with pytest.raises(profl.InputError, match=r"method.learning_rate was 0.01, is 0.02"):
+    with pytest.raises(profl.InputError, match=r"method Optimiser.*learning_rate was 0.01, is 0.02"):
         killed.run("loop", tmp_path)
 
 

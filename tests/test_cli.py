@@ -126,14 +126,32 @@ def test_a_problem_of_ones_own(tmp_path, asked, monkeypatch, capsys):
 
 def test_the_robust_parts_are_reached(asked, monkeypatch, capsys):
     trouble = ["--junk", "0.2", "--source", "scaled", "--distance", "30", "--hostile", "0.3", "--attack", "nan"]
-    parts = ["--filter", "paper", "--aggregate", "nnm+median", "--share", "2", "--adaptive", "0.1", "--window", "7"]
+    parts = [
+        "--filter",
+        "paper",
+        "--aggregate",
+        "nnm+median",
+        "--share",
+        "2",
+        "--adaptive",
+        "0.1",
+        "--window",
+        "7",
+        "--jacobian",
+        "paper",
+    ]
     ended(monkeypatch, capsys, "run", "housing", "-a", "profl", *trouble, *parts, "--stop", "0.5")
     problem, method, config = asked[0]
     assert problem.name == "housing with 20% scaled"
     assert problem.clients["distance"].tolist() == [30] * 10
     assert (config.attack, config.hostile, config.stop.tolerance) == ("nan", 0.3, 0.5)
     same = profl.profl(
-        filter="paper", aggregate="nnm+median", share=2, samples=profl.parts.AdaptiveSamples(0.1), window=7
+        filter="paper",
+        aggregate="nnm+median",
+        share=2,
+        samples=profl.parts.AdaptiveSamples(0.1),
+        window=7,
+        jacobian="paper",
     ).settings()
     assert method.settings() == same
     ended(monkeypatch, capsys, "run", "housing", "-a", "profl", "--share", "shrink")

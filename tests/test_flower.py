@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -316,7 +315,7 @@ def test_hostile_reports_as_in_simulation():
                 reply.content["entry theta"]["0"] = Array(sent + np.float32(-1.0) * (own - sent))
             return [reply]
 
-    method = replace(profl.pfl(), aggregate="median")
+    method = profl.pfl(aggregate="median")
     own = federation(method, participation=1.0)
     run = go(own, Backwards)[0]
     settings = {**SETTINGS, "participation": 1.0}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache, partial
 
 import jax
@@ -195,12 +194,13 @@ def test_a_method_with_a_state_of_its_own_is_told_to_hand_on_the_memory():
 def test_what_is_remembered_lives_in_the_servers_state():
     """Two of five copy one another: from the server's state after a run the rule knows them."""
     view = profl.cases.pricing(clients=5).functions.view()._replace(client_count=5, client_ids=jnp.arange(5))
-    method, theta = replace(profl.pfl(), aggregate="history"), jnp.ones(5)
+    method, theta = profl.pfl(aggregate="history"), jnp.ones(5)
     server, combine = method.open(view, theta), jax.jit(partial(method.combine, view))
     for t in range(20):
         rows = theta + jax.random.normal(jax.random.key(t), (5, 5)).at[3].set(0.0)
         rows = rows.at[3].set(rows[1])
         args = jnp.full(5, 0.2), jnp.ones(5, bool), jax.random.key(0)
         model, server, _ = combine(server, theta, {"theta": rows}, *args)
-    assert int(server.memory.round) == 20
+    memory = server[method.parts.index(method.averaging)]
+    assert int(memory.round) == 20
     np.testing.assert_allclose(model, jnp.mean(rows[jnp.array([0, 1, 2, 4])], axis=0), rtol=1e-5)

@@ -493,10 +493,6 @@ def live(method, **settings):
         (lambda: profl.simulate(CASE, "pofl", **SMALL), "method must be one such as profl.pofl"),
         (lambda: profl.profl(samples=7), "samples must be profl.parts.AdaptiveSamples"),
         (lambda: live(profl.two_stage(), privacy=profl.parts.Privacy(1.0)), "two_stage reports fit, ready"),
-        (
-            lambda: live(profl.pfl(), schedule=RunConfig(rounds=1, min_reports=1)),
-            "either schedule or rounds, samples",
-        ),
     ],
 )
 def test_bad_input_is_refused_before_any_work(wrong, message):

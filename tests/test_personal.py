@@ -115,8 +115,9 @@ def test_all_of_it_personal_is_everyone_alone():
 def test_a_report_holds_nothing_of_ones_own():
     method, theta = profl.pfl(0.1, personal="level"), {"level": jnp.float32(5.0), "slope": jnp.float32(2.0)}
     start = SHOPS.initial(None)
-    state = method.init(SHOPS.functions.view(), start, None)._replace(part={"level": theta["level"]})
-    report = method.report(SHOPS.functions.view(), state, theta)
+    place, states = method.parts.index(LEVEL), list(method.init(SHOPS.functions.view(), start, None))
+    states[place] = states[place]._replace(own={"level": theta["level"]})
+    report = method.report(SHOPS.functions.view(), tuple(states), theta)
     assert report == {"theta": entries.model({"level": 0.0, "slope": 2.0})}
 
 

@@ -13,7 +13,8 @@ import pytest
 
 import profl
 from profl.parts.exploration import Exploration
-from profl.parts.units import Ruler, look_again, take_measures, unmeasured
+from profl.parts.part import Step
+from profl.parts.units import Ruler, UnitsNow, look_again, take_measures, unmeasured
 
 CASE = profl.cases.pricing(clients=3, goods=3)
 SETTINGS = {"rounds": 12, "local_steps": 3, "samples": 100, "seeds": range(2), "progress": False}
@@ -106,14 +107,15 @@ def test_the_first_deployment_is_the_model_itself():
     view, theta = CASE.functions.view(), jnp.array([2.0, 3.0, 1.0])
     batch, weights = jnp.array([[1.0, 2.0, 3.0], [2.0, 2.0, 1.0]]), jnp.full(2, 0.5)
     explore, flat = Exploration(0.1, fade=0.0), jnp.zeros((3, 3))
-    state, before = explore.init(theta), unmeasured(theta, theta, theta)
-    deployed, state = explore.explore(view, jax.random.key(0), state, theta, flat, flat, before)
+    deployed, state = explore.deploy(view, explore.init(view, theta, batch), jax.random.key(0), theta)
     np.testing.assert_array_equal(deployed, theta)
     after = take_measures(view, theta, batch, weights, jnp.zeros(3), jnp.array([1.0, 4.0, 0.0]))
-    deployed, state = explore.explore(view, jax.random.key(1), state, theta, flat, flat, after)
+    units = UnitsNow(after, jnp.asarray(False), jnp.ones(3))
+    step = Step(theta, theta, batch, weights, False, {}, units=units, jacobian=flat, jacobian_error=flat)
+    deployed, state = explore.deploy(view, explore.update(view, state, step, None)[1], jax.random.key(1), theta)
     np.testing.assert_allclose(abs(deployed - theta), 0.1 * after.scales, rtol=1e-5)
     np.testing.assert_allclose(after.f.unit, [1.0, 2.0, 2.0])  # of one sample; where none shows, the largest
-    opposite, _ = explore.explore(view, jax.random.key(2), state, theta, flat, flat, after)
+    opposite, _ = explore.deploy(view, explore.update(view, state, step, None)[1], jax.random.key(2), theta)
     np.testing.assert_allclose(opposite + deployed, 2 * theta, rtol=1e-6)
 
 

@@ -8,7 +8,7 @@ The names here run a method on a problem. What a method is made of is in ``profl
 
 >>> import profl
 >>> case = profl.cases.pricing(clients=4, goods=2)
->>> run = profl.simulate(case, profl.pofl(window=20), rounds=10, samples=100, seeds=range(2), progress=False)
+>>> run = profl.simulate(case, profl.pofl(), rounds=10, samples=100, seeds=range(2), progress=False)
 >>> run.excess.shape
 (2, 11)
 """

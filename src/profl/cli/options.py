@@ -60,11 +60,13 @@ class Asked:
     ] = None
     window: Annotated[
         int | None,
-        Option("--window", "-H", help="Earlier deployments that are made use of.", show_default="the method's"),
+        Option(
+            "--window", "-H", help="Earlier deployments that least_squares and paper use.", show_default="the method's"
+        ),
     ] = None
     jacobian: Annotated[
         str | None,
-        Option(help=f"How df/dtheta is estimated: {', '.join(ESTIMATORS)}.", show_default="the method's"),
+        Option(help=f"How df/dtheta is estimated: {', '.join(ESTIMATORS)}, exact.", show_default="the method's"),
     ] = None
     stop: Annotated[
         float | None,

@@ -21,7 +21,7 @@ from profl.results.measure import Layout, Trace, make_run
 from profl.results.record import SERIES, Run
 from profl.typing import Theta
 
-CALLBACK_STOP = "a callback stop_requested for it"
+CALLBACK_STOP = "a callback asked for it"
 TOTALS = ("deployments", "samples", "bytes_up", "bytes_down", "refused")
 
 

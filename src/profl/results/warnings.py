@@ -49,10 +49,11 @@ class Trend(NamedTuple):
 
 def memory(run: Run) -> Memory | None:
     """How slowly people react; None where the method does not estimate it."""
-    if "doublings" not in run.info:
+    if "log2_settling_time" not in run.info:
         return None
-    doublings, width, evidence = (run.info[name][:, -1] for name in ("doublings", "doublings_error", "memory"))
-    settling = 2.0**doublings
+    names = ("log2_settling_time", "log2_settling_time_error", "memory")
+    log2, width, evidence = (run.info[name][:, -1] for name in names)
+    settling = 2.0**log2
     error = settling * math.log(2) * width / math.sqrt(run.settings["clients"])
     return Memory(1 / settling, settling, error, evidence, evidence > _threshold(run))
 

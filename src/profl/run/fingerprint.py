@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import jax.numpy as jnp
 
+from profl.methods.chain import Chain
+from profl.methods.method import Method
 from profl.problem.problem import Problem
 from profl.run.plan import Plan
 from profl.storage.fingerprint import entries
@@ -22,7 +26,6 @@ def fingerprint(engine: str, problem: Problem, plan: Plan) -> dict[str, str]:
     """
     settings, population = plan.settings, plan.population
     method = settings.method
-    assert is_dataclass(method)
     walk = ValueWalker()
 
     def words(name: str, value: Any) -> dict[str, str]:
@@ -49,9 +52,23 @@ def fingerprint(engine: str, problem: Problem, plan: Plan) -> dict[str, str]:
         found |= words(name, getattr(problem, name))
     for name in ("attack", "stop"):
         found |= words(name, getattr(settings, name))
-    for field in fields(method):
-        found |= words(f"method.{field.name}", getattr(method, field.name))
+    for name, value in method_settings(method):
+        found |= words(name, value)
     return found | {f"package {name}": _version(name) for name in sorted(walk.packages)}
+
+
+def method_settings(method: Method) -> Iterator[tuple[str, Any]]:
+    """(name, value) of everything that a method was made with; the parts of a chain by their kind."""
+    if isinstance(method, Chain):
+        kinds = Counter(type(part).__name__ for part in method.parts)
+        for i, part in enumerate(method.parts):
+            kind = type(part).__name__
+            yield f"method {kind}" if kinds[kind] == 1 else f"method {kind} {i}", part
+        yield "method.pooled", method.pooled
+        return
+    assert is_dataclass(method)
+    for field in fields(method):
+        yield f"method.{field.name}", getattr(method, field.name)
 
 
 def _version(package: str) -> str:
