@@ -60,9 +60,7 @@ class Asked:
     ] = None
     window: Annotated[
         int | None,
-        Option(
-            "--window", "-H", help="Earlier deployments that least_squares and paper use.", show_default="the method's"
-        ),
+        Option("--window", "-H", help="Deployments that least_squares and paper use.", show_default="the method's"),
     ] = None
     jacobian: Annotated[
         str | None,
