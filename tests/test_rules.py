@@ -27,7 +27,7 @@ from profl.server.rules import (
 )
 
 PLAIN = list(rules.RULES)
-MIXED = [rules.MIX + name for name, rule in rules.RULES.items() if not rules.remembers(rule)]
+MIXED = [rules.MIX + name for name, rule in rules.RULES.items() if not rule.has_memory]
 ALL = [*PLAIN, *MIXED]
 ROBUST = [name for name in ALL if name not in ("mean", "nnm+mean")]
 WEIGHTED = ["mean", "median", "trimmed_mean", "geometric_median", "centred_clipping"]

@@ -27,7 +27,7 @@ from profl.methods.prm.newton import inactive_bounds, make_positive_definite, mi
 from profl.methods.prm.settings import Settings
 from profl.problem.problem import View
 from profl.server.entries import Values
-from profl.server.rules import Rule
+from profl.server.rule_base import Rule
 from profl.typing import Array, Theta
 
 
