@@ -337,4 +337,4 @@ def test_rules_are_values():
     assert len({Krum(0.1), Krum(0.1), Krum(0.2), Median(), WeightedMean(), rules.get("nnm+median")}) == 5
     assert rules.get("nnm+krum") == NearestNeighbourMixing(Krum(), 0.2)
     own = lambda vectors, weights, accepted, centre: centre  # noqa: E731
-    assert rules.get(own) is own
+    assert rules.get(own).function is own

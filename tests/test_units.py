@@ -13,7 +13,8 @@ import pytest
 
 import profl
 from profl.parts.exploration import Exploration
-from profl.parts.units import Unit, initial_units, measure_units, revise_units
+from profl.parts.part import Step
+from profl.parts.units import StepUnits, Unit, initial_units, measure_units, revise_units
 
 CASE = profl.cases.pricing(clients=3, goods=3)
 SETTINGS = {"rounds": 12, "local_steps": 3, "samples": 100, "seeds": range(2), "progress": False}
@@ -106,25 +107,27 @@ def test_the_first_deployment_is_the_model_itself():
     view, theta = CASE.functions.view(), jnp.array([2.0, 3.0, 1.0])
     batch, weights = jnp.array([[1.0, 2.0, 3.0], [2.0, 2.0, 1.0]]), jnp.full(2, 0.5)
     explore, flat = Exploration(0.1, fade=0.0), jnp.zeros((3, 3))
-    state, before = explore.init(theta), initial_units(theta, theta, theta)
-    deployed, state = explore.explore(view, jax.random.key(0), state, theta, flat, flat, before)
+    deployed, state = explore.deploy(view, explore.init(view, theta, batch), jax.random.key(0), theta)
     np.testing.assert_array_equal(deployed, theta)
     after = measure_units(view, theta, batch, weights, jnp.zeros(3), jnp.array([1.0, 4.0, 0.0]))
-    deployed, state = explore.explore(view, jax.random.key(1), state, theta, flat, flat, after)
+    units = StepUnits(after, jnp.asarray(False), jnp.ones(3))
+    step = Step(theta, theta, batch, weights, False, {}, units=units, jacobian=flat, jacobian_error=flat)
+    _, state = explore.update(view, state, step, None)
+    deployed, state = explore.deploy(view, state, jax.random.key(1), theta)
     np.testing.assert_allclose(abs(deployed - theta), 0.1 * after.scales, rtol=1e-5)
-    np.testing.assert_allclose(after.f.unit, [1.0, 2.0, 2.0])  # of one sample; where none shows, the largest
-    opposite, _ = explore.explore(view, jax.random.key(2), state, theta, flat, flat, after)
+    np.testing.assert_allclose(after.f.scale, [1.0, 2.0, 2.0])  # of one sample; where none shows, the largest
+    opposite, _ = explore.deploy(view, state, jax.random.key(2), theta)
     np.testing.assert_allclose(opposite + deployed, 2 * theta, rtol=1e-6)
 
 
-def test_a_jacobian_goes_inside_and_back():
+def test_a_jacobian_in_natural_units_and_back():
     """Prices in cents: df/dcent is a hundredth of df/deuro; f in dozens, a twelfth."""
     cents, dozens = Unit(jnp.zeros(2), jnp.array([1.0, 100.0])), Unit(jnp.zeros(1), jnp.array([12.0]))
     place = initial_units(jnp.zeros(2), jnp.zeros(2), jnp.zeros(1))._replace(signal=cents, f=dozens)
-    jacobian, error = place.outside(jnp.ones((1, 2)), jnp.ones((1, 2)))
+    jacobian, error = place.to_problem_units(jnp.ones((1, 2)), jnp.ones((1, 2)))
     np.testing.assert_allclose(jacobian, [[12.0, 0.12]], rtol=1e-6)
     np.testing.assert_allclose(error, jacobian**2, rtol=1e-6)
-    np.testing.assert_allclose(place.inside(jacobian, error), np.ones((2, 1, 2)), rtol=1e-6)
+    np.testing.assert_allclose(place.to_natural_units(jacobian, error), np.ones((2, 1, 2)), rtol=1e-6)
 
 
 def test_a_scale_that_was_far_too_large_is_taken_anew():
@@ -142,8 +145,8 @@ def test_a_scale_that_was_far_too_large_is_taken_anew():
     again = revise_units(view, first, later, theta)
     assert later.scales[2] < first.scales[2] / 4
     np.testing.assert_array_equal(again.scales, [*first.scales[:2], later.scales[2]])
-    np.testing.assert_allclose(again.signal.unit, again.scales, rtol=1e-6)
+    np.testing.assert_allclose(again.signal.scale, again.scales, rtol=1e-6)
     for one, other in ((first, first), (initial_units(theta, theta, theta), later)):
         same = revise_units(view, one, other, theta)
         np.testing.assert_array_equal(same.scales, other.scales)
-        np.testing.assert_array_equal(same.signal.unit, other.signal.unit)
+        np.testing.assert_array_equal(same.signal.scale, other.signal.scale)

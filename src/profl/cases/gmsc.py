@@ -18,8 +18,8 @@ Share of the gap between 0.706 and the optimum that is closed:
     prm, 30 deployments, all rows, seeds 0-2                           1.0000
     prm, 30 deployments, 500 samples, seeds 0-9                        0.993 (least 0.976)
     pofl(0.3), 100 rounds of five deployments, all rows, seeds 0-2     0.971 (least 0.966)
-    pofl(0.3), 500 deployments, 500 samples, seeds 0-9                 0.80 (least 0.09); told J 0.998, seeds 0-2
-    pofl(0.3), 100 rounds of five, 500 samples, seeds 0-9              runs away in 2, else 0.73 to 0.96
+    pofl(0.3), 500 deployments, 500 samples, seeds 0-9                 0.80 (least 0.09); with exact J 0.998, seeds 0-2
+    pofl(0.3), 100 rounds of five, 500 samples, seeds 0-9              diverges in 2, else 0.73 to 0.96
     pofl(0.3, jacobian="kalman"), the same                             0.90 (least 0.83)
 """
 
@@ -64,7 +64,7 @@ class InterceptCrossEntropy:
 
 @dataclass(frozen=True)
 class StrategicWeights:
-    """What borrowers react to: the weights of the features that they move."""
+    """The signal that borrowers react to: the weights of the features that they move, (|S|,)."""
 
     features: tuple[int, ...]
 

@@ -42,7 +42,7 @@ from profl.typing import Array, Batch, Key, Theta
 
 
 def perturb(problem: View, state: ClientState, key: Key, theta: Theta) -> tuple[Theta, ClientState]:
-    """What is deployed: theta the first time, then a random corner around it and the opposite one, in turns.
+    """The deployed model and the next state: theta first, then a random corner around it and its opposite, in turns.
 
     Each is held while people get used to it.
     """

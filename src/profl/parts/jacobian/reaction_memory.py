@@ -28,7 +28,7 @@ HELD_SHARE = 0.7
 """Share of a settling time for which a perturbation is held: the reaction is then half complete, and a level
 that drifts by itself has not yet drifted far."""
 
-LEAST_CURVATURE = 0.05
+LEAST_EVIDENCE_CURVATURE = 0.05
 """The least curvature of the evidence: where nothing is known of a memory, the standard error of log2 of its settling
 time is about 4."""
 
@@ -60,7 +60,7 @@ def most_likely_memory(evidence: Array) -> MemoryEstimate:
     offset = jnp.clip(offset, -1.0, 1.0)
     weights = jnp.stack([offset * (offset - 1) / 2, 1 - offset**2, offset * (offset + 1) / 2])
     rows = middle + jnp.arange(-1, 2)
-    error = jax.lax.rsqrt(jnp.maximum(curvature, LEAST_CURVATURE))
+    error = jax.lax.rsqrt(jnp.maximum(curvature, LEAST_EVIDENCE_CURVATURE))
     return MemoryEstimate(weights @ evidence[rows], middle + offset, error, rows, weights)
 
 
