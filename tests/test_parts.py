@@ -164,7 +164,7 @@ def test_averaging_renormalises_over_those_who_can_be_used():
     assert float(mean["b"][0]) == pytest.approx(3.25)
 
 
-FILES = 17  # of these three look for memory, drift and a spread that moves: tracking, habits, spreading
+FILES = 17  # of these two look for memory and drift: tracking, reaction_memory
 
 
 def test_a_step_can_be_followed_through_few_files():
@@ -191,5 +191,5 @@ def test_a_step_can_be_followed_through_few_files():
         jax.eval_shape(lambda: local_steps(plan.settings, 20, plan.roots[0], zero, theta, zero, row, state))
     finally:
         sys.setprofile(None)
-    assert "engines/step.py" in seen
+    assert "run/step.py" in seen
     assert len(seen) <= FILES, sorted(seen)

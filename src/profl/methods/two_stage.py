@@ -84,9 +84,11 @@ class TwoStage(Method):
         (flat, unravel), usable = ravel_pytree(theta), accepted & (reports["ready"] > 0.5)
         fits = reports["fit"].reshape(len(weights), -1)
         fit = rules.get(self.aggregate)(fits, weights, usable, jnp.zeros(fits.shape[1])).reshape(flat.size, -1)
-        free = trees.ravel(problem.project(unravel(flat - self.radius * jnp.sign(fit[:, 0])))) != flat
-        values, axes = jnp.linalg.eigh(jnp.where(free[:, None] & free, fit[:, 1:], jnp.diag(jnp.diagonal(fit[:, 1:]))))
-        step = axes @ (axes.T @ jnp.where(free, fit[:, 0], 0.0) / jnp.maximum(jnp.abs(values), LEAST_EIGENVALUE))
+        movable = trees.ravel(problem.project(unravel(flat - self.radius * jnp.sign(fit[:, 0])))) != flat
+        curvature = fit[:, 1:]
+        decoupled = jnp.diag(jnp.diagonal(curvature))
+        values, axes = jnp.linalg.eigh(jnp.where(movable[:, None] & movable, curvature, decoupled))
+        step = axes @ (axes.T @ jnp.where(movable, fit[:, 0], 0.0) / jnp.maximum(jnp.abs(values), LEAST_EIGENVALUE))
         step = step * jnp.minimum(1.0, self.radius / (jnp.linalg.norm(step) + LEAST_EIGENVALUE))
         return problem.project(unravel(flat - jnp.where(jnp.any(usable), step, 0.0))), server, ()
 

@@ -65,10 +65,10 @@ class TrustedSamples(Part):
 
     def update(self, view: View, state: Any, step: Step, key: Key) -> tuple[Step, Any]:
         with stage("filter") as watch:
-            weights, kept, memory = watch(
+            weights, kept_share, memory = watch(
                 filter_weights(view, filters.get(self.filter), step.deployed, step.batch, step.weights, state)
             )
-        return step._replace(weights=weights, info={**step.info, "kept": kept}), memory
+        return step._replace(weights=weights, info={**step.info, "kept": kept_share}), memory
 
 
 def initial_memory(problem: HasLoss, filter_: Filter, theta: Theta, batch: Batch) -> Any:

@@ -98,11 +98,11 @@ def shrink_rows(rows: Array, variances: Array, means: Array, weights: Array, use
     members = (members & used).astype(rows.dtype)
     one, tiny = jnp.max(members, 0), jnp.finfo(rows.dtype).tiny
     sizes = jnp.sum(members, 1, keepdims=True)
-    count, free = jnp.sum(one), jnp.sum(one) - jnp.sum(sizes > 0)
+    count, freedom = jnp.sum(one), jnp.sum(one) - jnp.sum(sizes > 0)
     off = rows - means
     variances = _visible_share(off, variances, one) * variances
     most = WINSOR_DEVIATIONS**2 * exact_quantile(off**2, one) / MEDIAN_CHI2
-    varies = one @ jnp.minimum(off**2, most) / jnp.maximum(free, 1)
+    varies = one @ jnp.minimum(off**2, most) / jnp.maximum(freedom, 1)
     usual = one @ variances / jnp.maximum(count, 1)
     tau2 = varies - usual
     differ = used @ off**2 > DIFFERENCE_FACTOR * usual * jnp.sum(used)
@@ -115,7 +115,7 @@ def shrink_rows(rows: Array, variances: Array, means: Array, weights: Array, use
 
     times = jnp.minimum(off**2 / (jnp.maximum(tau2, 0.0) + variances + tiny), LARGEST_SQUARE_RATIO)
     unlike = jnp.maximum(mean(times), 1.0) @ sets
-    sure = jnp.maximum(1 - 2 / jnp.maximum(free, 1), 0.0) * variances
+    sure = jnp.maximum(1 - 2 / jnp.maximum(freedom, 1), 0.0) * variances
     part = jnp.where(used[:, None], sure / (jnp.maximum(tau2 + variances, sure) + tiny) / unlike, 1.0)
 
     alpha = jnp.where(used, weights, 0.0)[:, None]

@@ -68,12 +68,12 @@ def filter_batch(
     if settings.filter == "none":
         return weights, {}, state
     with stage("filter") as check:
-        weights, kept, memory = check(
+        weights, kept_share, memory = check(
             trusted_samples.filter_weights(
                 problem, filters.get(settings.filter), deployed, batch, weights, state.filter
             )
         )
-    return weights, {"kept": kept}, state._replace(filter=memory)
+    return weights, {"kept": kept_share}, state._replace(filter=memory)
 
 
 def learn(

@@ -24,6 +24,8 @@ LARGEST_MEMORY = 2**30  # bytes that the estimators of all clients together may 
 
 
 class JacobianState(NamedTuple):
+    """The state of an estimator, and the units that it works in."""
+
     estimator: Any
     f_scale: Any  # (p,): natural units that the estimator works in; () where it works in the problem's own
     signal_scale: Any  # (s,)
