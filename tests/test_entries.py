@@ -98,7 +98,7 @@ def test_privacy_refuses_other_kinds_whatever_their_name(kind):
 
 def test_privacy_protects_models_and_jacobians_whatever_their_name(monkeypatch):
     """Without noise: all Jacobians are clipped as one, a hundred times too long together; their errors are withheld."""
-    monkeypatch.setattr(mechanism, "normals", np.zeros)
+    monkeypatch.setattr(mechanism, "standard_normals", np.zeros)
     more = (("first", entries.jacobian), ("doubt", entries.jacobian_error), ("second", entries.jacobian))
     plan = make_plan(CASE, Reporting(more), RUN)
     privacy = profl.parts.Privacy(1.0, clip=1.0, clip_jacobian=np.sqrt(6.0) / 100)
