@@ -21,8 +21,8 @@ from tests.test_units import CASE, SETTINGS, UNITS, Elsewhere, moved
 def followed(curvature, noise=0.0, rounds=40):
     """A model that follows the rate on x^T H x / 2, R = 1, from (1, 1): models and rates."""
     rng = np.random.default_rng(0)
-    hessian, x, state = jnp.asarray(curvature), jnp.ones(2), learning_rate.begin(jnp.zeros(2))
-    update, models, found = jax.jit(learning_rate.update), [], []
+    hessian, x, state = jnp.asarray(curvature), jnp.ones(2), learning_rate.initial_server_state(jnp.zeros(2))
+    update, models, found = jax.jit(learning_rate.next_rate), [], []
     for _ in range(rounds):
         one, copy = (noise * rng.normal(size=2).astype(np.float32) for _ in range(2))
         gradient = hessian @ x + one
@@ -45,13 +45,14 @@ def test_without_noise_it_goes_to_the_optimum_whatever_the_curvature(curvature):
 
 def test_one_dimension_by_hand():
     """H = 4 from x = 1: the first move is 0.1 scales a root mean square; from then on 1 / H times the share."""
-    state, ones = learning_rate.begin(jnp.zeros(1)), jnp.ones(1)
-    eta, state = learning_rate.update(state, ones, 4 * ones, 0 * ones, ones, jnp.ones(()))
-    assert float(eta) * 4 == pytest.approx(learning_rate.SHARE * learning_rate.FIRST)
+    state, ones = learning_rate.initial_server_state(jnp.zeros(1)), jnp.ones(1)
+    eta, state = learning_rate.next_rate(state, ones, 4 * ones, 0 * ones, ones, jnp.ones(()))
+    assert float(eta) * 4 == pytest.approx(learning_rate.BASE_SHARE * learning_rate.FIRST_MOVE)
     x = ones - eta * 4
-    eta, state = learning_rate.update(state, x, 4 * x, 0 * ones, ones, jnp.ones(()))
+    eta, state = learning_rate.next_rate(state, x, 4 * x, 0 * ones, ones, jnp.ones(()))
     assert float(eta) == pytest.approx(
-        learning_rate.SHARE * min(1 / 4, learning_rate.GROWTH * learning_rate.FIRST / 4), rel=1e-3
+        learning_rate.BASE_SHARE * min(1 / 4, learning_rate.LARGEST_BASE_GROWTH * learning_rate.FIRST_MOVE / 4),
+        rel=1e-3,
     )
 
 

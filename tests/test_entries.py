@@ -18,7 +18,7 @@ from profl.run.live import protection
 from profl.run.plan import describe, make_plan
 from profl.run.run_history import blank
 from profl.server import entries
-from profl.server.gate import ABSURD, accept
+from profl.server.gate import LARGEST_SIZE_RATIO, accept
 
 CASE = profl.cases.pricing(clients=4, goods=2)
 RUN = RunConfig(rounds=1, local_steps=1, samples=5, seeds=[0])
@@ -70,7 +70,7 @@ def test_a_report_without_kinds_is_refused_before_any_work(what, message):
 @pytest.mark.parametrize("kind", entries.KINDS[1:])
 def test_the_gate_goes_by_the_kind(kind):
     """Counts and Jacobians are only asked to be finite; other entries are compared with the usual size."""
-    rows = jnp.ones((5, 2)).at[3].set(2 * ABSURD).at[4].set(jnp.nan)
+    rows = jnp.ones((5, 2)).at[3].set(2 * LARGEST_SIZE_RATIO).at[4].set(jnp.nan)
     report = {"jacobian": entries.Entry(rows, kind), "theta": entries.model(jnp.zeros((5, 2)))}
     assert accept(report, jnp.zeros(2))[0].tolist() == [True] * 3 + [kind in ("count", "jacobian"), False]
     single = report | {"jacobian": entries.Entry(rows[:, 0], kind)}
@@ -98,7 +98,7 @@ def test_privacy_refuses_other_kinds_whatever_their_name(kind):
 
 def test_privacy_protects_models_and_jacobians_whatever_their_name(monkeypatch):
     """Without noise: all Jacobians are clipped as one, a hundred times too long together; their errors are withheld."""
-    monkeypatch.setattr(mechanism, "normals", np.zeros)
+    monkeypatch.setattr(mechanism, "standard_normals", np.zeros)
     more = (("first", entries.jacobian), ("doubt", entries.jacobian_error), ("second", entries.jacobian))
     plan = make_plan(CASE, Reporting(more), RUN)
     privacy = profl.parts.Privacy(1.0, clip=1.0, clip_jacobian=np.sqrt(6.0) / 100)

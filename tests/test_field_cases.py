@@ -12,7 +12,7 @@ import pytest
 
 import profl
 from profl import trees
-from profl.cases.gmsc import STRATEGIC, gmsc3, gmsc10, retrained
+from profl.cases.gmsc import STRATEGIC, gmsc3, gmsc10, retrain
 from profl.data import credit
 from tests.made import made_credit
 
@@ -125,13 +125,13 @@ def real():
 def test_with_a_free_intercept_exact_retraining_ends_after_one_step_at_the_optimum(eps):
     """Whatever eps, on made data: the intercept alone moves, by eps |theta_S|^2."""
     case = gmsc3(sensitivity=eps, data=credit.table(made_credit(), "all"))
-    before = retrained(case, np.zeros(11))
+    before = retrain(case, np.zeros(11))
     np.testing.assert_allclose(before, case.initial(None), atol=1e-6)
-    once = retrained(case, before)
+    once = retrain(case, before)
     shift = np.zeros(11)
     shift[-1] = eps * np.sum(before[list(STRATEGIC)] ** 2)
     np.testing.assert_allclose(once, before + shift, atol=1e-9)
-    np.testing.assert_allclose(retrained(case, once), once, atol=1e-9)
+    np.testing.assert_allclose(retrain(case, once), once, atol=1e-9)
     assert case.risk(once) == pytest.approx(case.decoupled_risk(np.zeros(11), before), abs=1e-12)
     np.testing.assert_allclose(case.gradient(once), 0, atol=1e-9)
 
@@ -148,14 +148,14 @@ def test_with_a_free_intercept_exact_retraining_ends_after_one_step_at_the_optim
 def test_perdomos_benchmark(lam, loss, accuracy, size, strategic):
     case = gmsc3(ridge=lam / 18357, data=real())
     assert case.clients["y"].shape == (1, 18357)
-    before = retrained(case, np.zeros(11))
+    before = retrain(case, np.zeros(11))
     found = [case.decoupled_risk(np.zeros(11), before), np.linalg.norm(before)]
     np.testing.assert_allclose(found, [loss, size], atol=1e-6)
     assert np.linalg.norm(before[list(STRATEGIC)]) == pytest.approx(strategic, abs=1e-6)
-    once = retrained(case, before)
+    once = retrain(case, before)
     assert case.accuracy(once) == pytest.approx(accuracy, abs=1e-6)
     assert np.linalg.norm(once - before) == pytest.approx(100 * strategic**2, rel=1e-4)
-    assert np.linalg.norm(retrained(case, once) - once) < 1e-12
+    assert np.linalg.norm(retrain(case, once) - once) < 1e-12
 
 
 @needs_files
@@ -163,8 +163,8 @@ def test_perdomos_benchmark(lam, loss, accuracy, size, strategic):
 def test_perdomos_benchmark_has_one_point():
     """PO = PS, also as the solver finds them; |PS - ERM| is the 0.24157 that was reported after 90 inexact steps."""
     case = gmsc3(data=real())
-    before = retrained(case, np.zeros(11))
-    np.testing.assert_allclose(case.stable, retrained(case, before), atol=1e-6)
+    before = retrain(case, np.zeros(11))
+    np.testing.assert_allclose(case.stable, retrain(case, before), atol=1e-6)
     np.testing.assert_allclose(case.optimum, case.stable, atol=1e-6)
     assert np.linalg.norm(case.stable - before) == pytest.approx(0.24157, abs=1e-5)
 
@@ -177,7 +177,7 @@ def test_gmsc10_retraining_cycles():
     assert case.risk(theta) == pytest.approx(0.86783, abs=1e-5)
     assert case.accuracy(theta) == pytest.approx(0.574, abs=6e-4)
     for _ in range(25):
-        last, theta = theta, retrained(case, theta)
+        last, theta = theta, retrain(case, theta)
     assert np.linalg.norm(theta - last) > 0.6
     assert case.risk(theta) == pytest.approx(0.70596, abs=1e-5)
     assert case.accuracy(theta) == pytest.approx(0.585, abs=6e-4)

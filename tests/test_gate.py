@@ -14,7 +14,7 @@ from profl import trees
 from profl.methods.method import Method
 from profl.run.live.state import REFUSED
 from profl.server import entries
-from profl.server.gate import ABSURD, accept, inside
+from profl.server.gate import LARGEST_SIZE_RATIO, accept, inside
 from tests.killed import CASE
 
 BOX = profl.Box(0.0, 6.0)
@@ -46,7 +46,7 @@ def test_at_rest_on_the_edge_one_report_goes_nowhere(bad):
 def test_without_bounds_a_lone_mover_goes_no_absurd_way(usual, goes):
     """Compared with what was usual when clients last moved; before that, with the model's own size."""
     sent = jnp.array([2.0, 2.0])
-    for size, fits in ((0.99 * ABSURD * goes, True), (1.01 * ABSURD * goes, False)):
+    for size, fits in ((0.99 * LARGEST_SIZE_RATIO * goes, True), (1.01 * LARGEST_SIZE_RATIO * goes, False)):
         models = jnp.tile(sent, (9, 1)).at[4, 0].add(size)
         accepted, after = accept({"theta": entries.model(models)}, sent, trees.all_finite, usual)
         assert accepted.tolist() == [number != 4 or fits for number in range(9)]

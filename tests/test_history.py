@@ -11,7 +11,7 @@ import pytest
 
 import profl
 from profl.checks import InputError
-from profl.server import aggregate, attacks, entries, history, participation, rules
+from profl.server import attacks, entries, history, participation, rule_base, rules
 from profl.server.rules import History
 
 CLIENTS, SIZE = 10, 3
@@ -41,7 +41,7 @@ def told(moves, seen=None, who=None, rule=None, weights=None, seed=0):
     return remembered(rule or History(), *map(jnp.asarray, (moves, centres, seen, who)), weights)
 
 
-def noise(rounds=history.ROUNDS, clients=CLIENTS, seed=1):
+def noise(rounds=history.ROUNDS_STORED, clients=CLIENTS, seed=1):
     """Moves of clients that differ for good: a level each, and noise."""
     rng = np.random.default_rng(seed)
     return rng.uniform(-5, 5, (clients, SIZE)) + rng.normal(size=(rounds, clients, SIZE))
@@ -53,10 +53,10 @@ def test_what_is_left_of_an_affine_habit_is_nothing_and_noise_stays():
     sent, slope = rng.normal(size=(32, 3)), rng.normal(size=(4, 3, 3))
     seen = rng.random((4, 32)) < 0.7
     habit = (1.0 + np.einsum("tj,kji->kti", sent, slope)) * seen[:, :, None]
-    rest = history.less_habit(*map(jnp.asarray, (habit, seen, sent)))
+    rest = history.regression_residuals(*map(jnp.asarray, (habit, seen, sent)))
     assert np.max(np.abs(rest)) == 0  # less than rounding is none
     noise = rng.normal(size=(4, 32, 3)) * seen[:, :, None]
-    rest = history.less_habit(*map(jnp.asarray, (habit + noise, seen, sent)))
+    rest = history.regression_residuals(*map(jnp.asarray, (habit + noise, seen, sent)))
     design = np.column_stack([np.ones(32), sent]) * seen[0][:, None]
     expected = noise[0] - design @ np.linalg.lstsq(design, noise[0], rcond=None)[0]
     np.testing.assert_allclose(rest[0], expected, atol=1e-4)
@@ -122,7 +122,7 @@ def test_at_first_nothing_is_held_against_anybody():
 
 
 def test_a_crowd_is_not_compared(monkeypatch):
-    monkeypatch.setattr(history, "MOST", 5)
+    monkeypatch.setattr(history, "MOST_ROWS_COMPARED", 5)
     moves = noise()
     moves[:, 3] = moves[:, 0]
     np.testing.assert_allclose(told(moves, rule=History(0.31))[1], 1.0)
@@ -155,12 +155,12 @@ def ends(rule, hostile):
             moves = moves + NOISE * jax.random.normal(jax.random.fold_in(key, t), (CLIENTS, SIZE))
             rows = attacked(number, theta + moves, theta)
             weights, yes = jnp.ones(CLIENTS), jnp.ones(CLIENTS, bool)
-            if rules.remembers(rule):
+            if rule.has_memory:
                 weights, memory = rule.weigh(memory, rows, weights, yes, theta, EVERYONE)
             theta = jnp.clip(rule(rows, weights, yes, theta), 0.0, 5.0)
             return (theta, memory), jnp.mean((theta - optimum) ** 2)
 
-        memory = rule.open(CLIENTS, SIZE) if rules.remembers(rule) else ()
+        memory = rule.open(CLIENTS, SIZE) if rule.has_memory else ()
         return jnp.mean(jax.lax.scan(round_, (first, memory), jnp.arange(ROUNDS))[1][-20:])
 
     keys = jax.random.split(jax.random.key(0), 4)
@@ -188,7 +188,7 @@ def test_a_method_with_a_state_of_its_own_is_told_to_hand_on_the_memory():
     view = profl.cases.pricing(clients=3).functions.view()._replace(client_count=3, client_ids=jnp.arange(3))
     rows, theta = jnp.ones((3, 5)), jnp.ones(5)
     with pytest.raises(InputError, match=r"what super\(\)\.open made"):
-        aggregate.weigh(History(), {"turns": 0}, view, rows, jnp.ones(3), jnp.ones(3, bool), theta)
+        rule_base.weigh(History(), {"turns": 0}, view, rows, jnp.ones(3), jnp.ones(3, bool), theta)
 
 
 def test_what_is_remembered_lives_in_the_servers_state():

@@ -16,7 +16,7 @@ from profl.parts.jacobian.estimators import ESTIMATORS, Differences, LeastSquare
 from profl.parts.jacobian.kalman import Kalman
 from profl.parts.jacobian.tracking import Tracking
 from profl.parts.part import Step
-from profl.parts.units import Ruler, UnitsNow, unmeasured
+from profl.parts.units import StepUnits, Unit, initial_units
 
 ESTIMATED = [name for name in ESTIMATORS if name != "exact"]
 TRUE = np.array([[1.0, -2.0, 0.5], [0.3, 0.7, 2.0]], np.float32)  # p = 2, s = 3, far from symmetric
@@ -166,12 +166,12 @@ def test_kalman_does_not_forget_by_exploring():
 
 
 TWO = jnp.full(5, 2.0)
-MEASURES = unmeasured(TWO, TWO, TWO)._replace(known=jnp.asarray(True), scales=TWO, signal=Ruler(0 * TWO, TWO))
+UNITS = initial_units(TWO, TWO, TWO)._replace(known=jnp.asarray(True), scales=TWO, signal=Unit(0 * TWO, TWO))
 
 
 def informed(explore, view, theta, error):
     """The state once a step has shown units, J = I and its squared error."""
-    units = UnitsNow(MEASURES, jnp.asarray(False), jnp.ones(5))
+    units = StepUnits(UNITS, jnp.asarray(False), jnp.ones(5))
     step = Step(theta, theta, None, None, False, {}, units=units, jacobian=jnp.eye(5))
     step = step._replace(jacobian_error=jnp.full((5, 5), error))
     return explore.update(view, explore.init(view, theta, jnp.zeros((2, 5))), step, None)[1]

@@ -9,7 +9,7 @@ import pytest
 
 import profl
 from profl import random, trees
-from profl.parts.units import LARGE, array_scales, large, theta_scales
+from profl.parts.units import LARGEST_BY_PARAMETER, array_scales, is_large, theta_scales
 from profl.problem.families import GaussianMean
 from tests.problems import unmeasured
 
@@ -87,7 +87,7 @@ def test_scales_by_the_array_are_those_by_the_parameter():
     """The root mean square of 1 / scale over an array, to 40 %: four probes."""
     theta, batch, by_array = measured(64, array_scales)
     each = trees.ravel(theta)
-    assert each.size < LARGE
+    assert each.size < LARGEST_BY_PARAMETER
     one = measured(64, theta_scales)[2](theta, batch)
     ends = np.cumsum([leaf.size for leaf in jax.tree.leaves(theta)])[:-1]
     expected = [np.mean(np.asarray(part) ** -2.0) ** -0.5 for part in np.split(np.asarray(one), ends)]
@@ -97,7 +97,7 @@ def test_scales_by_the_array_are_those_by_the_parameter():
 def test_no_gradient_of_a_single_sample_is_kept_of_a_large_model():
     theta, batch, code = measured(256, theta_scales)
     size = trees.ravel(theta).size
-    assert large(theta)
+    assert is_large(theta)
     assert code.lower(theta, batch).compile().memory_analysis().temp_size_in_bytes < 8 * 4 * size  # 64 samples
 
 

@@ -15,9 +15,9 @@ import pytest
 import profl
 from profl import random
 from profl.server import entries
-from profl.server.aggregate import weighted_mean
 from profl.server.gate import accept
 from profl.server.participation import choose, first_occurrence
+from profl.server.rule_base import weighted_mean
 
 SOURCE = Path(profl.__file__).parent
 LAYERS = [

@@ -60,7 +60,7 @@ def test_moves_are_clipped_and_noised():
 @pytest.mark.parametrize("length", [0.0, 1e-30, 0.2, 0.5, 0.6, 1e30, np.inf, np.nan])
 def test_without_noise_a_report_is_within_the_clip(length, monkeypatch):
     """So that two of them are at most 2 C apart; a move that is not finite is none."""
-    monkeypatch.setattr(mechanism, "normals", np.zeros)
+    monkeypatch.setattr(mechanism, "standard_normals", np.zeros)
     privacy, sent = profl.parts.Privacy(1.0, clip=0.5, clip_jacobian=0.5), jnp.array([1.0, 2.0])
     own = sent + length * jnp.array([0.6, 0.8])
     moved = np.asarray(privacy.model(sent, own)) - np.asarray(sent)
@@ -70,7 +70,7 @@ def test_without_noise_a_report_is_within_the_clip(length, monkeypatch):
 
 
 def test_every_number_of_the_noise_is_the_operating_systems():
-    one, other = mechanism.normals((40_000,)), mechanism.normals((40_000,))
+    one, other = mechanism.standard_normals((40_000,)), mechanism.standard_normals((40_000,))
     assert kstest(one, "norm").pvalue > RARE
     assert abs(np.mean(one * other)) < 6 / 200
     assert abs(np.mean(one[1:] * one[:-1])) < 6 / 200
@@ -160,7 +160,7 @@ def test_what_is_reported_lies_in_the_model_space():
 
 def test_a_client_goes_on_from_its_last_good_state(monkeypatch):
     """A batch of 3e38 makes the state bad; with the next one the client works again."""
-    monkeypatch.setattr(mechanism, "normals", np.zeros)
+    monkeypatch.setattr(mechanism, "standard_normals", np.zeros)
 
     class Once:
         def deploy(self, theta, samples, step):

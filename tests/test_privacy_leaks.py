@@ -88,7 +88,7 @@ def blind(self, tree, clip, number):
 
 @pytest.fixture(autouse=True)
 def blinded(monkeypatch):
-    monkeypatch.setattr(Privacy, "_noised", blind)
+    monkeypatch.setattr(Privacy, "_add_noise", blind)
 
 
 # -- what leaves, through each engine ----------------------------------------------------------------------------------

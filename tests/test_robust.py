@@ -19,7 +19,7 @@ from profl.parts.filters import RobustFilter, keep_all
 from profl.parts.gradient import PerformativeGradient
 from profl.parts.part import Step
 from profl.parts.sample_size import paper_size
-from profl.parts.trusted_samples import begin, filter_weights, gradients, samples
+from profl.parts.trusted_samples import filter_weights, gradients, initial_memory, samples
 from profl.server import entries
 from profl.server.attacks import apply, get
 from profl.server.clusters import Clusters
@@ -39,7 +39,7 @@ def step(view, filter_, theta, batch, weights, memory):
 
 def weighed(problem, filter_, theta, batch, weights):
     view = problem.functions.view()
-    return step(view, filter_, theta, batch, weights, begin(view, filter_, theta, batch))[:2]
+    return step(view, filter_, theta, batch, weights, initial_memory(view, filter_, theta, batch))[:2]
 
 
 def drawn(problem, theta, n=500, client=0, seed=0):
@@ -102,7 +102,7 @@ def test_the_share_that_is_kept_is_of_the_whole_batch_with_kinds_and_memory():
     problem = profl.worlds.contaminate(profl.cases.strategic(), 0.2, "blob", distance=10)
     theta, weights, rule = jnp.ones(2), jnp.full(500, 1 / 500), RobustFilter()
     view = problem.functions.view()
-    memory = begin(view, rule, theta, drawn(problem, theta))
+    memory = initial_memory(view, rule, theta, drawn(problem, theta))
     for seed in range(5):
         believed, kept, memory = step(view, rule, theta, drawn(problem, theta, seed=seed), weights, memory)
         assert kept == pytest.approx(0.8, abs=0.06)  # three standard errors of a binomial

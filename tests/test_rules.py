@@ -27,7 +27,7 @@ from profl.server.rules import (
 )
 
 PLAIN = list(rules.RULES)
-MIXED = [rules.MIX + name for name, rule in rules.RULES.items() if not rules.remembers(rule)]
+MIXED = [rules.MIX + name for name, rule in rules.RULES.items() if not rule.has_memory]
 ALL = [*PLAIN, *MIXED]
 ROBUST = [name for name in ALL if name not in ("mean", "nnm+mean")]
 WEIGHTED = ["mean", "median", "trimmed_mean", "geometric_median", "centred_clipping"]
@@ -337,4 +337,4 @@ def test_rules_are_values():
     assert len({Krum(0.1), Krum(0.1), Krum(0.2), Median(), WeightedMean(), rules.get("nnm+median")}) == 5
     assert rules.get("nnm+krum") == NearestNeighbourMixing(Krum(), 0.2)
     own = lambda vectors, weights, accepted, centre: centre  # noqa: E731
-    assert rules.get(own) is own
+    assert rules.get(own).function is own

@@ -11,7 +11,7 @@ import pytest
 
 import profl
 from profl.server.clusters import Clusters
-from profl.server.shrinkage import ALLOWED, Shrinkage, drawn
+from profl.server.shrinkage import ALLOWED_MOVE, Shrinkage, shrink_rows
 
 CLIENTS, GOODS, DRAWS, SIGMA = 10, 3, 100, 0.15
 ALIKE, SPREAD = np.full(CLIENTS, 1.5), np.linspace(0.0, 3.0, CLIENTS)
@@ -83,10 +83,10 @@ def test_worked_example():
     1/100 is allowed, so that 4/5 of B remain. A last client that weighs nothing moves no sum."""
     off, equal = jnp.array([[1.0], [-1.0], [1.0], [-1.0], [2.0]]), jnp.full(5, 0.2)
     everyone, ones = jnp.ones(5, bool), jnp.ones((5, 1))
-    assert ALLOWED == 0.01
-    found = drawn(3 + off, ones, 3 * ones, equal, everyone, everyone[None])
+    assert ALLOWED_MOVE == 0.01
+    found = shrink_rows(3 + off, ones, 3 * ones, equal, everyone, everyone[None])
     np.testing.assert_allclose(found.ravel() - 3, [0.8, -0.8, 0.8, -0.8, 1.8], rtol=1e-5)
-    found = drawn(3 + off, ones, 3 * ones, equal.at[4].set(0), everyone, everyone[None])
+    found = shrink_rows(3 + off, ones, 3 * ones, equal.at[4].set(0), everyone, everyone[None])
     np.testing.assert_allclose(found.ravel() - 3, [0.75, -0.75, 0.75, -0.75, 1.75], rtol=1e-5)
 
 

@@ -14,7 +14,7 @@ import pytest
 import profl
 from profl.parts.exploration import Exploration
 from profl.parts.part import Step
-from profl.parts.units import Ruler, UnitsNow, look_again, take_measures, unmeasured
+from profl.parts.units import StepUnits, Unit, initial_units, measure_units, revise_units
 
 CASE = profl.cases.pricing(clients=3, goods=3)
 SETTINGS = {"rounds": 12, "local_steps": 3, "samples": 100, "seeds": range(2), "progress": False}
@@ -109,24 +109,25 @@ def test_the_first_deployment_is_the_model_itself():
     explore, flat = Exploration(0.1, fade=0.0), jnp.zeros((3, 3))
     deployed, state = explore.deploy(view, explore.init(view, theta, batch), jax.random.key(0), theta)
     np.testing.assert_array_equal(deployed, theta)
-    after = take_measures(view, theta, batch, weights, jnp.zeros(3), jnp.array([1.0, 4.0, 0.0]))
-    units = UnitsNow(after, jnp.asarray(False), jnp.ones(3))
+    after = measure_units(view, theta, batch, weights, jnp.zeros(3), jnp.array([1.0, 4.0, 0.0]))
+    units = StepUnits(after, jnp.asarray(False), jnp.ones(3))
     step = Step(theta, theta, batch, weights, False, {}, units=units, jacobian=flat, jacobian_error=flat)
-    deployed, state = explore.deploy(view, explore.update(view, state, step, None)[1], jax.random.key(1), theta)
+    _, state = explore.update(view, state, step, None)
+    deployed, state = explore.deploy(view, state, jax.random.key(1), theta)
     np.testing.assert_allclose(abs(deployed - theta), 0.1 * after.scales, rtol=1e-5)
-    np.testing.assert_allclose(after.f.unit, [1.0, 2.0, 2.0])  # of one sample; where none shows, the largest
-    opposite, _ = explore.deploy(view, explore.update(view, state, step, None)[1], jax.random.key(2), theta)
+    np.testing.assert_allclose(after.f.scale, [1.0, 2.0, 2.0])  # of one sample; where none shows, the largest
+    opposite, _ = explore.deploy(view, state, jax.random.key(2), theta)
     np.testing.assert_allclose(opposite + deployed, 2 * theta, rtol=1e-6)
 
 
-def test_a_jacobian_goes_inside_and_back():
+def test_a_jacobian_in_natural_units_and_back():
     """Prices in cents: df/dcent is a hundredth of df/deuro; f in dozens, a twelfth."""
-    cents, dozens = Ruler(jnp.zeros(2), jnp.array([1.0, 100.0])), Ruler(jnp.zeros(1), jnp.array([12.0]))
-    place = unmeasured(jnp.zeros(2), jnp.zeros(2), jnp.zeros(1))._replace(signal=cents, f=dozens)
-    jacobian, error = place.outside(jnp.ones((1, 2)), jnp.ones((1, 2)))
+    cents, dozens = Unit(jnp.zeros(2), jnp.array([1.0, 100.0])), Unit(jnp.zeros(1), jnp.array([12.0]))
+    place = initial_units(jnp.zeros(2), jnp.zeros(2), jnp.zeros(1))._replace(signal=cents, f=dozens)
+    jacobian, error = place.to_problem_units(jnp.ones((1, 2)), jnp.ones((1, 2)))
     np.testing.assert_allclose(jacobian, [[12.0, 0.12]], rtol=1e-6)
     np.testing.assert_allclose(error, jacobian**2, rtol=1e-6)
-    np.testing.assert_allclose(place.inside(jacobian, error), np.ones((2, 1, 2)), rtol=1e-6)
+    np.testing.assert_allclose(place.to_natural_units(jacobian, error), np.ones((2, 1, 2)), rtol=1e-6)
 
 
 def test_a_scale_that_was_far_too_large_is_taken_anew():
@@ -138,14 +139,14 @@ def test_a_scale_that_was_far_too_large_is_taken_anew():
     view, theta, weights = CASE.functions.view(), jnp.array([2.0, 3.0, 0.0]), jnp.full(4, 0.25)
     around = jnp.array([[1.0, 1.0, 0.01], [-1.0, 1.0, -0.01], [1.0, -1.0, 0.01], [-1.0, -1.0, -0.01]])
     first, later = (
-        take_measures(view, theta, around * jnp.array([1.0, 1.0, size]), weights, jnp.zeros(3), jnp.ones(3))
+        measure_units(view, theta, around * jnp.array([1.0, 1.0, size]), weights, jnp.zeros(3), jnp.ones(3))
         for size in (1.0, 1000.0)
     )
-    again = look_again(view, first, later, theta)
+    again = revise_units(view, first, later, theta)
     assert later.scales[2] < first.scales[2] / 4
     np.testing.assert_array_equal(again.scales, [*first.scales[:2], later.scales[2]])
-    np.testing.assert_allclose(again.signal.unit, again.scales, rtol=1e-6)
-    for one, other in ((first, first), (unmeasured(theta, theta, theta), later)):
-        same = look_again(view, one, other, theta)
+    np.testing.assert_allclose(again.signal.scale, again.scales, rtol=1e-6)
+    for one, other in ((first, first), (initial_units(theta, theta, theta), later)):
+        same = revise_units(view, one, other, theta)
         np.testing.assert_array_equal(same.scales, other.scales)
-        np.testing.assert_array_equal(same.signal.unit, other.signal.unit)
+        np.testing.assert_array_equal(same.signal.scale, other.signal.scale)

@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.deployments.outcome import Outcome, start_spread, starts
 from profl import checks, random
-from profl.parts.units import FAR, UNBOUNDED
+from profl.parts.units import PROBE_DISTANCE, WIDEST_SPACE
 from profl.problem.problem import Problem
 from profl.typing import Array, Key
 
@@ -88,8 +88,11 @@ def bandit(
 def space(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     """The corners of the model space; around where runs start, in parameters that have no end."""
     middle = starts(problem).mean(0)
-    ends = [np.asarray(problem.project(jnp.asarray(middle + side, jnp.float32)), float) for side in (-FAR, FAR)]
-    bounded = ends[1] - ends[0] < UNBOUNDED
+    ends = [
+        np.asarray(problem.project(jnp.asarray(middle + side, jnp.float32)), float)
+        for side in (-PROBE_DISTANCE, PROBE_DISTANCE)
+    ]
+    bounded = ends[1] - ends[0] < WIDEST_SPACE
     reach = SIDES * start_spread(problem)
     lower, upper = (np.where(bounded, end, middle + side) for end, side in zip(ends, (-reach, reach), strict=True))
     return lower, upper

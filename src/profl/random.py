@@ -91,8 +91,8 @@ def normal(key: Key, n: int, *shape: int) -> Array:
     >>> normal(seed_key(0), 4, 2).shape
     (4, 2)
     """
-    drawn = jax.random.normal(key, (*shape, n))
-    return drawn.transpose((len(shape), *range(len(shape))))
+    draws = jax.random.normal(key, (*shape, n))
+    return draws.transpose((len(shape), *range(len(shape))))
 
 
 def _bits(key: Key, shape: tuple[int, ...]) -> Array:

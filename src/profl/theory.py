@@ -29,6 +29,10 @@ from profl import checks, random, trees
 from profl.problem.problem import Problem
 from profl.results.record import Run
 
+PHI = 0.05  # the paper's failure probability of a bound on a sampling error
+LEAST_MOVE = 1e-4  # of the longest move: between closer models a change of the Jacobian is rounding
+LEAST_RATE = 1e-4  # of change per move: a smaller one is rounding
+
 
 @dataclass(frozen=True)
 class Constants:
@@ -127,23 +131,23 @@ def estimate(problem: Problem, run: Run, *, window: int = 20, models: int = 12, 
     unravel = ravel_pytree(trees.take(trees.take(run.theta, 0), 0))[1]
     thetas = [unravel(jnp.asarray(vector)) for vector in chosen]
     jacobians = np.stack([problem.jacobian(theta) for theta in thetas])
-    drawn = _draws(problem, thetas, samples)
+    draws = _draws(problem, thetas, samples)
     risks = np.array([problem.risk(theta) for theta in thetas]) - problem.risk(problem.optimum)
     slopes = np.array([float(np.sum(np.asarray(trees.ravel(problem.gradient(theta))) ** 2)) for theta in thetas])
     far = risks > 1e-3 * risks.max()
     moves = np.linalg.norm(np.diff(chosen, axis=0), axis=1)
-    turned = np.linalg.norm(np.diff(jacobians, axis=0), 2, axis=(-2, -1)).max(1)
+    jacobian_changes = np.linalg.norm(np.diff(jacobians, axis=0), 2, axis=(-2, -1)).max(1)
     return Constants(
         F=float(np.linalg.norm(jacobians, 2, axis=(-2, -1)).max()),
-        M=_steepest(turned, moves),
-        G=float(np.linalg.norm(drawn["gradient"], axis=-1).max()),
-        loss=float(np.abs(drawn["loss"]).max()),
-        L=_smoothness(drawn, chosen),
+        M=_largest_rate(jacobian_changes, moves),
+        G=float(np.linalg.norm(draws["gradient"], axis=-1).max()),
+        loss=float(np.abs(draws["loss"]).max()),
+        L=_smoothness(draws, chosen),
         rho=float((slopes[far] / 2 / risks[far]).min()),
         singular=_smallest_singular(path, window),
-        gamma=tuple(_sensitivities(drawn["z"], chosen).tolist()),
+        gamma=tuple(_sensitivities(draws["z"], chosen).tolist()),
         weights=tuple(np.asarray(problem.weights, float).tolist()),
-        noise=float(drawn["noise"].max() * math.log(2 / 0.05)),
+        noise=float(draws["noise"].max() * math.log(2 / PHI)),
         start=float(risks[0]),
         d=path.shape[1],
     )
@@ -166,20 +170,20 @@ def _draws(problem: Problem, thetas: list[Any], n: int) -> dict[str, np.ndarray]
         }
 
     clients = jax.tree.map(jnp.asarray, problem.clients)
-    found = [jax.vmap(lambda client, theta=theta: one(theta, client))(clients) for theta in thetas]
-    return {key: np.stack([np.asarray(entry[key], float) for entry in found]) for key in found[0]}
+    by_model = [jax.vmap(lambda client, theta=theta: one(theta, client))(clients) for theta in thetas]
+    return {key: np.stack([np.asarray(entry[key], float) for entry in by_model]) for key in by_model[0]}
 
 
-def _steepest(changes: np.ndarray, moves: np.ndarray) -> float:
+def _largest_rate(changes: np.ndarray, moves: np.ndarray) -> float:
     """The largest change per move; what is rounding counts as none."""
-    moved = moves > 1e-4 * moves.max()
-    ratio = changes[moved] / moves[moved]
-    return float(ratio.max()) if ratio.max() > 1e-4 else 0.0
+    counted = moves > LEAST_MOVE * moves.max()
+    ratio = changes[counted] / moves[counted]
+    return float(ratio.max()) if ratio.max() > LEAST_RATE else 0.0
 
 
-def _smoothness(drawn: dict[str, np.ndarray], models: np.ndarray) -> float:
+def _smoothness(draws: dict[str, np.ndarray], models: np.ndarray) -> float:
     """The largest |change of grad l| over |move of theta| + |move of z|, between neighbouring models and samples."""
-    gradient, z = drawn["gradient"], drawn["z"]
+    gradient, z = draws["gradient"], draws["z"]
     change = np.linalg.norm(np.diff(gradient, axis=0), axis=-1)
     move = np.linalg.norm(np.diff(models, axis=0), axis=1)[:, None, None] + np.linalg.norm(np.diff(z, axis=0), axis=-1)
     across = np.linalg.norm(np.diff(gradient, axis=2), axis=-1) / np.linalg.norm(np.diff(z, axis=2), axis=-1)
@@ -189,10 +193,10 @@ def _smoothness(drawn: dict[str, np.ndarray], models: np.ndarray) -> float:
 
 def _sensitivities(z: np.ndarray, models: np.ndarray) -> np.ndarray:
     """gamma_i: the mean move of a sample over the move of the model, the largest over the run's neighbours."""
-    moved = np.linalg.norm(np.diff(z, axis=0), axis=-1).mean(-1)
+    sample_moves = np.linalg.norm(np.diff(z, axis=0), axis=-1).mean(-1)
     moves = np.linalg.norm(np.diff(models, axis=0), axis=1)[:, None]
     far = moves[:, 0] > 0.01 * moves.max()
-    return (moved[far] / moves[far]).max(0)
+    return (sample_moves[far] / moves[far]).max(0)
 
 
 def _smallest_singular(path: np.ndarray, window: int) -> float:

@@ -39,6 +39,7 @@ def draw_groups(key: Key, shares: Array, n: int) -> Array:
 
 
 def loss(theta: Array, z: Batch) -> Array:
+    """-theta.demand of one customer."""
     return negative_revenue(theta, z["demand"])
 
 

@@ -27,11 +27,12 @@ from profl.problem.problem import Problem
 from profl.problem.reaction import Reaction
 from profl.typing import Array, Batch, Client, Key
 
-LEAST = 1e-14  # under the root: its slope at 0 is infinite
+LEAST_ROOT = 1e-14  # under the square root, whose slope at 0 is infinite
 RIDGE = 0.01
 
 
 def uniform(low: float, high: float, size: int, key: Key) -> Array:
+    """``size`` numbers drawn uniformly between ``low`` and ``high``."""
     return jax.random.uniform(key, (size,), minval=low, maxval=high, dtype=jnp.float32)
 
 
@@ -48,7 +49,7 @@ class RootMean(Reaction):
     """z ~ N(sqrt(gamma (theta + 1)), 1); a client is {"gamma": ()}."""
 
     def parameters(self, theta: Array, client: Client) -> Array:
-        return jnp.sqrt(jnp.maximum(client["gamma"] * (theta + 1), LEAST))
+        return jnp.sqrt(jnp.maximum(client["gamma"] * (theta + 1), LEAST_ROOT))
 
     def sample(self, key: Key, theta: Array, client: Client, n: int) -> Batch:
         return self.parameters(theta, client) + random.normal(key, n, 1)
@@ -82,6 +83,7 @@ def nonlinear(
 
 
 def product_in_mixture(theta: Array, z: Batch) -> Array:
+    """x theta of one sample."""
     return product(theta, z["x"])
 
 

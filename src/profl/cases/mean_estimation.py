@@ -26,6 +26,7 @@ from profl.typing import Array, Batch, Client, Key
 
 
 def squared_miss(theta: Array, z: Array) -> Array:
+    """(z - theta)^2 / 2 of one sample."""
     return 0.5 * jnp.sum((z - theta) ** 2)
 
 

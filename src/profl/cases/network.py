@@ -76,12 +76,14 @@ class GroupScores:
 
 @dataclass(frozen=True)
 class NetworkLoss:
+    """Cross-entropy of the network's score plus ridge / 2 |theta|^2."""
+
     ridge: float = 0.01
 
     def __call__(self, theta: Theta, z: Batch) -> Array:
         """Cross-entropy of one person; the odd classes are to be accepted."""
-        found, size = score(theta, z["x"]), sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(theta))
-        return jax.nn.softplus(found) - (z["y"] % 2) * found + 0.5 * self.ridge * size
+        logit, size = score(theta, z["x"]), sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(theta))
+        return jax.nn.softplus(logit) - (z["y"] % 2) * logit + 0.5 * self.ridge * size
 
 
 @dataclass(frozen=True)
@@ -95,8 +97,8 @@ class GroupsMove(Reaction):
     def means(self, theta: Theta, client: Client) -> Array:
         """Of every group and class once theta is deployed, (2 groups, features)."""
         before = jnp.asarray(centres(self.groups, self.features), theta["inner"].dtype)
-        moved = client["gamma"] * GroupScores(self.groups, self.features)(theta)
-        return before.at[:, 0].add(moved[:, None]).reshape(-1, self.features)
+        move = client["gamma"] * GroupScores(self.groups, self.features)(theta)
+        return before.at[:, 0].add(move[:, None]).reshape(-1, self.features)
 
     def parameters(self, theta: Theta, client: Client) -> Array:
         return self.means(theta, client).ravel()

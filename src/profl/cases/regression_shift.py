@@ -62,6 +62,7 @@ class TargetMean(Family):
 
 
 def squared_error(theta: Array, z: Batch) -> Array:
+    """(y - theta.x)^2 / 2 of one sample."""
     return 0.5 * (z["y"] - z["x"] @ theta) ** 2
 
 

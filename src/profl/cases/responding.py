@@ -111,8 +111,8 @@ def responding(
 
     >>> rng = np.random.default_rng(0)
     >>> y = np.arange(400) % 2
-    >>> made = Table("made", ("a", "b"), rng.normal(size=(400, 2)) + y[:, None], y, {})
-    >>> case = responding(made, clients=4, sensitivity=2.0, heterogeneity=0.1)
+    >>> table = Table("made", ("a", "b"), rng.normal(size=(400, 2)) + y[:, None], y, {})
+    >>> case = responding(table, clients=4, sensitivity=2.0, heterogeneity=0.1)
     >>> case.clients["x"].shape, case.accuracy(np.array([0.1, 0.1])) > 0.5
     ((4, 2, 80), True)
     """

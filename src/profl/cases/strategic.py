@@ -37,6 +37,8 @@ def cross_entropy(ridge: float, theta: Array, z: Batch) -> Array:
 
 @dataclass(frozen=True)
 class RidgeCrossEntropy:
+    """``cross_entropy`` with a fixed ridge."""
+
     ridge: float = 0.01
 
     def __call__(self, theta: Array, z: Batch) -> Array:

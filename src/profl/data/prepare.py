@@ -31,6 +31,8 @@ class Rows(NamedTuple):
 
 
 class Prepared(NamedTuple):
+    """The rows of all clients, and what they were standardised with."""
+
     train: Rows
     test: Rows
     mean: np.ndarray  # of the training part, (features,)

@@ -39,40 +39,41 @@ def locate(name: str, path: str | os.PathLike[str] | None = None) -> Path | None
     """The file that holds the data set, or None; its content is not looked at."""
     known = dataset(name)
     if path is not None:
-        return _given(known, Path(path))
-    if (given := os.environ.get("PROFL_DATA")) and (found := _named(known, Path(given))):
-        return found
+        return _file_at(known, Path(path))
+    if (directory := os.environ.get("PROFL_DATA")) and (file := _named(known, Path(directory))):
+        return file
     return _named(known, cache_directory())
 
 
 def find(name: str, path: str | os.PathLike[str] | None = None) -> Path:
     """The file that holds the data set, checked; an error with the command that gets it where there is none."""
-    found = _located(name, path)
-    dataset(name).read(found)
-    return found
+    file = _require(name, path)
+    dataset(name).read(file)
+    return file
 
 
 def load(name: str, path: str | os.PathLike[str] | None = None) -> bytes:
     """The csv of a data set that is on this machine, checked."""
-    return dataset(name).read(_located(name, path))
+    return dataset(name).read(_require(name, path))
 
 
-def _located(name: str, path: str | os.PathLike[str] | None) -> Path:
-    found = locate(name, path)
-    if found is None:
+def _require(name: str, path: str | os.PathLike[str] | None) -> Path:
+    """The file that holds the data set; an error where there is none."""
+    file = locate(name, path)
+    if file is None:
         raise MissingDataError(
             f"the {name} data are not on this machine; get them with: profl data get {name} "
             f"(or set PROFL_DATA to a directory that holds {dataset(name).files[0]})"
         )
-    return found
+    return file
 
 
-def _given(known: Dataset, path: Path) -> Path:
-    """What a caller names must be there: a file of any name, or a directory that holds one of the known names."""
+def _file_at(known: Dataset, path: Path) -> Path:
+    """The file at a path that a caller states: a file of any name, or a directory that holds one of the known names."""
     if path.is_file():
         return path
-    if found := _named(known, path):
-        return found
+    if file := _named(known, path):
+        return file
     expected = " or ".join(known.files[:2])
     raise MissingDataError(
         f"no {known.name} data at {path}: expected the csv itself or a directory with {expected}; "

@@ -45,7 +45,7 @@ def chain(*parts: Part | None, name: str = "chain", pooled: bool = False) -> Cha
 
 @dataclass(frozen=True)
 class Chain(Method):
-    """Made by ``chain``; implements the contract of the engines."""
+    """A method made of parts by ``chain``; implements the contract of the engines."""
 
     parts: tuple[Part, ...]
     name: str = "chain"
@@ -111,7 +111,7 @@ class Chain(Method):
         return {name: value for part in self.parts for name, value in part.settings().items()}
 
     def active(self, problem: Problem | View | None) -> dict[int, Part]:
-        """The parts that a problem needs, by their place: a part that serves none of the later ones is left out."""
+        """The parts that a problem needs, by their index: a part that serves none of the later ones is left out."""
         wanted: dict[int, Part] = {}
         read: set[str] = set()
         for place, part in reversed(list(enumerate(self.parts))):

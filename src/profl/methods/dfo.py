@@ -6,8 +6,8 @@
     two points    g = (d / 2 delta) (loss(theta + delta u) - loss(theta - delta u)) u        theta rests in between
     theta  <- Proj(theta - optimiser(g))
 
-Each client perturbs by itself, the server averages. It needs neither a family nor gradients of the loss, only what the
-deployed model lost on average; that is paid for in deployments: the noise of g grows with d / delta.
+Each client perturbs by itself, the server averages. It needs neither a family nor gradients of the loss, only the
+mean loss of the deployed model; the price is more deployments: the noise of g grows with d / delta.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ from profl.typing import Array, Batch, Key, Theta
 
 
 class Probe(NamedTuple):
+    """The state of a client: the optimiser's, and the last direction with its loss."""
+
     optimiser: Any
     direction: Array  # u, (d,)
     loss: Array  # at the first of two points
-    due: Array  # () bool: whether the second point is to be deployed
+    opposite_next: Array  # () bool: whether the second point comes next
 
 
 @dataclass(frozen=True)
@@ -59,14 +61,14 @@ class DerivativeFree(Method):
 
     def init(self, problem: View, theta: Theta, batch: Batch) -> Probe:
         flat, zero = jax.eval_shape(trees.ravel, theta), jnp.zeros(())
-        started = transformation(self.optimiser, self.learning_rate).init(theta)
-        return Probe(started, jnp.zeros(flat.shape, flat.dtype), zero, jnp.asarray(False))
+        optimiser = transformation(self.optimiser, self.learning_rate).init(theta)
+        return Probe(optimiser, jnp.zeros(flat.shape, flat.dtype), zero, jnp.asarray(False))
 
     def deploy(self, problem: View, state: Probe, key: Key, theta: Theta) -> tuple[Theta, Probe]:
         flat, unravel = ravel_pytree(theta)
         fresh = jax.random.normal(random.explore_key(key), flat.shape, flat.dtype)
-        direction = jnp.where(state.due, state.direction, fresh / jnp.linalg.norm(fresh))
-        side = jnp.where(state.due, -self.delta, self.delta)
+        direction = jnp.where(state.opposite_next, state.direction, fresh / jnp.linalg.norm(fresh))
+        side = jnp.where(state.opposite_next, -self.delta, self.delta)
         return problem.project(unravel(flat + side * direction)), state._replace(direction=direction)
 
     def step(
@@ -78,9 +80,9 @@ class DerivativeFree(Method):
         change = loss if self.points == 1 else (state.loss - loss) / 2
         unravel = ravel_pytree(theta)[1]
         gradient = unravel(change * state.direction * (state.direction.shape[0] / self.delta))
-        moves = transformation(self.optimiser, self.learning_rate)
+        optimiser = transformation(self.optimiser, self.learning_rate)
         with stage("update") as check:
-            moved = check(Descent(problem, moves, batch, weights).step(theta, state.optimiser, gradient))
-        complete = state.due | (self.points == 1)
-        theta, optimiser = trees.where(complete, moved, (theta, state.optimiser))
-        return theta, Probe(optimiser, state.direction, loss, ~complete), {"loss": loss}
+            after = check(Descent(problem, optimiser, batch, weights).step(theta, state.optimiser, gradient))
+        complete = state.opposite_next | (self.points == 1)
+        theta, new = trees.where(complete, after, (theta, state.optimiser))
+        return theta, Probe(new, state.direction, loss, ~complete), {"loss": loss}

@@ -5,8 +5,8 @@ functions are pure, and the states that they hand on never change their shapes. 
 family, the model space, and at a client what is known exactly of its reaction.
 
     at a client     init      before the first step
-                    deploy    what is tried in place of theta
-                    step      what came in is made use of
+                    deploy    the model that is deployed in place of theta
+                    step      one step on the batch that came in
                     report    what is sent: the model, and what else the method needs, each with its kind. Never samples
                     receive   what the server sent back
     at the server   open      before the first round
@@ -28,13 +28,13 @@ from profl import checks
 from profl.parts.part import plain
 from profl.problem.problem import Problem, View
 from profl.server import entries, rules
-from profl.server.aggregate import combine_models, open_memory, weigh
 from profl.server.entries import Report, Values
+from profl.server.rule_base import open_memory, weigh
 from profl.typing import Array, Batch, Key, Theta
 
 
 class Arrival(NamedTuple):
-    """What a deployment brought in."""
+    """The batch that a deployment brought in."""
 
     batch: Batch
     weights: Array  # of the samples; they sum to one
@@ -54,9 +54,9 @@ class Forecast(NamedTuple):
 class Need(NamedTuple):
     """Something that a method may have to know."""
 
-    what: str
-    given: Callable[[Problem], bool]  # whether a problem has it
-    instead: str = ""  # what to do without it
+    description: str
+    is_met: Callable[[Problem], bool]  # whether a problem has it
+    alternative: str = ""  # what to use without it
 
 
 def _always(problem: Problem) -> bool:
@@ -116,19 +116,21 @@ class Method:
         """Refuse a problem that cannot give what the method needs, before any work."""
         rules.get(self.aggregate)
         for need in self.needed(problem):
-            what, given, instead = NEEDS[checks.one_of("need", need, NEEDS)]
-            if not given(problem):
-                pooled = " pooled over clients" if self.pooled else ""
-                raise checks.InputError(f"{self.name} needs {what}; {problem.name!r}{pooled} has none: {instead}")
+            description, is_met, alternative = NEEDS[checks.one_of("need", need, NEEDS)]
+            if not is_met(problem):
+                whose = f"{problem.name!r} pooled over clients" if self.pooled else repr(problem.name)
+                raise checks.InputError(f"{self.name} needs {description}; {whose} has none: {alternative}")
 
     def needed(self, problem: Problem) -> tuple[str, ...]:
-        """``needs``, where the problem is at hand: what one problem offers may spare another need."""
+        """``needs``, where the problem is at hand: what a problem offers may make another requirement unnecessary."""
         return self.needs
 
     def settings(self) -> dict[str, Any]:
-        """What the method was made with, as plain values."""
+        """The arguments of the method by name, as plain values."""
         assert is_dataclass(self)
-        return {field.name: plain(getattr(self, field.name)) for field in fields(self) if field.name not in UNSTATED}
+        return {
+            field.name: plain(getattr(self, field.name)) for field in fields(self) if field.name not in HIDDEN_SETTINGS
+        }
 
     # -- at a client ---------------------------------------------------------------------------------------------------
 
@@ -197,7 +199,7 @@ class Method:
         """
         rule, models = rules.get(self.aggregate), reports["theta"]
         weights, memory = weigh(rule, server, problem, models, weights, accepted, theta)
-        return combine_models(rule, models, weights, accepted, theta), memory, ()
+        return rule.aggregate_models(models, weights, accepted, theta), memory, ()
 
     def forecast(self, problem: View, server: Any) -> Forecast | None:
         """What is expected of the model, from the server's state once it is combined; None where nothing is stated."""
@@ -208,4 +210,5 @@ class Method:
         return ()
 
 
-UNSTATED = ("name", "pooled")
+HIDDEN_SETTINGS = ("name", "pooled")
+"""Fields of a method that ``settings`` leaves out."""

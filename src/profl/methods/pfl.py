@@ -49,8 +49,8 @@ def pfl(
 
 def rgd(learning_rate: float | str = 0.01, *, optimiser: OptimiserLike = optax.sgd) -> Chain:
     """Repeated gradient descent on everybody's data in one place."""
-    found = FoundLearningRate() if learning_rate == "auto" else None
-    return chain(PlainGradient(), found, Optimiser(learning_rate, optimiser), name="rgd", pooled=True)
+    rate = FoundLearningRate() if learning_rate == "auto" else None
+    return chain(PlainGradient(), rate, Optimiser(learning_rate, optimiser), name="rgd", pooled=True)
 
 
 def rrm(

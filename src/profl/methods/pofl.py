@@ -42,10 +42,10 @@ def pofl(
     """Performative optimal federated learning.
 
     Args:
-      learning_rate: eta, or "auto" for one that is found during the run.
-      jacobian: "tracking", "kalman" (the same for a world without memory and drift), "least_squares", "paper", "exact",
+      learning_rate: eta, or "auto" for one that is chosen during the run.
+      jacobian: "tracking", "kalman" (the same for data without memory and drift), "least_squares", "paper", "exact",
         or a ``profl.parts.JacobianEstimator``.
-      window: H, how many earlier deployments "least_squares" and "paper" use, 20 by default; the others find their own.
+      window: H, how many earlier deployments "least_squares" and "paper" use, 20 by default; the others need none.
       explore: a ``profl.parts.Exploration`` or None; "auto" takes the default one where the estimator asks for it.
       aggregate: how the server combines models; see ``profl.parts.Averaging``.
       second_term: how L2 is computed; see ``profl.parts.PerformativeGradient``.

@@ -45,8 +45,8 @@ def profl(
     Args:
       filter: which samples to trust: "robust", "paper", "none", or a function ``(gradients, weights) -> weights``.
       aggregate: how the server combines models; see ``profl.parts.Averaging``.
-      share: how clients learn from each other's Jacobians: None; "shrink", each drawn towards all as far as its errors
-        say; a number of clusters that react alike, "auto", or ``profl.server.Clusters``.
+      share: how clients learn from each other's Jacobians: None; "shrink", each shrunk towards all as far as its errors
+        suggest; a number of clusters that react alike, "auto", or ``profl.server.Clusters``.
       samples: a ``profl.parts.AdaptiveSamples``, or None for a fixed number.
 
     The others are those of ``profl.pofl``.
@@ -76,7 +76,7 @@ def profl(
 
 
 def adaptive_samples(samples: Any, window: int | None, learning_rate: float | str) -> Part | None:
-    """The part that says how many samples to draw; the published bound is told H and eta."""
+    """The part that says how many samples to draw, with H and eta for the published bound; None for a fixed number."""
     if samples is not None and not (isinstance(samples, Part) and samples.sizes is not None):
         raise checks.InputError(f"samples must be profl.parts.AdaptiveSamples(...) or None, got {samples!r}")
     if isinstance(samples, AdaptiveSamples) and samples.rule == "paper":

@@ -1,4 +1,4 @@
-"""When a run is done: what its method expects of its model (``Forecast``), held against what another deployment costs.
+"""When a run is done: its method's ``Forecast`` compared with the cost of another deployment.
 
     excess + error <= tolerance          the model is expected to be good enough
     gain * payback <= price + cost       one more deployment would gain less than it costs
@@ -20,12 +20,12 @@ REASONS = {
     1: "expected excess below the tolerance",
     2: "another deployment is expected to gain less than it costs",
 }
-"""Why a run was done, by what ``StopWhenSettled.why`` answers."""
+"""Why a run ended, by the answer of ``StopWhenSettled.why``."""
 
 
 @dataclass(frozen=True)
 class StopWhenSettled:
-    """Ends a run when its method expects no more of it.
+    """Ends a run when its method expects too little from going on.
 
     ``profl.simulate(..., stop=profl.StopWhenSettled(tolerance=0.01))``.
 

@@ -8,17 +8,16 @@ from typing import Any
 from profl.parts.part import Part
 from profl.problem.problem import View
 from profl.server import entries, rules
-from profl.server.aggregate import open_memory, weigh
 from profl.server.entries import Report
-from profl.server.rules import Rule
+from profl.server.rule_base import Rule, open_memory, weigh
 from profl.typing import Array, Theta
 
 
 @dataclass(frozen=True)
 class Averaging(Part):
-    """Combines the models by ``aggregate``: a name of ``profl.server.rules.RULES``, or a rule of one's own.
+    """Combines the models by ``aggregate``, a name of ``profl.server.rules.RULES`` or a rule; Algorithm 1, line 17.
 
-    What other parts send is combined by the same rule, with the weights that the rule leaves the clients.
+    The entries of other parts are combined by the same rule and weights.
 
     >>> Averaging("krumm")
     Traceback (most recent call last):
@@ -39,11 +38,11 @@ class Averaging(Part):
         return {"theta": entries.model(theta)}
 
     def open(self, view: View, theta: Theta) -> Any:
-        """What the rule remembers of the clients; () where it remembers nothing."""
+        """The rule's memory of the clients; () for a rule without memory."""
         return open_memory(self.rule, view, theta)
 
     def weigh(
         self, view: View, memory: Any, models: Theta, weights: Array, accepted: Array, sent: Theta
     ) -> tuple[Array, Any]:
-        """The weights that are left once the rule has compared the clients with its memory of them; its next memory."""
+        """The weights (k,) after the rule has compared the clients with its memory of them, and its next memory."""
         return weigh(self.rule, memory, view, models, weights, accepted, sent)

@@ -1,11 +1,13 @@
-"""Control variates: clients that differ stay together between two averages (SCAFFOLD; Karimireddy et al. 2020).
+"""Control variates against the drift of clients between two averages (SCAFFOLD; Karimireddy et al. 2020).
+
+Not in the paper.
 
     g <- g - own + common
 
-own is the mean of a client's gradients over its last round, common what the server's rule made of everybody's in that
-round. At the point where the rule of all gradients is zero every client then stands still; without the correction each
-sets out for a point of its own, and the average of where they get to in R steps is another one. With the mean as the
-rule and everybody there, the corrections sum to zero: they change where clients go, not where the average goes first.
+own is the mean of a client's gradients over its last round, common the aggregate of all clients' means in that round.
+At the point where the aggregate of all gradients is zero every client then stands still; without the correction each
+moves towards a point of its own, and the average after R steps lies elsewhere. With the mean as the rule and all
+clients present, the corrections sum to zero: they change the clients' paths, not the first step of the average.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ from profl.typing import Array, Batch, Key, Theta
 CORRECTIONS = ("scaffold",)
 
 
-class Control(NamedTuple):
-    """What a client keeps for it; zeros until its first round has been combined."""
+class ControlVariates(NamedTuple):
+    """The state of a client; zeros until its first round has been combined."""
 
     own: Theta
     common: Theta
@@ -37,7 +39,7 @@ class Control(NamedTuple):
 
 @dataclass(frozen=True)
 class DriftCorrection(Part):
-    """Control variates; ``correction`` is "scaffold"."""
+    """Control variates; ``correction`` is "scaffold". Not in the paper."""
 
     correction: str = "scaffold"
 
@@ -47,23 +49,23 @@ class DriftCorrection(Part):
     def reads(self, problem: Any) -> tuple[str, ...]:
         return ("gradient",)
 
-    def init(self, view: View, theta: Theta, batch: Batch) -> Control:
+    def init(self, view: View, theta: Theta, batch: Batch) -> ControlVariates:
         zeros = zeros_like(theta)
-        return Control(zeros, zeros, zeros, jnp.zeros(()))
+        return ControlVariates(zeros, zeros, zeros, jnp.zeros(()))
 
-    def update(self, view: View, state: Control, step: Step, key: Key) -> tuple[Step, Control]:
+    def update(self, view: View, state: ControlVariates, step: Step, key: Key) -> tuple[Step, ControlVariates]:
         total = jax.tree.map(jnp.add, state.total, step.gradient)
         follow = jax.tree.map(lambda g, own, common: g - own + common, step.gradient, state.own, state.common)
         return step._replace(gradient=follow), state._replace(total=total, steps=state.steps + 1)
 
-    def report(self, view: View, state: Control, theta: Theta) -> Report:
+    def report(self, view: View, state: ControlVariates, theta: Theta) -> Report:
         return {"control": entries.gradient(mean_gradient(state))}
 
-    def receive(self, view: View, state: Control, mail: Theta) -> Control:
+    def receive(self, view: View, state: ControlVariates, mail: Theta) -> ControlVariates:
         zeros = zeros_like(mail)
-        return Control(mean_gradient(state), mail, zeros, jnp.zeros(()))
+        return ControlVariates(mean_gradient(state), mail, zeros, jnp.zeros(()))
 
-    def mail_like(self, view: View, state: Control) -> Theta:
+    def mail_like(self, view: View, state: ControlVariates) -> Theta:
         return state.common
 
     def open(self, view: View, theta: Theta) -> Theta:
@@ -76,9 +78,10 @@ class DriftCorrection(Part):
 
 
 def zeros_like(theta: Theta) -> Theta:
+    """Zeros, a pytree like theta."""
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), theta)
 
 
-def mean_gradient(control: Control) -> Theta:
+def mean_gradient(control: ControlVariates) -> Theta:
     """The mean of the round's gradients: what a client reports."""
     return jax.tree.map(lambda leaf: leaf / jnp.maximum(control.steps, 1).astype(leaf.dtype), control.total)

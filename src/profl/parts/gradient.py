@@ -23,7 +23,7 @@ from profl import checks, trees
 from profl.parts.part import Part, Step
 from profl.parts.sample_size import AdaptiveSamples
 from profl.parts.sharing import SharedJacobians
-from profl.parts.units import large
+from profl.parts.units import is_large
 from profl.problem.problem import Problem, View
 from profl.problem.push import Push
 from profl.stages import stage
@@ -34,7 +34,7 @@ SECOND_TERMS = ("auto", "push", "pathwise", "score")
 
 @dataclass(frozen=True)
 class PlainGradient(Part):
-    """L1 alone: what retraining follows, to the stable point."""
+    """L1 alone, which retraining follows to the stable point (paper, Algorithm 1, line 9)."""
 
     serves = ("gradient",)
 
@@ -43,8 +43,8 @@ class PlainGradient(Part):
 
     def update(self, view: View, state: Any, step: Step, key: Key) -> tuple[Step, Any]:
         with stage("gradient") as watch:
-            found = watch(terms(view, "none", step.deployed, step.batch, step.weights, jnp.zeros((0,))))
-        return step._replace(loss=found.loss, gradient=found.first), state
+            loss, first, _ = watch(terms(view, "none", step.deployed, step.batch, step.weights, jnp.zeros((0,))))
+        return step._replace(loss=loss, gradient=first), state
 
 
 @dataclass(frozen=True)
@@ -90,24 +90,25 @@ class PerformativeGradient(Part):
         f = jnp.zeros((0,)) if step.f is None else step.f
         local = view if step.signal is None else view._replace(signal=step.signal)
         with stage("gradient") as watch:
-            found = watch(terms(view, second, theta, batch, weights, f))
-            gradient = found.first
+            loss, gradient, f_gradient = watch(terms(view, second, theta, batch, weights, f))
             if second != "push":
                 assert step.jacobian is not None
-                back = pull_back(local, theta, step.jacobian, found.f_gradient)
-                gradient = watch(jax.tree.map(jnp.add, found.first, back))
+                second_gradient = pull_back(local, theta, step.jacobian, f_gradient)
+                gradient = watch(jax.tree.map(jnp.add, gradient, second_gradient))
 
-        def of_samples() -> Array:
+        def sample_gradients() -> Array:
             first, f_gradients = sample_terms(view, second, theta, batch, weights, f)
             if second == "push":
                 return first
             jacobian = step.jacobian
             return first + jax.vmap(lambda u: trees.ravel(pull_back(local, theta, jacobian, u)))(f_gradients)
 
-        return step._replace(loss=found.loss, gradient=gradient, sample_gradients=of_samples), state
+        return step._replace(loss=loss, gradient=gradient, sample_gradients=sample_gradients), state
 
 
 class Terms(NamedTuple):
+    """The terms of the performative gradient on one batch."""
+
     loss: Array  # mean loss on the batch
     first: Theta  # L1
     f_gradient: Array  # u, (p,)
@@ -123,7 +124,7 @@ def terms(problem: View, second: str, theta: Theta, batch: Batch, weights: Array
         push = jax.vmap(push_of(problem), (0, None, None))
         total = jax.value_and_grad(lambda t: weights @ losses(t, push(batch, theta, t)))(theta)
         return Terms(*total, jnp.zeros_like(f))
-    if second == "pathwise" and large(theta):  # one way back through a network for both
+    if second == "pathwise" and is_large(theta):  # one way back through a network for both
         shift = jax.vmap(problem.family.apply_shift, (0, None, None))
         both = jax.value_and_grad(lambda t, delta: weights @ losses(t, shift(batch, delta, f)), (0, 1))
         loss, (first, f_gradient) = both(theta, jnp.zeros_like(f))
@@ -139,17 +140,17 @@ def terms(problem: View, second: str, theta: Theta, batch: Batch, weights: Array
 
 
 def _pathwise(problem: View, theta: Theta, batch: Batch, weights: Array, f: Array) -> Array:
-    """u by moving the samples. Where that does the same to all of them (a loss linear in z), nothing is summed."""
-    nowhere = jnp.zeros_like(f)
+    """u (p,) by shifting the samples; where it is the same for all of them (a loss linear in z), nothing is summed."""
+    zero = jnp.zeros_like(f)
 
     def of_one(z: Batch) -> Array:
-        return jax.grad(lambda delta: problem.loss(theta, problem.family.apply_shift(z, delta, f)))(nowhere)
+        return jax.grad(lambda delta: problem.loss(theta, problem.family.apply_shift(z, delta, f)))(zero)
 
     try:
         return jax.vmap(of_one, out_axes=None)(batch)  # refused where it differs from sample to sample
     except ValueError:
         shift, losses = jax.vmap(problem.family.apply_shift, (0, None, None)), jax.vmap(problem.loss, (None, 0))
-        return jax.grad(lambda delta: weights @ losses(theta, shift(batch, delta, f)))(nowhere)
+        return jax.grad(lambda delta: weights @ losses(theta, shift(batch, delta, f)))(zero)
 
 
 def sample_terms(
@@ -163,8 +164,8 @@ def sample_terms(
     firsts = jax.vmap(lambda z: trees.ravel(jax.grad(problem.loss)(theta, z)))(batch)
     if second == "pathwise":
         zero = jnp.zeros_like(f)
-        moved = problem.family.apply_shift
-        return firsts, jax.vmap(lambda z: jax.grad(lambda g: problem.loss(theta, moved(z, g, f)))(zero))(batch)
+        shift = problem.family.apply_shift
+        return firsts, jax.vmap(lambda z: jax.grad(lambda g: problem.loss(theta, shift(z, g, f)))(zero))(batch)
     if second == "none":
         return firsts, jnp.zeros((firsts.shape[0], f.shape[0]), f.dtype)
     losses = jax.vmap(problem.loss, (None, 0))(theta, batch)
@@ -179,5 +180,5 @@ def push_of(problem: View) -> Push:
 
 
 def pull_back(problem: View, theta: Theta, jacobian: Array, f_gradient: Array) -> Theta:
-    """L2 = J^T u, brought from the signal back to theta."""
+    """L2 = J^T u, a pytree like theta: the gradient in the signal pulled back to theta."""
     return jax.vjp(problem.signal, theta)[1](jacobian.T @ f_gradient)[0]

@@ -1,26 +1,26 @@
-"""A learning rate that the server finds from what the clients measure, free of units.
+"""A learning rate that the server chooses from the gradients that clients measure, free of units; not in the paper.
 
 At a client
 
-    theta_j <- theta_j + rate scale_j^2 (what the optimiser makes of the gradient, with a learning rate of one)
+    theta_j <- theta_j + rate scale_j^2 (the optimiser's update at a learning rate of one)
 
-rate and scales are the server's and the same everywhere, so that they do not shift where the federation rests; with SGD
+Rate and scales are the server's and the same everywhere, so that they do not shift where the federation rests; with SGD
 the step is free of units. Before the first mail both are zero: the first round only measures. A client reports the mean
-of its gradients and of what it deployed, where they are the gradients; a copy of their sampling noise (the same mean
-with the samples' signs alternating, in which what they have in common cancels); its own scales; how many steps it made.
+of its gradients and of the models that it deployed, at which they were taken; a copy of their sampling noise (the same
+mean with the samples' signs alternating, in which their common part cancels); its own scales; how many steps it made.
 
 At the server
 
-In units of the common scales, with s the last move of what was deployed and y the change of the mean gradient that came
-with it, whose sampling noise is known (clients report a copy of it), over the last few rounds:
+In units of the common scales, with s the last move of the deployed models and y the change of the mean gradient that
+came with it, whose sampling noise is known (clients report a copy of it), over the last few rounds:
 
     A = sum s.s,   B = sum s.y - (noise that s and y share),   C = sum y.y - (their noise)
     base = min(B / C, 1 / L) but at least a fifth of 1 / L,    L = sqrt(C / A)      (Barzilai and Borwein's second step)
-    rate = SHARE base max(what of the gradient is no noise, 1 / (1 + rounds in which it was noise)) / R
+    rate = BASE_SHARE base max(share of the gradient that is no noise, 1 / (1 + rounds in which it was noise)) / R
 
 Where the change of the gradient is within its noise, or the move was so short that it had to be, base stays, and grows
-while the gradient itself stands out. It never grows more than ``GROWTH`` times in a round, and no round moves the model
-by more than ``TRUST`` scales in root mean square.
+while the gradient exceeds its noise. It never grows more than ``LARGEST_BASE_GROWTH`` times in a round, and no round
+moves the model by more than ``LONGEST_MOVE`` scales in root mean square.
 """
 
 from __future__ import annotations
@@ -34,26 +34,28 @@ from jax.flatten_util import ravel_pytree
 
 from profl import trees
 from profl.parts.part import Exchange, Part, Step
-from profl.parts.units import COMMON, some, theta_scales
+from profl.parts.units import MEAN_SLOPE_SHARE, first_samples, theta_scales
 from profl.problem.problem import View
 from profl.server import entries
 from profl.server.entries import Report
 from profl.typing import Array, Batch, Key, Theta
 
-MEMORY = 0.8  # of the sums, from round to round: the last five count
-SMOOTH = 0.3  # weight of the newest gradient in the mean that is held against its noise
-NOISE = 0.1  # weight of the newest copy of the noise in its mean square
-FIRST = 0.1  # scales: the first move
-TRUST = 2.0  # scales: the longest
-GROWTH = 3.0  # of base in a round
-SHARE = 0.7  # of base: room for what the last rounds did not show
-CLEAR = 0.9  # share of the gradient that is no noise, above which base grows until curvature shows
-PLAIN = 30.0  # times its noise: a change that shows curvature however short the move was that brought it
-DOUBT = 0.5  # changes of the gradient below 1 + this times their noise show no curvature
+SUMS_DECAY = 0.8  # share of the sums A, B and C that is left after a round: they average about five
+GRADIENT_RATE = 0.3  # weight of the newest gradient in the mean gradient, which is compared with its noise
+NOISE_SQUARE_RATE = 0.1  # weight of the newest copy of the noise in its mean square
+FIRST_MOVE = 0.1  # length of the first move, in scales
+LONGEST_MOVE = 2.0  # length of the longest move in a round, in scales
+LARGEST_BASE_GROWTH = 3.0  # factor by which base grows in a round at most
+BASE_SHARE = 0.7  # share of base that is used: a margin for curvature that the last rounds did not show
+LEAST_SECANT = 0.2  # least base, as a share of 1 / L
+CLEAR_SHARE = 0.9  # share of the gradient that is no noise, above which base grows until curvature shows
+CLEAR_GROWTH = 1.5  # factor by which base then grows
+EVIDENT_CHANGE = 30.0  # a squared change of the gradient this many times its noise shows curvature after any move
+LEAST_CHANGE = 0.5  # a squared change of the gradient below 1 + this times its noise shows no curvature
 
 
 class RateClient(NamedTuple):
-    """What a client keeps; sums are over the steps of the round so far."""
+    """The state of a client; sums are over the steps of the round so far."""
 
     rate: Array  # (), the server's
     scales: Array  # (d,), the server's
@@ -65,13 +67,15 @@ class RateClient(NamedTuple):
 
 
 class RateMail(NamedTuple):
+    """The learning rate and the scales that the server sends."""
+
     rate: Array  # ()
     scales: Array  # (d,)
 
 
 @dataclass(frozen=True)
 class FoundLearningRate(Part):
-    """Finds the learning rate during the run; the optimiser's is then "auto"."""
+    """Chooses the learning rate during the run, where the optimiser's is "auto"; not in the paper."""
 
     info = ("rate",)
     rereads = True
@@ -112,7 +116,7 @@ class FoundLearningRate(Part):
         return RateMail(state.rate, state.scales)
 
     def open(self, view: View, theta: Theta) -> RateServer:
-        return begin(trees.ravel(theta))
+        return initial_server_state(trees.ravel(theta))
 
     def combine(self, view: View, server: RateServer, exchange: Exchange) -> tuple[RateServer, RateMail]:
         flat, reports = trees.ravel(exchange.theta), exchange.reports
@@ -122,7 +126,7 @@ class FoundLearningRate(Part):
         common = {name: exchange.combine(values[name], centre[name]) for name in values}
         steps = jnp.max(jnp.where(exchange.accepted, reports["steps"], 1))
         measured = (common["deployed"], common["gradient"], common["gradient_noise"], jnp.exp(common["scales"]))
-        rate, server = update(server, *measured, steps)
+        rate, server = next_rate(server, *measured, steps)
         return server, trees.repeat(RateMail(rate, server.scales), len(exchange.weights))
 
 
@@ -131,10 +135,10 @@ def add_gradient(view: View, state: RateClient, step: Step) -> RateClient:
     losses = jax.vmap(view.loss, (None, 0))
     signs = jnp.where(jnp.arange(step.weights.shape[0]) % 2, 1.0, -1.0).astype(step.weights.dtype)
     noise = jax.grad(lambda t: (step.weights * signs) @ losses(t, step.batch))(step.deployed)
-    few = some(step.batch, step.weights)
+    samples = first_samples(step.batch, step.weights)
     own = trees.cond_or_keep(
         jnp.all(state.own_scales == 0),
-        lambda theta: theta_scales(view, theta, *few(), COMMON),
+        lambda theta: theta_scales(view, theta, *samples(), MEAN_SLOPE_SHARE),
         state.own_scales,
         step.deployed,
     )
@@ -144,7 +148,7 @@ def add_gradient(view: View, state: RateClient, step: Step) -> RateClient:
 
 
 class RateServer(NamedTuple):
-    """What the server keeps for it."""
+    """The state of the server."""
 
     scales: Array  # (d,)
     theta: Array  # (d,): the mean of what was deployed in the last round
@@ -154,48 +158,61 @@ class RateServer(NamedTuple):
     mean_noise: Array  # () smoothed square of the noise
     sums: Array  # (4,): A, B, C with its noise, the noise in C
     base: Array  # ()
-    calm: Array  # () rounds in which the gradient was noise
+    noisy_rounds: Array  # () rounds in which the gradient was noise
     step: Array  # () rate times R of the last round
     rounds: Array  # () int32
 
 
-def begin(theta: Array) -> RateServer:
+def initial_server_state(theta: Array) -> RateServer:
+    """The server's state before the first round, for flat models like ``theta`` (d,)."""
     zeros, nothing = jnp.zeros_like(theta), jnp.zeros((), theta.dtype)
     numbers = jnp.zeros(4, theta.dtype), nothing, nothing, nothing
     return RateServer(zeros, zeros, zeros, nothing, zeros, nothing, *numbers, jnp.int32(0))
 
 
-def update(
+def next_rate(
     state: RateServer, theta: Array, gradient: Array, noise: Array, scales: Array, steps: Array
 ) -> tuple[Array, RateServer]:
-    """The rate of the next round's R = ``steps`` steps, once ``gradient`` was found around ``theta``."""
+    """The rate of the next round's R = ``steps`` steps, (), and the next state.
+
+    ``gradient`` (d,) is the mean gradient around ``theta`` (d,), ``noise`` (d,) a copy of its sampling noise.
+    """
     first = state.rounds == 0
     scales = jnp.where(first, scales, state.scales)
-    now, noise2 = scales * gradient, jnp.sum((scales * noise) ** 2)
-    size = jnp.sqrt(jnp.sum(now**2)) + jnp.finfo(now.dtype).tiny
-    root = jnp.sqrt(jnp.asarray(now.shape[0], now.dtype))
+    scaled, noise2 = scales * gradient, jnp.sum((scales * noise) ** 2)
+    tiny = jnp.finfo(scaled.dtype).tiny
+    size = jnp.sqrt(jnp.sum(scaled**2)) + tiny
+    root = jnp.sqrt(jnp.asarray(scaled.shape[0], scaled.dtype))
 
-    s, y = (theta - state.theta) / scales, now - state.gradient
-    seen = jnp.stack([s @ s, s @ y - state.step * state.noise, y @ y, noise2 + state.noise])
-    sums = jnp.where(state.rounds < 2, 0.0, MEMORY * state.sums + seen)  # the first round moved nothing
-    sums = jnp.where(state.rounds == 1, seen, sums)
-    moved, along, changed, blur = sums
-    bend = changed - blur
-    telling = (blur * state.base**2 < moved) | (bend > PLAIN * blur)  # would a curvature of 1 / base show?
-    shown = (bend > DOUBT * blur) & (moved > 0) & telling
-    longest = jnp.sqrt(moved / jnp.where(shown, bend, 1.0))  # 1 / L
-    secant = jnp.clip(along / jnp.where(shown, bend, 1.0), 0.2 * longest, longest)
+    s, y = (theta - state.theta) / scales, scaled - state.gradient
+    new_sums = jnp.stack([s @ s, s @ y - state.step * state.noise, y @ y, noise2 + state.noise])
+    sums = jnp.where(state.rounds < 2, 0.0, SUMS_DECAY * state.sums + new_sums)  # the first round moved nothing
+    sums = jnp.where(state.rounds == 1, new_sums, sums)
+    has_curvature, secant = secant_step(sums, state.base)
 
-    weight = jnp.where(first, 1.0, SMOOTH)
-    mean = state.mean + weight * (now - state.mean)
-    mean_noise = state.mean_noise + jnp.where(first, 1.0, NOISE) * (noise2 - state.mean_noise)
-    left = jnp.maximum(SMOOTH / (2 - SMOOTH), (1 - SMOOTH) ** (2.0 * state.rounds))  # of a gradient's noise, in mean
-    clear = jnp.clip(1 - left * mean_noise / (jnp.sum(mean**2) + jnp.finfo(now.dtype).tiny), 0.0, 1.0)
-    calm = state.calm + (1 - clear)
+    weight = jnp.where(first, 1.0, GRADIENT_RATE)
+    mean = state.mean + weight * (scaled - state.mean)
+    mean_noise = state.mean_noise + jnp.where(first, 1.0, NOISE_SQUARE_RATE) * (noise2 - state.mean_noise)
+    at_start = (1 - GRADIENT_RATE) ** (2.0 * state.rounds)
+    noise_left = jnp.maximum(GRADIENT_RATE / (2 - GRADIENT_RATE), at_start)  # share of one gradient's noise in the mean
+    clear = jnp.clip(1 - noise_left * mean_noise / (jnp.sum(mean**2) + tiny), 0.0, 1.0)
+    noisy_rounds = state.noisy_rounds + (1 - clear)
 
-    kept = state.base * jnp.where(clear > CLEAR, 1.5, 1.0)
-    base = jnp.where(first, FIRST * root / size, jnp.clip(jnp.where(shown, secant, kept), 0.0, GROWTH * state.base))
-    step = SHARE * base * jnp.maximum(clear, 1 / (1 + calm))
-    step = jnp.minimum(step, TRUST * root / size)
-    known = (mean, mean_noise, sums, base, calm, step, state.rounds + 1)
-    return step / jnp.maximum(steps, 1), RateServer(scales, theta, now, noise2, *known)
+    without_curvature = state.base * jnp.where(clear > CLEAR_SHARE, CLEAR_GROWTH, 1.0)
+    base = jnp.clip(jnp.where(has_curvature, secant, without_curvature), 0.0, LARGEST_BASE_GROWTH * state.base)
+    base = jnp.where(first, FIRST_MOVE * root / size, base)
+    step = BASE_SHARE * base * jnp.maximum(clear, 1 / (1 + noisy_rounds))
+    step = jnp.minimum(step, LONGEST_MOVE * root / size)
+    averages = (mean, mean_noise, sums, base, noisy_rounds, step, state.rounds + 1)
+    return step / jnp.maximum(steps, 1), RateServer(scales, theta, scaled, noise2, *averages)
+
+
+def secant_step(sums: Array, base: Array) -> tuple[Array, Array]:
+    """Whether the sums (A, B, C with its noise, the noise in C) show curvature, () bool, and the step by it, ()."""
+    move2, along, change2, noise2 = sums
+    beyond_noise = change2 - noise2
+    would_show = (noise2 * base**2 < move2) | (beyond_noise > EVIDENT_CHANGE * noise2)  # a curvature of 1 / base
+    has_curvature = (beyond_noise > LEAST_CHANGE * noise2) & (move2 > 0) & would_show
+    longest = jnp.sqrt(move2 / jnp.where(has_curvature, beyond_noise, 1.0))  # 1 / L
+    ratio = along / jnp.where(has_curvature, beyond_noise, 1.0)
+    return has_curvature, jnp.clip(ratio, LEAST_SECANT * longest, longest)

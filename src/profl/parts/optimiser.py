@@ -24,11 +24,11 @@ OptimiserLike: TypeAlias = Callable[..., Any] | optax.GradientTransformation
 
 @dataclass(frozen=True)
 class Optimiser(Part):
-    """theta <- Proj(theta - optimiser(gradient)).
+    """theta <- Proj(theta - optimiser(gradient)); paper, Algorithm 1, lines 9 and 14.
 
     Args:
-      learning_rate: eta, handed to ``optimiser``; or "auto", for one that ``FoundLearningRate`` finds, by which then
-        the steps of ``optimiser`` with a learning rate of one are multiplied.
+      learning_rate: eta, handed to ``optimiser``; or "auto" for the one that ``FoundLearningRate`` chooses: it then
+        multiplies the updates of ``optimiser`` at a learning rate of one.
       optimiser: an optax factory such as ``optax.sgd``, or a ready transformation with its own learning rate.
       inner_steps: gradient steps on one batch.
     """
@@ -100,7 +100,7 @@ class Descent:
         return self.view.project(optax.apply_updates(theta, updates)), new
 
     def steps(self, theta: Theta, state: Any, gradient: Theta, count: int = 1) -> tuple[Theta, Any]:
-        """``count`` steps, the first along ``gradient``, each later one along the L1 that is found there."""
+        """``count`` steps, the first along ``gradient``, each later one along L1 at the model so far."""
 
         def again(_: int, carry: tuple[Theta, Any]) -> tuple[Theta, Any]:
             losses = jax.vmap(self.view.loss, (None, 0))

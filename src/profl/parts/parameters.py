@@ -13,7 +13,7 @@ from profl.typing import Key
 
 @dataclass(frozen=True)
 class EstimatedParameters(Part):
-    """f_hat and the variance of its sampling noise, as the problem's family estimates them."""
+    """f_hat (p,) and the variance of its sampling noise, by the problem's family; Algorithm 1, lines 8 and 12."""
 
     serves = ("f",)
 

@@ -25,9 +25,8 @@ from typing import Any, NamedTuple
 import jax
 
 from profl.problem.problem import Problem, View
-from profl.server.aggregate import combine_models
 from profl.server.entries import Report, Values
-from profl.server.rules import Rule
+from profl.server.rule_base import Rule
 from profl.typing import Array, Batch, Key, Theta
 
 
@@ -35,14 +34,14 @@ class Step(NamedTuple):
     """What flows through the chain in one step of a client; what no part has computed yet is None."""
 
     theta: Theta  # the model before the step; after the optimiser, the model after it
-    deployed: Theta  # what brought the batch in: not theta, where a part explores or data come late
+    deployed: Theta  # the model that brought the batch in: not theta, where a part explores or data come late
     batch: Batch
     weights: Array  # of the samples, summing to one
     last: Array | bool  # whether it is the last step of the round
     info: dict[str, Array]  # numbers that a run records, by name
     f: Any = None  # the estimated parameters of the data's distribution, (p,)
     f_variance: Any = None  # of their sampling noise, (p,)
-    units: Any = None  # natural units, a ``profl.parts.units.UnitsNow``
+    units: Any = None  # natural units, a ``profl.parts.units.StepUnits``
     jacobian: Any = None  # df/dsignal, (p, s)
     jacobian_error: Any = None  # the squared error of its entries, (p, s)
     hold: Array | int = 1  # for how many deployments the estimator wants a perturbation held
@@ -50,24 +49,24 @@ class Step(NamedTuple):
     sample_gradients: Callable[[], Array] | None = None  # the performative gradient of every sample, (n, d)
     loss: Any = None  # mean loss of the batch
     gradient: Any = None  # what the optimiser follows
-    learning_rate: Any = None  # where it is found during the run
+    learning_rate: Any = None  # where it is chosen during the run
     update_scale: Any = None  # what the optimiser's update is multiplied by
 
 
 class Exchange(NamedTuple):
-    """What the server has of one turn of messages."""
+    """What the server gets in one turn of messages."""
 
     theta: Theta  # the model that was sent out
     reports: Values  # values of the entries by name, one row per report; unaccepted rows may hold anything
     weights: Array  # of the clients, (k,)
-    trusted: Array  # the weights that are left once the rule has compared the clients with its memory of them, (k,)
+    trusted: Array  # the weights after the rule has compared the clients with its memory of them, (k,)
     accepted: Array  # (k,) bool
     key: Key
     rule: Rule
 
     def combine(self, values: Any, centre: Any) -> Any:
-        """Rows of ``values`` under the aggregation rule of the method; ``centre`` is the previous value."""
-        return combine_models(self.rule, values, self.trusted, self.accepted, centre)
+        """The aggregate of stacked ``values`` under the method's rule; ``centre`` is the previous aggregate."""
+        return self.rule.aggregate_models(values, self.trusted, self.accepted, centre)
 
 
 class Part:
@@ -87,21 +86,21 @@ class Part:
     sizes: tuple[int, ...] | None = None
 
     def reads(self, problem: Problem | View | None) -> tuple[str, ...]:
-        """The fields of ``Step`` that it reads and that other parts compute; None: of a problem like most."""
+        """The fields of ``Step`` that it reads and that other parts compute; None stands for a typical problem."""
         return ()
 
     def needs(self, problem: Problem | View | None) -> tuple[str, ...]:
-        """What it must know, words of ``profl.methods.method.NEEDS``."""
+        """What a problem must offer: keys of ``profl.methods.method.NEEDS``."""
         return ()
 
     def check_chain(self, parts: Sequence[Part], pooled: bool) -> None:
-        """Refuse a chain in which it makes no sense."""
+        """Raise an error where it does not fit into the chain."""
 
     def check(self, problem: Problem, parts: Sequence[Part], clients: int) -> None:
-        """Refuse a problem that it cannot work with, in a chain of ``parts``, where so many ``clients`` learn."""
+        """Raise an error for a problem that it cannot work with, in a chain of ``parts``, with so many ``clients``."""
 
     def settings(self) -> dict[str, Any]:
-        """What it was made with, as plain values by name."""
+        """Its arguments as plain values by name."""
         return {field.name: plain(getattr(self, field.name)) for field in fields(self)} if is_dataclass(self) else {}
 
     # -- at a client ---------------------------------------------------------------------------------------------------
@@ -111,7 +110,7 @@ class Part:
         return ()
 
     def deploy(self, view: View, state: Any, key: Key, theta: Theta) -> tuple[Theta, Any]:
-        """What is deployed in place of ``theta``, and the state that remembers it."""
+        """The model that is deployed in place of ``theta``, and the next state."""
         return theta, state
 
     def update(self, view: View, state: Any, step: Step, key: Key) -> tuple[Step, Any]:
@@ -131,11 +130,11 @@ class Part:
         return state
 
     def mail_like(self, view: View, state: Any) -> Any:
-        """One client's mail as it is before there is any: it states the shapes; () for none."""
+        """One client's mail of zeros, which states the shapes; () for none."""
         return ()
 
     def figures(self, view: View, state: Any, theta: Theta) -> dict[str, Array]:
-        """Numbers that show how the client stands at a record."""
+        """Figures of the client at a record, by name."""
         return {}
 
     def final(self, view: View, state: Any, reports: Values) -> dict[str, Any]:
@@ -178,7 +177,7 @@ def shape_of_f(view: View, batch: Batch) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A part as a setting shows it: plain values as they are, an object by its name and what it differs in.
+    """A value as ``settings`` shows it: plain values as they are, an object by its name and its non-default fields.
 
     >>> from profl.server.rules import TrimmedMean
     >>> plain(None), plain(0.1), plain(TrimmedMean()), plain(TrimmedMean(0.3))

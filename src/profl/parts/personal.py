@@ -1,4 +1,4 @@
-"""A named part of theta that stays at the client (Liang et al. 2020; Pillutla et al. 2022).
+"""A named part of theta that stays at the client (Liang et al. 2020; Pillutla et al. 2022); not in the paper.
 
     theta = (shared, own):   a client deploys (shared of the server, its own), steps on both, and reports shared alone
 
@@ -84,6 +84,8 @@ class ModelSplit:
 
 
 class PersonalState(NamedTuple):
+    """The personal part of a client's model."""
+
     own: Any  # the client's own part of theta
     first: Any  # that part as the run began
     stepped: Array  # () bool: whether the client has made a step
@@ -91,7 +93,7 @@ class PersonalState(NamedTuple):
 
 @dataclass(frozen=True)
 class PersonalModel(Part):
-    """Keeps the parts of theta that ``personal`` names at the client; it stands behind the optimiser."""
+    """Keeps the parts of theta that ``personal`` names at the client; after the optimiser. Not in the paper."""
 
     personal: ModelSplit
 
@@ -107,7 +109,7 @@ class PersonalModel(Part):
             )
         if any(isinstance(part, FoundLearningRate) for part in parts):
             raise checks.InputError(
-                "learning_rate='auto' is found from the gradients of whole models, which personal parts keep from the "
+                "learning_rate='auto' is chosen from the gradients of whole models, which personal parts keep from the "
                 "server: state a number"
             )
 

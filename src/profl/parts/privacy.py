@@ -8,7 +8,8 @@ multiplier z. k of them together are one with multiplier s = z / sqrt(k), for wh
 
     delta(epsilon) = Phi(1 / (2 s) - epsilon s) - e^epsilon Phi(-1 / (2 s) - epsilon s).
 
-A move that is not finite counts as none. The other numbers of a report are left out: ``profl.run.live.protection``.
+Not in the paper. A move that is not finite counts as none. The other numbers of a report are left out
+(``profl.run.live.protection``).
 
 Every number of the noise is made from the operating system's randomness, never from the run's seed, which the server
 knows; so a run with privacy cannot be repeated to the bit, and a round that is repeated after a crash counts as one
@@ -31,14 +32,14 @@ import numpy as np
 from profl import checks
 from profl.typing import Theta
 
-SEEDED = (
+SEED_WARNING = (
     "Privacy(seed=...): whoever knows the seed can take the noise off, so nothing is protected; leave it out except in "
     "experiments"
 )
 
 
-class Spent(NamedTuple):
-    """What was told of each client in a run, and the epsilon of it."""
+class PrivacyAccount(NamedTuple):
+    """The reports of each client in a run, and their epsilon."""
 
     noise: float  # z
     clip: float  # C
@@ -75,19 +76,19 @@ class Privacy:
         _check_delta(self.delta)
         if self.seed is not None:
             checks.positive_int("seed", self.seed, least=0)
-            warnings.warn(SEEDED, stacklevel=3)
+            warnings.warn(SEED_WARNING, stacklevel=3)
 
     def model(self, sent: Theta, own: Theta, step: int = 0) -> Theta:
         """The model that is reported in place of ``own``; ``step`` tells reports apart where a seed is given."""
         moves = jax.tree.map(lambda a, b: np.asarray(a, np.float64) - np.asarray(b, np.float64), own, sent)
-        noised = self._noised(moves, self.clip, 2 * step)
-        return jax.tree.map(lambda old, move, like: jnp.asarray(old + move, like.dtype), sent, noised, own)
+        noisy = self._add_noise(moves, self.clip, 2 * step)
+        return jax.tree.map(lambda old, move, like: jnp.asarray(old + move, like.dtype), sent, noisy, own)
 
     def jacobian(self, own: Any, step: int = 0) -> Any:
         """The Jacobian, or the pytree of Jacobians, that is reported in place of ``own``; clipped as one."""
         exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), own)
-        noised = self._noised(exact, self.clip_jacobian, 2 * step + 1)
-        return jax.tree.map(lambda leaf, like: jnp.asarray(leaf, like.dtype), noised, own)
+        noisy = self._add_noise(exact, self.clip_jacobian, 2 * step + 1)
+        return jax.tree.map(lambda leaf, like: jnp.asarray(leaf, like.dtype), noisy, own)
 
     def epsilon(self, reports: int, delta: float | None = None, *, share: bool = False) -> float:
         """epsilon after ``reports`` reports of one client; with ``share`` each has a Jacobian.
@@ -99,24 +100,25 @@ class Privacy:
         delta = self.delta if delta is None else _check_delta(delta)
         return gaussian_epsilon(self.noise, reports * (2 if share else 1), delta)
 
-    def spent(self, reports: np.ndarray, share: bool) -> Spent:
-        """The account of a run in which so many reports left each client."""
+    def account(self, reports: np.ndarray, share: bool) -> PrivacyAccount:
+        """The account of a run with so many ``reports`` (clients,) of each client."""
         counts, which = np.unique(reports, return_inverse=True)
         epsilon = np.array([self.epsilon(int(count), share=share) for count in counts])[which]
         settings = (self.noise, self.clip, self.clip_jacobian, self.delta, self.seed is not None)
-        return Spent(*settings, 2 if share else 1, np.asarray(reports), epsilon)
+        return PrivacyAccount(*settings, 2 if share else 1, np.asarray(reports), epsilon)
 
-    def _noised(self, tree: Any, clip: float, number: int) -> Any:
+    def _add_noise(self, tree: Any, clip: float, number: int) -> Any:
+        """The tree clipped to length ``clip``, plus noise; ``number`` tells draws apart where there is a seed."""
         with np.errstate(over="ignore", invalid="ignore"):
             length = math.sqrt(sum(float(np.sum(leaf**2)) for leaf in jax.tree.leaves(tree)))
         if not math.isfinite(length):
             tree, length = jax.tree.map(np.zeros_like, tree), 0.0
         factor = min(1.0, clip / length) if length > 0 else 1.0
-        normal = normals if self.seed is None else _repeatable(self.seed, number)
+        normal = standard_normals if self.seed is None else _seeded_normals(self.seed, number)
         return jax.tree.map(lambda leaf: factor * leaf + 2 * clip * self.noise * normal(leaf.shape), tree)
 
 
-def normals(shape: tuple[int, ...]) -> np.ndarray:
+def standard_normals(shape: tuple[int, ...]) -> np.ndarray:
     """Standard normal numbers, each from 106 bits of the operating system's randomness (Box and Muller 1958)."""
     count = math.prod(shape)
     bits = np.frombuffer(secrets.token_bytes(16 * count), np.uint64).reshape(2, count) >> 11
@@ -160,7 +162,8 @@ def _mills(x: float) -> float:
     return 1 / below
 
 
-def _repeatable(seed: int, number: int) -> Callable[[tuple[int, ...]], np.ndarray]:
+def _seeded_normals(seed: int, number: int) -> Callable[[tuple[int, ...]], np.ndarray]:
+    """A function that draws standard normals of a shape, the same for the same seed and number."""
     return np.random.default_rng([seed, number]).standard_normal
 
 

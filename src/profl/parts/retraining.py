@@ -1,4 +1,6 @@
-"""Retraining in full at every deployment, on more than the newest data or by a minimiser that stops early: ``rrm``'s.
+"""Full retraining at every deployment, for ``rrm``: on several snapshots, or by a minimiser that stops early.
+
+Not in the paper.
 
     D_t = mean of the last tau snapshots D(theta_t), ..., D(theta_{t-tau+1}),    theta_{t+1} = argmin over D_t
 
@@ -21,8 +23,8 @@ from profl.problem.problem import View
 from profl.stages import stage
 from profl.typing import Array, Batch, Key, Theta
 
-MOST_STEPS = 10_000  # of one minimisation
-SHORTEST_STEP = 1e-9  # of the learning rate: no shorter one is tried
+MOST_STEPS = 10_000  # steps of one minimisation
+SHORTEST_STEP = 1e-9  # share of the learning rate: no shorter step is tried
 
 
 class Snapshots(NamedTuple):
@@ -31,7 +33,7 @@ class Snapshots(NamedTuple):
     optimiser: Any
     batches: Batch
     weights: Array
-    made: Array
+    snapshots: Array  # how many so far, () int32
 
 
 @dataclass(frozen=True)
@@ -48,21 +50,21 @@ class Retraining(Optimiser):
             checks.positive("until", self.until)
 
     def init(self, view: View, theta: Theta, batch: Batch) -> Snapshots:
-        room = jax.tree.map(lambda leaf: jnp.zeros((self.window, *leaf.shape), leaf.dtype), batch)
+        empty = jax.tree.map(lambda leaf: jnp.zeros((self.window, *leaf.shape), leaf.dtype), batch)
         weights = jnp.zeros((self.window, trees.rows(batch)))
-        return Snapshots(super().init(view, theta, batch), room, weights, jnp.int32(0))
+        return Snapshots(super().init(view, theta, batch), empty, weights, jnp.int32(0))
 
     def update(self, view: View, state: Snapshots, step: Step, key: Key) -> tuple[Step, Snapshots]:
         rows = state.weights.shape[1]  # a live client may send more rows than it was asked for
         new = jax.tree.map(lambda leaf: leaf[:rows], (step.batch, step.weights))
         batches, weights = jax.tree.map(
-            lambda old, leaf: old.at[state.made % self.window].set(leaf), (state.batches, state.weights), new
+            lambda old, leaf: old.at[state.snapshots % self.window].set(leaf), (state.batches, state.weights), new
         )
         batch, share = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (batches, weights))
         share = share / jnp.sum(share)
         with stage("update") as watch:
             theta, optimiser = watch(self._minimise(view, state.optimiser, step.theta, batch, share))
-        return step._replace(theta=theta), Snapshots(optimiser, batches, weights, state.made + 1)
+        return step._replace(theta=theta), Snapshots(optimiser, batches, weights, state.snapshots + 1)
 
     def _minimise(self, view: View, state: Any, theta: Theta, batch: Batch, weights: Array) -> tuple[Theta, Any]:
         losses = jax.vmap(view.loss, (None, 0))
@@ -74,16 +76,15 @@ class Retraining(Optimiser):
 
 
 def backtrack(view: View, risk: Any, theta: Theta, longest: float, until: float) -> Theta:
-    """Gradient descent on ``risk`` until a step improves it by no more than ``until``."""
+    """The model after gradient descent on ``risk`` until a step improves it by no more than ``until``."""
 
     def step(carry: tuple) -> tuple:
-        theta, before, eta, _, made = carry
-        moved = jax.tree.map(lambda t, g: t - eta * g, theta, jax.grad(risk)(theta))
-        new = view.project(moved)
+        theta, before, eta, _, steps = carry
+        new = view.project(jax.tree.map(lambda t, g: t - eta * g, theta, jax.grad(risk)(theta)))
         after = risk(new)
         rises = after > before
-        kept = trees.where(rises, (theta, before), (new, after))
-        return *kept, jnp.where(rises, eta / 10, longest), jnp.where(rises, jnp.inf, before - after), made + 1
+        best = trees.where(rises, (theta, before), (new, after))
+        return *best, jnp.where(rises, eta / 10, longest), jnp.where(rises, jnp.inf, before - after), steps + 1
 
     def goes_on(carry: tuple) -> Array:
         return (carry[3] > until) & (carry[4] < MOST_STEPS) & (carry[2] > SHORTEST_STEP * longest)

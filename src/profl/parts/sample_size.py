@@ -30,21 +30,23 @@ from profl.problem.problem import View
 from profl.stages import stage
 from profl.typing import Array, Batch, Key, Theta
 
-RULES = ("variance", "paper")
-PHI = 0.05  # the paper's own choice: the bound may fail once in twenty batches
-BUCKETS = 6  # batch sizes for which code is compiled: a batch is at most twice as large as asked for, in few programs
+SIZE_RULES = ("variance", "paper")
+FAILURE_PROBABILITY = 0.05  # phi, the paper's own choice: the bound may fail once in twenty batches
+BATCH_SIZES = (
+    6  # batch sizes for which code is compiled: a batch is at most twice as large as asked for, in few programs
+)
 
 
 @dataclass(frozen=True)
 class AdaptiveSamples(Part):
-    """The sample size that follows the noise; give it to ``profl.profl(samples=...)``.
+    """The sample size that follows the noise, for ``profl.profl(samples=...)``; Algorithm 1, line 15.
 
     Args:
       tolerance: the mean squared error that the performative gradient may have at each client.
       min_samples, max_samples: the size always lies between them.
       rule: "variance", or "paper" for the published bound.
       curvature, window, learning_rate: M, a bound on the second derivative of f, H and eta; used by the published bound
-        alone. A learning rate that is found during the run takes the place of the last.
+        alone. A learning rate that is chosen during the run takes the place of the last.
 
     >>> AdaptiveSamples(0.05, min_samples=60, max_samples=1000).sizes
     (60, 120, 240, 480, 960, 1020)
@@ -63,7 +65,7 @@ class AdaptiveSamples(Part):
         least = checks.positive_int("min_samples", self.min_samples, least=2)
         if checks.positive_int("max_samples", self.max_samples, least=2) < least:
             raise checks.InputError(f"min_samples must be at most max_samples, got {least} > {self.max_samples}")
-        checks.one_of("rule", self.rule, RULES)
+        checks.one_of("rule", self.rule, SIZE_RULES)
         if checks.real("curvature", self.curvature) < 0:
             raise checks.InputError(f"curvature must be 0 or more, got {self.curvature}")
         checks.positive_int("window", self.window)
@@ -78,7 +80,7 @@ class AdaptiveSamples(Part):
     def sizes(self) -> tuple[int, ...]:  # type: ignore[override]
         """The batch sizes for which code is compiled: multiples of ``min_samples``, about six."""
         most = math.ceil(self.max_samples / self.min_samples)
-        factor = max(2.0, most ** (1 / (BUCKETS - 1)))
+        factor = max(2.0, most ** (1 / (BATCH_SIZES - 1)))
         blocks, count = [1], 1.0
         while blocks[-1] < most:
             count *= factor
@@ -104,26 +106,28 @@ class AdaptiveSamples(Part):
     def _next(self, view: View, step: Step) -> Array:
         if self.rule == "variance":
             assert step.sample_gradients is not None
-            own = step.sample_gradients()
-            return self.clip(jnp.sum(step.weights[:, None] * (own - step.weights @ own) ** 2) / self.tolerance)
+            gradients = step.sample_gradients()
+            squares = (gradients - step.weights @ gradients) ** 2
+            return self.clip(jnp.sum(step.weights[:, None] * squares) / self.tolerance)
         losses = jnp.where(step.weights > 0, jax.vmap(view.loss, (None, 0))(step.deployed, step.batch), 0.0)
         assert step.f_variance is not None
         assert step.jacobian is not None
-        one = jnp.mean(step.f_variance) / jnp.sum(step.weights**2)
+        sample_variance = jnp.mean(step.f_variance) / jnp.sum(step.weights**2)
         rate = self.learning_rate if step.learning_rate is None else step.learning_rate
-        return paper_size(self, rate, losses, step.gradient, step.jacobian, one)
+        return paper_size(self, rate, losses, step.gradient, step.jacobian, sample_variance)
 
 
 def paper_size(
     size: AdaptiveSamples, learning_rate: Array | float, losses: Array, gradient: Theta, jacobian: Array, s2: Array
 ) -> Array:
-    """The published bound, ``max_samples`` where its denominator is not positive."""
+    """The sample size by the published bound, () int32; ``max_samples`` where its denominator is not positive."""
     window = size.window
     steps = window * (window + 1) * (2 * window + 1) / 6
     slope2 = trees.norm(gradient) ** 2
     length2 = learning_rate**2 * slope2 * steps + jnp.finfo(losses.dtype).tiny
     loss2 = jnp.max(jnp.abs(losses)) ** 2
-    above = 2 * (2 * loss2 * window / length2 + jnp.sum(jacobian**2)) * s2 * math.log(2 / PHI)
+    numerator = 2 * (2 * loss2 * window / length2 + jnp.sum(jacobian**2)) * s2 * math.log(2 / FAILURE_PROBABILITY)
     curved = size.curvature**2 * learning_rate**2 * slope2**2 * float(window) ** 6 * length2 * loss2
-    below = 2 * size.tolerance - curved
-    return size.clip(jnp.where(below > 0, above / jnp.where(below > 0, below, 1.0), jnp.inf))
+    denominator = 2 * size.tolerance - curved
+    positive = denominator > 0
+    return size.clip(jnp.where(positive, numerator / jnp.where(positive, denominator, 1.0), jnp.inf))

@@ -1,7 +1,7 @@
 """Jacobians shared among clients that react alike (paper, Algorithm 1, lines 18-20), once a round.
 
-With what a client has learned since the server's last mail, it uses  J = shared + (its own now - its own then).
-Without that it would do with what it knew a round ago: on housing that alone is 1.13 times the excess.
+A client uses J = shared + (its own now - its own when the mail came). Without the second term it would use what it
+knew a round ago: on housing that alone is 1.13 times the excess.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from profl.server.sharing import Sharing
 from profl.typing import Array, Batch, Key, Theta
 
 
-class Shared(NamedTuple):
+class JacobianMail(NamedTuple):
     """The Jacobian that the server sent to a client."""
 
     jacobian: Array  # (p, s)
@@ -32,24 +32,26 @@ class Shared(NamedTuple):
     group: Array  # () int32: the cluster it comes from, -1 for none
 
 
-class SharedState(NamedTuple):
-    shared: Shared
-    own_then: Array  # the client's own estimate when that came, (p, s)
+class SharingState(NamedTuple):
+    """The shared and the own Jacobian of a client."""
+
+    shared: JacobianMail
+    own_at_mail: Array  # the client's own estimate when that came, (p, s)
     own: Array  # its own estimate now, (p, s)
     error: Array  # the squared error of that, (p, s)
 
 
 class Jacobians(NamedTuple):
-    """Where Jacobians are shared: what each client had at the end of a run."""
+    """The Jacobians of each client at the end of a run."""
 
-    own: np.ndarray  # its own estimate
-    shared: np.ndarray  # what the server sent it
+    own: np.ndarray  # the client's own estimate
+    shared: np.ndarray  # the one that the server sent
     groups: np.ndarray  # the cluster it was in, -1 for none
 
 
 @dataclass(frozen=True)
 class SharedJacobians(Part):
-    """``share`` is a ``profl.server.Clusters``, a ``Shrinkage`` or another ``Sharing``."""
+    """Shares Jacobians by ``share``, a ``profl.server.Sharing`` such as ``Clusters``; Algorithm 1, lines 18-20."""
 
     share: Sharing
 
@@ -74,44 +76,44 @@ class SharedJacobians(Part):
     def check(self, problem: Problem, parts: Sequence[Part], clients: int) -> None:
         self.share.check(problem.count)
 
-    def init(self, view: View, theta: Theta, batch: Batch) -> SharedState:
+    def init(self, view: View, theta: Theta, batch: Batch) -> SharingState:
         signal, f = jax.eval_shape(view.signal, theta), shape_of_f(view, batch)
         nothing = jnp.zeros((f.shape[0], signal.shape[0]), f.dtype)
-        return SharedState(Shared(nothing, jnp.asarray(False), jnp.int32(-1)), nothing, nothing, nothing)
+        return SharingState(JacobianMail(nothing, jnp.asarray(False), jnp.int32(-1)), nothing, nothing, nothing)
 
-    def update(self, view: View, state: SharedState, step: Step, key: Key) -> tuple[Step, SharedState]:
-        if step.units is not None:  # what was shared in other units is void
-            unknown = Shared(jnp.zeros_like(state.own), jnp.asarray(False), jnp.int32(-1))
+    def update(self, view: View, state: SharingState, step: Step, key: Key) -> tuple[Step, SharingState]:
+        if step.units is not None:  # a Jacobian shared in other units is void
+            unknown = JacobianMail(jnp.zeros_like(state.own), jnp.asarray(False), jnp.int32(-1))
             shared = trees.where(step.units.changed, unknown, state.shared)
-            then = jnp.where(step.units.changed, 0.0, state.own_then)
-            state = state._replace(shared=shared, own_then=then)
+            own_at_mail = jnp.where(step.units.changed, 0.0, state.own_at_mail)
+            state = state._replace(shared=shared, own_at_mail=own_at_mail)
         state = state._replace(own=step.jacobian, error=step.jacobian_error)
-        return step._replace(jacobian=self.used(state)), state
+        return step._replace(jacobian=self.gradient_jacobian(state)), state
 
-    def used(self, state: SharedState) -> Array:
+    def gradient_jacobian(self, state: SharingState) -> Array:
         """The Jacobian that the gradient is computed with, (p, s)."""
-        return jnp.where(state.shared.ready, state.shared.jacobian + (state.own - state.own_then), state.own)
+        return jnp.where(state.shared.ready, state.shared.jacobian + (state.own - state.own_at_mail), state.own)
 
-    def report(self, view: View, state: SharedState, theta: Theta) -> Report:
+    def report(self, view: View, state: SharingState, theta: Theta) -> Report:
         error = state.error if self.share.entrywise else jnp.mean(state.error)
         return {"jacobian": entries.jacobian(state.own), "jacobian_error": entries.jacobian_error(error)}
 
-    def receive(self, view: View, state: SharedState, mail: Shared) -> SharedState:
+    def receive(self, view: View, state: SharingState, mail: JacobianMail) -> SharingState:
         grouped = state._replace(shared=state.shared._replace(group=mail.group))
-        return trees.where(mail.ready, state._replace(shared=mail, own_then=state.own), grouped)
+        return trees.where(mail.ready, state._replace(shared=mail, own_at_mail=state.own), grouped)
 
-    def mail_like(self, view: View, state: SharedState) -> Shared:
+    def mail_like(self, view: View, state: SharingState) -> JacobianMail:
         return state.shared
 
-    def combine(self, view: View, server: Any, exchange: Exchange) -> tuple[Any, Shared]:
+    def combine(self, view: View, server: Any, exchange: Exchange) -> tuple[Any, JacobianMail]:
         jacobians, errors = exchange.reports["jacobian"], exchange.reports["jacobian_error"]
         shared, groups = self.share.share(exchange.key, jacobians, exchange.weights, exchange.accepted, errors)
         ready = jnp.broadcast_to(jnp.all(jnp.isfinite(shared)), groups.shape)
-        return server, Shared(shared, ready, groups)
+        return server, JacobianMail(shared, ready, groups)
 
-    def figures(self, view: View, state: SharedState, theta: Theta) -> dict[str, Array]:
-        return exact_error(view, theta, self.used(state))
+    def figures(self, view: View, state: SharingState, theta: Theta) -> dict[str, Array]:
+        return exact_error(view, theta, self.gradient_jacobian(state))
 
-    def final(self, view: View, state: SharedState, reports: Values) -> dict[str, Any]:
+    def final(self, view: View, state: SharingState, reports: Values) -> dict[str, Any]:
         shared: Any = state.shared
         return {"jacobians": Jacobians(reports["jacobian"], shared.jacobian, shared.group)}

@@ -1,10 +1,10 @@
-"""Which samples of a batch to keep (paper, Algorithm 1, lines 7 and 11): what a filter gets to see, and its weights.
+"""Which samples of a batch to trust (paper, Algorithm 1, lines 7 and 11): the filter's input, and its weights.
 
-A filter that judges gradients, as the paper's does, sees g_j = grad l(theta; z_j). These are skewed even where the data
-are not (a squared loss: g = (theta x - y) x), and cutting a long tail moves the mean: on clean housing the robust rule
-ended 0.17 above the optimum that way, on retail 1.4. So that rule sees the samples z_j themselves, their floating
-numbers. What the gradient is to first order in them is a linear image of that, and the rule looks along lines. And what
-it learned of one batch holds for the next, because the model is not in it.
+A filter that works on gradients, as the paper's does, sees g_j = grad l(theta; z_j). These are skewed even where the
+data are not (a squared loss: g = (theta x - y) x), and cutting a long tail moves the mean: on clean housing the robust
+rule ended 0.17 above the optimum that way, on retail 1.4. So that rule sees the samples z_j themselves, their floating
+numbers. To first order the gradient is a linear function of these, and the rule looks at projections on lines. And what
+it learned from one batch holds for the next, because it does not depend on the model.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from profl.problem.problem import View
 from profl.stages import stage
 from profl.typing import Array, Batch, Key, Loss, Theta
 
-MUCH = 0.25  # of a batch: where more is dropped, somebody should look whether it is junk
+ALARMING_SHARE = 0.25  # share of a batch: where more is dropped, somebody should check whether it is junk
 
 
 class HasLoss(Protocol):
-    """What of a problem matters here."""
+    """What the filter needs of a problem."""
 
     @property
     def loss(self) -> Loss: ...
@@ -42,7 +42,7 @@ class HasLoss(Protocol):
 
 @dataclass(frozen=True)
 class TrustedSamples(Part):
-    """Lowers the weights of samples that look like junk.
+    """Lowers the weights of samples that look like junk (paper, Algorithm 1, lines 7 and 11).
 
     Args:
       filter: "robust", "paper", a ``profl.parts.filters.SampleFilter``, or a function
@@ -61,42 +61,44 @@ class TrustedSamples(Part):
         return {"filter": plain(self.filter)}
 
     def init(self, view: View, theta: Theta, batch: Batch) -> Any:
-        return begin(view, filters.get(self.filter), theta, batch)
+        return initial_memory(view, filters.get(self.filter), theta, batch)
 
     def update(self, view: View, state: Any, step: Step, key: Key) -> tuple[Step, Any]:
         with stage("filter") as watch:
-            weights, kept, memory = watch(
+            weights, kept_share, memory = watch(
                 filter_weights(view, filters.get(self.filter), step.deployed, step.batch, step.weights, state)
             )
-        return step._replace(weights=weights, info={**step.info, "kept": kept}), memory
+        return step._replace(weights=weights, info={**step.info, "kept": kept_share}), memory
 
 
-def begin(problem: HasLoss, filter_: Filter, theta: Theta, batch: Batch) -> Any:
-    """What the filter remembers of a client before the first batch; () for one that has no memory."""
+def initial_memory(problem: HasLoss, filter_: Filter, theta: Theta, batch: Batch) -> Any:
+    """The filter's memory before the first batch, a row per group of samples; () for a filter without memory."""
     chosen = as_filter(filter_)
     rows = jax.tree.leaves(batch)[0].shape[0]
     like = jax.ShapeDtypeStruct((rows,), jnp.float32)
-    seen = jax.eval_shape(partial(_view(chosen), problem), theta, batch, like)
-    memory, groups = chosen.start(seen.shape[1]), problem.family.group_count
+    points = jax.eval_shape(partial(_input_of(chosen), problem), theta, batch, like)
+    memory, groups = chosen.start(points.shape[1]), problem.family.group_count
     return trees.repeat(memory, groups) if groups > 1 else memory
 
 
 def filter_weights(
     problem: HasLoss, filter_: Filter, theta: Theta, batch: Batch, weights: Array, memory: Any
 ) -> tuple[Array, Array, Any]:
-    """The weights after the filter, summing to one again, the share that was kept, and what to remember.
+    """The weights (n,) after the filter, summing to one again, the share of the weight that was kept, and the memory.
 
     Every group of samples (or class) is filtered by itself and keeps its share of the weight: two clean groups are not
     clean and junk, and the filter must not change what the family reads off the shares.
     """
     chosen = as_filter(filter_)
-    see, vetted = _view(chosen), chosen.reference_batch(batch)
-    rows = 0 if vetted is None else jax.tree.leaves(vetted)[0].shape[0]
+    input_of, reference = _input_of(chosen), chosen.reference_batch(batch)
+    rows = 0 if reference is None else jax.tree.leaves(reference)[0].shape[0]
 
-    def one_group(weights: Array, memory: Any, of_vetted: Array) -> tuple[Array, Any]:
-        seen = see(problem, theta, batch, weights)
-        known = None if vetted is None else Known(see(problem, theta, vetted, of_vetted).T, of_vetted)
-        return chosen.step(seen, weights, memory, known)
+    def one_group(weights: Array, memory: Any, reference_weights: Array) -> tuple[Array, Any]:
+        points = input_of(problem, theta, batch, weights)
+        known = None
+        if reference is not None:
+            known = Known(input_of(problem, theta, reference, reference_weights).T, reference_weights)
+        return chosen.step(points, weights, memory, known)
 
     groups = problem.family.group_count
     if groups == 1:
@@ -105,16 +107,16 @@ def filter_weights(
         return after / jnp.where(left > 0, left, 1.0), left, memory
     member = jax.vmap(problem.family.group_of)(batch) == jnp.arange(groups)[:, None]
     before = jnp.where(member, weights, 0.0)  # (groups, n)
-    of_vetted = jnp.ones((groups, rows))
-    if vetted is not None:
-        of_vetted = 1.0 * (jax.vmap(problem.family.group_of)(vetted) == jnp.arange(groups)[:, None])
-    after, memory = jax.vmap(one_group)(before, memory, of_vetted)
+    reference_weights = jnp.ones((groups, rows))
+    if reference is not None:
+        reference_weights = 1.0 * (jax.vmap(problem.family.group_of)(reference) == jnp.arange(groups)[:, None])
+    after, memory = jax.vmap(one_group)(before, memory, reference_weights)
     share, left = jnp.sum(before, axis=1, keepdims=True), jnp.sum(after, axis=1, keepdims=True)
     return jnp.sum(after * share / jnp.where(left > 0, left, 1.0), axis=0), jnp.sum(left), memory
 
 
-def _view(filter_: SampleFilter) -> Callable[..., Array]:
-    """What the filter gets to see of a batch."""
+def _input_of(filter_: SampleFilter) -> Callable[..., Array]:
+    """The function that makes the filter's input from a batch."""
     return samples if filter_.of_samples else gradients
 
 

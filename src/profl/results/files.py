@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from profl import checks
-from profl.parts.privacy import Spent
+from profl.parts.privacy import PrivacyAccount
 from profl.parts.sharing import Jacobians
 from profl.results.record import SERIES, Live, Run
 from profl.storage import archive
@@ -84,9 +84,9 @@ def _run(arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> Run:
     return Run(**plain, **models, **series)
 
 
-def _spent(parts: Any) -> Spent | None:
+def _spent(parts: Any) -> PrivacyAccount | None:
     """The account from its unpacked parts, with arrays of one number as numbers."""
-    return None if parts is None else Spent(*(part.item() if part.ndim == 0 else part for part in parts))
+    return None if parts is None else PrivacyAccount(*(part.item() if part.ndim == 0 else part for part in parts))
 
 
 def _pack(tree: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:

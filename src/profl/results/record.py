@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from profl import checks
-from profl.parts.privacy import Spent
+from profl.parts.privacy import PrivacyAccount
 from profl.parts.sharing import Jacobians
 from profl.typing import Theta
 
@@ -103,7 +103,7 @@ class Run:
     stop_reason: tuple[str | None, ...] = ()
     dropped: np.ndarray | None = None
     notes: tuple[str, ...] = ()
-    privacy: Spent | None = None
+    privacy: PrivacyAccount | None = None
 
     @property
     def jacobians(self) -> Jacobians | None:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from profl import html
-from profl.parts.privacy import SEEDED, Spent
-from profl.parts.trusted_samples import MUCH
+from profl.parts.privacy import SEED_WARNING, PrivacyAccount
+from profl.parts.trusted_samples import ALARMING_SHARE
 from profl.results.cells import count, number
 from profl.results.record import Run, mean_over_seeds
 from profl.results.warnings import warnings
@@ -151,9 +151,9 @@ def _dropped(values: dict[str, Any] | None) -> list[str]:
     names = {f"client {client} ({share:.1%})": share for client, share in values["most"]}
     lines = [f"the filter dropped {values['mean']:.1%} of the samples, most at {', '.join(names)}"]
     if values["much"]:
-        listed = [name for name, share in names.items() if share > MUCH]
+        listed = [name for name, share in names.items() if share > ALARMING_SHARE]
         more = f" and {count(values['much'] - len(listed))} more" if values["much"] > len(listed) else ""
-        lines.append(f"WARNING: more than {MUCH:.0%} was dropped at {', '.join(listed)}{more}.")
+        lines.append(f"WARNING: more than {ALARMING_SHARE:.0%} was dropped at {', '.join(listed)}{more}.")
         lines += ADVICE
     return lines
 
@@ -170,7 +170,7 @@ def _live(run: Run) -> list[str]:
     return lines + [f"round {round_}, client {client}: {what}" for round_, client, what in run.incidents[-5:]]
 
 
-def _privacy(spent: Spent | None) -> list[str]:
+def _privacy(spent: PrivacyAccount | None) -> list[str]:
     """The privacy spent."""
     if spent is None:
         return []
@@ -180,7 +180,7 @@ def _privacy(spent: Spent | None) -> list[str]:
         f"privacy: {noised} with noise z = {spent.noise:g}; epsilon {number(spent.epsilon[worst])} at delta "
         f"{spent.delta:g} after {count(spent.reports[worst])} reports of client {worst}, the most of all clients"
     ]
-    return lines + (["WARNING: " + SEEDED + "."] if spent.seeded else [])
+    return lines + (["WARNING: " + SEED_WARNING + "."] if spent.seeded else [])
 
 
 def comparison(runs: Sequence[Run], wide: bool = True) -> list[list[str]]:
@@ -260,7 +260,7 @@ def _over_clients(dropped: np.ndarray) -> dict[str, Any]:
     return {
         "mean": float(each[seeds > 0].mean()) if known.any() else None,
         "most": [(client, float(each[client])) for client in worst],
-        "much": int(np.sum(each > MUCH)),
+        "much": int(np.sum(each > ALARMING_SHARE)),
     }
 
 

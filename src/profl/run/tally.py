@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl.numerics import exact_quantile
-from profl.server.aggregate import weighted_mean
+from profl.server.rule_base import weighted_mean
 from profl.typing import Array
 
 THOUSAND = 1024  # a power of two, so that counting in it is exact and cheap

@@ -1,10 +1,9 @@
 """Hostile clients, for tests and for those who want to know what theirs could do.
 
-An attack changes what hostile clients report, once their honest work is done, or the f_hat they work with. It sees all
-reports of the round: the attackers know one another and the others. **It changes every entry of a report, whatever its
-kind, in every turn of a round**; ``jacobian`` and ``f_hat`` are the exceptions. Below, m is an entry of client i and s
-what it is compared with: the model that was sent, for an entry of kind model; zero, for all others. Where nobody has
-moved from s, most attacks have nothing to turn around, and m stays s.
+An attack changes what hostile clients report, or the f_hat they work with. It sees all reports of the round. **It
+changes every entry of a report, whatever its kind, in every turn of a round**; ``jacobian`` and ``f_hat`` are the
+exceptions. Below, m is an entry of client i and s what it is compared with: the model that was sent, for an entry of
+kind model; zero, for all others. Where nobody has moved from s, most attacks have nothing to change, and m stays s.
 
 * sign_flip: s - scale (m - s): backwards.
 * scaled: s + scale (m - s): too far.
@@ -51,11 +50,11 @@ class Attack:
     """
 
     def f_hat(self, f: Array) -> Array:
-        """What a hostile client takes its estimate of f to be."""
+        """The estimate of f, (p,), that a hostile client works with."""
         return f
 
     def estimate(self, f: Array, hostile: Array) -> Array:
-        """The estimate of f that a client works with, which may be ``hostile``, () bool."""
+        """The estimate of f, (p,), that a client works with; ``hostile`` () bool says whether it is hostile."""
         return jnp.where(hostile, self.f_hat(f), f)
 
     def reports(self, reports: Report, sent: Theta, first: Theta, hostile: Array) -> Report:
@@ -111,20 +110,20 @@ def each_entry(reports: Report, sent: Theta, change: Callable[[Any, Any], Any]) 
 
 
 @dataclass(frozen=True)
-class Moved(Attack):
-    """start + scale (value - start)."""
+class ScaledMove(Attack):
+    """start + scale (value - start), for every entry."""
 
     scale: float = 10.0
 
     def reports(self, reports: Report, sent: Theta, first: Theta, hostile: Array) -> Report:
-        def moved(value: Any, start: Any) -> Any:
+        def scale_move(value: Any, start: Any) -> Any:
             return jax.tree.map(lambda own, old: old + self.scale * (_real(own) - old), value, start)
 
-        return each_entry(reports, sent, moved)
+        return each_entry(reports, sent, scale_move)
 
 
-class Together(Attack):
-    """All hostile clients send the same, made of what the honest ones sent."""
+class CollusiveAttack(Attack):
+    """Base class: all hostile clients send the same report, computed from the honest ones."""
 
     def reports(self, reports: Report, sent: Theta, first: Theta, hostile: Array) -> Report:
         def same(value: Any, start: Any) -> Any:
@@ -136,7 +135,7 @@ class Together(Attack):
         return each_entry(reports, sent, same)
 
     def move(self, moves: Array, honest: Array) -> Array:
-        """(m,) from (k, m): how far from the start."""
+        """The move from the start (m,) that all hostile clients report, from the moves of all clients (k, m)."""
         raise NotImplementedError
 
 
@@ -148,20 +147,20 @@ def _moments(moves: Array, honest: Array) -> tuple[Array, Array]:
 
 
 @dataclass(frozen=True)
-class Drift(Together):
-    """mean - z sd of the honest reports, in every coordinate; z None: as large as n and f let it pass unseen."""
+class Drift(CollusiveAttack):
+    """mean - z sd of the honest reports, in every coordinate; z None: that of ``alie_deviations``."""
 
     z: float | None = 1.5
 
     def move(self, moves: Array, honest: Array) -> Array:
         mean, sd = _moments(moves, honest)
-        return mean - (unseen(len(honest), jnp.sum(~honest)) if self.z is None else self.z) * sd
+        return mean - (alie_deviations(len(honest), jnp.sum(~honest)) if self.z is None else self.z) * sd
 
 
-def unseen(n: int, f: Array | int) -> Array:
+def alie_deviations(n: int, f: Array | int) -> Array:
     """z of "a little is enough": s honest reports that lie further out make, with the f hostile ones, a majority.
 
-    >>> [round(float(unseen(50, f)), 4) for f in (10, 20)]
+    >>> [round(float(alie_deviations(50, f)), 4) for f in (10, 20)]
     [0.2533, 0.8416]
     """
     s = jnp.maximum(n // 2 + 1 - f, 1)
@@ -169,7 +168,7 @@ def unseen(n: int, f: Array | int) -> Array:
 
 
 @dataclass(frozen=True)
-class InnerProduct(Together):
+class InnerProduct(CollusiveAttack):
     """-scale times the mean of the honest moves."""
 
     scale: float = 1.5
@@ -179,7 +178,7 @@ class InnerProduct(Together):
 
 
 @dataclass(frozen=True)
-class MinMax(Together):
+class MinMax(CollusiveAttack):
     """mean - g sd, as far as no honest report is further from it than two honest ones are from each other.
 
     |mean - g sd - x_i|^2 = D^2, D the largest distance of two: a quadratic in g for every i, of which the least counts.
@@ -197,7 +196,7 @@ class MinMax(Together):
 
 
 @dataclass(frozen=True)
-class Mimic(Together):
+class Mimic(CollusiveAttack):
     """The honest client furthest along the direction of the largest variance, found by power iteration.
 
     Of its two ends the one at which the coordinates have the larger sum, so that it stays the same client.
@@ -257,6 +256,8 @@ class PoisonedJacobian(Attack):
 
 @dataclass(frozen=True)
 class PoisonedEstimate(Attack):
+    """The client's estimate of f times ``scale``; its report is then honest."""
+
     scale: float = -1.0
 
     def f_hat(self, f: Array) -> Array:
@@ -275,14 +276,13 @@ class Poisoned(Family):
         return self.attack.estimate(self.family.estimate(batch, weights), self.hostile)
 
     def __getattribute__(self, name: str) -> Any:
-        own = ("family", "attack", "hostile", "estimate")
-        get = object.__getattribute__
+        own, get = ("family", "attack", "hostile", "estimate"), object.__getattribute__
         return get(self, name) if name in own or name.startswith("__") else getattr(get(self, "family"), name)
 
 
 ATTACKS: dict[str, Attack] = {
-    "sign_flip": Moved(-1.0),
-    "scaled": Moved(10.0),
+    "sign_flip": ScaledMove(-1.0),
+    "scaled": ScaledMove(10.0),
     "drift": Drift(),
     "nan": NotANumber(),
     "stale": Stale(),

@@ -54,14 +54,17 @@ Values = dict[str, Any]
 
 
 def model(value: Any) -> Entry:
+    """A model, shaped as theta."""
     return Entry(value, "model")
 
 
 def gradient(value: Any) -> Entry:
+    """A gradient or a control variate."""
     return Entry(value, "gradient")
 
 
 def jacobian(value: Any) -> Entry:
+    """Estimates of df/dtheta or of other coefficients of the reaction."""
     return Entry(value, "jacobian")
 
 
@@ -71,10 +74,12 @@ def jacobian_error(value: Any) -> Entry:
 
 
 def statistic(value: Any) -> Entry:
+    """Any other real numbers."""
     return Entry(value, "statistic")
 
 
 def count(value: Any) -> Entry:
+    """Whole numbers that the server may know itself."""
     return Entry(value, "count")
 
 

@@ -1,7 +1,7 @@
 """The gate before deployment: no model that is not finite or outside its space reaches people, whoever computed it.
 
     at the server   a report is used only if all its numbers are finite, its model lies in the space and has not moved
-                    absurdly far, and no other entry is absurdly large; what is made of the reports is projected
+                    absurdly far, and no other entry is absurdly large; the aggregate of the reports is projected
     at a client     what is deployed is projected, after exploration and after the noise of privacy; where people are
                     real, a client that came to a model that is not finite deploys nothing and says so
 
@@ -22,9 +22,9 @@ from profl.server import entries  # noqa: F401  (the example of ``accept``)
 from profl.server.entries import Entry, Report
 from profl.typing import Array, Theta
 
-ABSURD = 1e4  # times the usual size of a round's reports: what no honest client sends, and no rule must see
-REST = 1e-3  # of the model's size and one: a move to compare with where clients have never moved
-ROUNDING = 100.0  # times the precision of a number: what projecting twice may do to it
+LARGEST_SIZE_RATIO = 1e4  # times the median size of a round's reports: no honest client sends a larger one
+REST_MOVE = 1e-3  # of one plus the model's size: the move to compare with where clients have never moved
+PROJECTION_EPSILONS = 100.0  # machine epsilons by which projecting twice may change a number
 
 
 def inside(
@@ -38,7 +38,7 @@ def inside(
     """
 
     def near(own: Array, there: Array) -> Array:
-        slack = ROUNDING * jnp.finfo(own.dtype).eps if jnp.issubdtype(own.dtype, jnp.floating) else 0
+        slack = PROJECTION_EPSILONS * jnp.finfo(own.dtype).eps if jnp.issubdtype(own.dtype, jnp.floating) else 0
         return jnp.all(jnp.abs(own - there) <= slack * jnp.maximum(1.0, jnp.max(jnp.abs(own), initial=0.0)))
 
     leaves = jax.tree.leaves(jax.tree.map(near, judged(theta), judged(project(theta))))
@@ -53,8 +53,8 @@ def accept(
 ) -> tuple[Array, Array]:
     """(which reports may be used (k,) bool, the usual size of a move).
 
-    A model's size is how far it moved from ``sent``; ``usual`` is what was usual when clients last moved, and is asked
-    where most of them rest: somebody alone must not go anywhere for that. Other entries are compared with the median
+    A model's size is how far it moved from ``sent``; ``usual`` is the median when clients last moved, which counts
+    where most of them rest: a single client must not go anywhere for that. Other entries are compared with the median
     over clients (``is_sized``).
 
     >>> models = jnp.array([[1.0], [1.1], [1e9], [jnp.inf]])
@@ -70,16 +70,16 @@ def accept(
             accepted &= jax.vmap(lies_inside)(entry.value)
         if not is_sized(entry):
             continue
-        moved = jax.tree.map(jnp.subtract, entry.value, sent) if entry.kind == "model" else entry.value
-        sizes = jax.vmap(trees.norm)(moved)
-        now = jnp.nanmedian(jnp.where(finite, sizes, jnp.nan))
+        differences = jax.tree.map(jnp.subtract, entry.value, sent) if entry.kind == "model" else entry.value
+        sizes = jax.vmap(trees.norm)(differences)
+        median_size = jnp.nanmedian(jnp.where(finite, sizes, jnp.nan))
         if entry.kind == "model":
-            before = jnp.where(now > 0, now, usual).astype(sizes.dtype)
-            compared = jnp.where(before > 0, before, REST * (1 + trees.norm(sent)))
+            before = jnp.where(median_size > 0, median_size, usual).astype(sizes.dtype)
+            compared = jnp.where(before > 0, before, REST_MOVE * (1 + trees.norm(sent)))
             usual = before if name == "theta" else usual
         else:
-            compared = jnp.where(now > 0, now, 1.0)
-        accepted &= sizes <= ABSURD * compared
+            compared = jnp.where(median_size > 0, median_size, 1.0)
+        accepted &= sizes <= LARGEST_SIZE_RATIO * compared
     return accepted, jnp.asarray(usual)
 
 

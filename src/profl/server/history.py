@@ -1,21 +1,23 @@
-"""What a server remembers of its clients, and whom that lets it believe: those whose noise is their own.
+"""The memory of the rule ``history``, which counts clients by whether their noise is their own; not in the paper.
 
-Clients differ for good, so where a report lies says little of who sent it. But honest clients have data of their own:
-what is left of a move once the client's habit is taken from it is noise, and the noise of two honest clients has
-nothing to do with each other's. A report that is copied from another, or made of the others', has noise that has.
+Clients differ permanently, so the position of a report says little about its sender. But honest clients have data of
+their own: once a client's systematic part is subtracted from its moves, the rest is noise, and the noise of two honest
+clients is uncorrelated. A report that is copied from another, or computed from the others', has correlated noise.
 
     y_i(t) = S (theta_i - theta_sent)                  a move of client i in a few numbers (S: a sketch)
-    e_i(t) = y_i(t) - (a_i + B_i S theta_sent(t))      less its habit: a_i and B_i by least squares over its last moves
+    e_i(t) = y_i(t) - (a_i + B_i S theta_sent(t))      minus its systematic part: a_i and B_i by least squares
     C_ij   = correlation of e_i and e_j over the rounds in which both took part
 
-* Copies: rows with C_ij near 1 have one vote together, as ``mimic``'s and all that hostile clients send alike.
-* Made of others: A_i = sum_j C_ij^2, over others with one vote each, is the share of e_i that these explain. It is 0
-  where noise is one's own and 1 at a mean of others, of which each explains little. ``drift`` and ``ipm`` have no vote.
-* Apart: the mean of y_i less the median of all, over the last ``RECENT`` rounds, in which noise fades and what clients
-  do for good stays (momentum). Those far from all others, ``apart``, have no vote: ``f_hat``, ``stale``, ``scaled``.
+* Copies: rows with C_ij near 1 share one vote, such as ``mimic``'s and all that hostile clients send alike.
+* Computed from others: A_i = sum_j C_ij^2, over others with one vote each, is the share of e_i that these explain. It
+  is 0 for independent noise and 1 for a mean of others, of which each explains little. ``drift`` and ``ipm`` lose
+  their votes.
+* Outliers: the mean of y_i minus the median of all, over the last ``RECENT_ROUNDS`` rounds, in which noise averages out
+  and systematic differences remain (momentum). Those far from all others, ``is_outlier``, lose their votes: ``f_hat``,
+  ``stale``, ``scaled``.
 
 The first two must stand out from what is usual in the round, so that nobody is suspect where all have something in
-common: a model that still moves far, a mailed Jacobian. They are not held against a client that was seldom seen.
+common: a model that still moves far, a mailed Jacobian. They are not applied to a client with few reports.
 """
 
 from __future__ import annotations
@@ -29,99 +31,110 @@ import numpy as np
 from profl.numerics import exact_quantile
 from profl.typing import Array
 
-ROUNDS = 32  # that are remembered
-WIDTH = 6  # numbers in which a move is remembered
-MOST = 4096  # rows of a round that are compared with each other; where there are more, nobody is
-RECENT = 8  # rounds over which noise is to fade
-REACH, BEYOND = 4.0, 1.5  # of the distances within which half of the honest rows lie, and all: further is apart
-FEW = 64  # rows that show what is usual
-ALIKE = 0.8  # correlation of two whose noise is the same: jitter of half its deviation leaves it
-EXPLAINED = 0.5  # share of the noise that others explain
-SURE = 4.0  # deviations that must lie between chance and both
-ROUNDING = 1e-4  # of a move: less is no noise
-WHOLE = 1e-9  # 0.14 * 50 is above 7 by less than this: a share of the rows is rounded up only where it passes it
+ROUNDS_STORED = 32  # rounds in the memory
+SKETCH_WIDTH = 6  # numbers that a move is reduced to
+MOST_ROWS_COMPARED = 4096  # rows of a round; where there are more, noise is not compared
+RECENT_ROUNDS = 8  # rounds over which noise is averaged out
+HALF_REACH = 4.0  # an outlier is farther than this times the distance that half of the honest weight lies within ...
+HONEST_REACH = 1.5  # ... and farther than this times the distance that all of it lies within
+ROWS_SAMPLED = 64  # rows from which the usual correlation is estimated
+COPY_CORRELATION = 0.8  # of two rows whose noise is the same: added noise of half its deviation leaves as much
+EXPLAINED_SHARE = 0.5  # share of a row's noise that others explain, above which it is computed from them
+STANDARD_ERRORS = 4.0  # by which a correlation or an explained share must exceed chance
+LEAST_NOISE_SHARE = 1e-4  # of a move: a smaller residual is rounding
+ROUND_UP_SLACK = 1e-9  # 0.14 * 50 exceeds 7 by less than this: a share of the rows is rounded up only beyond it
+NORMAL_MAD = 1.4826  # standard deviation of a normal over the median distance from its median
 
 
-class Memory(NamedTuple):
-    """The last rounds, one slot each."""
+class ReportHistory(NamedTuple):
+    """The moves of all clients in the last rounds, one slot per round."""
 
     round: Array  # () int32
-    moves: Array  # (clients, ROUNDS, width), zero where there was none
-    seen: Array  # (clients, ROUNDS) bool
-    sent: Array  # (ROUNDS, width): the models that were sent
+    moves: Array  # (clients, ROUNDS_STORED, width), zero where there was no report
+    present: Array  # (clients, ROUNDS_STORED) bool: whether there was a usable report
+    sent: Array  # (ROUNDS_STORED, width): the models that were sent
 
 
-def begin(clients: int, size: int) -> Memory:
-    """Nothing remembered of ``clients`` with moves of ``size`` numbers."""
-    width = min(size, WIDTH)
-    seen = jnp.zeros((clients, ROUNDS), bool)
-    return Memory(jnp.int32(0), jnp.zeros((clients, ROUNDS, width)), seen, jnp.zeros((ROUNDS, width)))
+def empty_history(clients: int, size: int) -> ReportHistory:
+    """A history without rounds, for ``clients`` with moves of ``size`` numbers."""
+    width = min(size, SKETCH_WIDTH)
+    moves, present = jnp.zeros((clients, ROUNDS_STORED, width)), jnp.zeros((clients, ROUNDS_STORED), bool)
+    return ReportHistory(jnp.int32(0), moves, present, jnp.zeros((ROUNDS_STORED, width)))
 
 
-def noted(memory: Memory, moves: Array, usable: Array, centre: Array, who: Array) -> Memory:
-    """The memory with this round in the slot of the oldest; one that was drawn twice is noted once."""
-    slot, width = memory.round % ROUNDS, memory.sent.shape[1]
+def add_round(memory: ReportHistory, moves: Array, usable: Array, centre: Array, client_ids: Array) -> ReportHistory:
+    """The history with this round in place of the oldest; a client that was sampled twice is entered once."""
+    slot, width = memory.round % ROUNDS_STORED, memory.sent.shape[1]
     moves = jnp.where(usable[:, None], moves, 0.0)
-    new = jnp.zeros_like(memory.moves[:, 0]).at[who].set(sketch(moves, width).astype(memory.moves.dtype))
-    seen = jnp.zeros_like(memory.seen[:, 0]).at[who].max(usable)
-    return Memory(
+    new = jnp.zeros_like(memory.moves[:, 0]).at[client_ids].set(sketch(moves, width).astype(memory.moves.dtype))
+    present = jnp.zeros_like(memory.present[:, 0]).at[client_ids].max(usable)
+    return ReportHistory(
         memory.round + 1,
         memory.moves.at[:, slot].set(new),
-        memory.seen.at[:, slot].set(seen),
+        memory.present.at[:, slot].set(present),
         memory.sent.at[slot].set(sketch(centre[None], width)[0].astype(memory.sent.dtype)),
     )
 
 
-def votes(memory: Memory, weights: Array, usable: Array, who: Array, hostile: float) -> Array:
-    """What is left of every row's say, (k,) from 0 to 1; at most f = ceil(hostile n) lose all of it."""
-    left, none = jnp.ones_like(weights), jnp.zeros_like(usable)
-    if len(who) <= MOST:
-        left, none = of_own(memory, weights, usable, who, hostile)
-    share = jnp.where(usable & ~none, weights * left, 0.0)
-    far = worst(*lasting(memory, share, who, hostile), usable, hostile, jnp.sum(none))
-    return jnp.where(none | far, 0.0, left)
+def vote_shares(memory: ReportHistory, weights: Array, usable: Array, client_ids: Array, hostile: float) -> Array:
+    """The share of its weight that every row keeps, (k,) from 0 to 1; at most f = ceil(hostile n) rows keep nothing."""
+    shares, computed = jnp.ones_like(weights), jnp.zeros_like(usable)
+    if len(client_ids) <= MOST_ROWS_COMPARED:
+        shares, computed = compare_noise(memory, weights, usable, client_ids, hostile)
+    left = jnp.where(usable & ~computed, weights * shares, 0.0)
+    distance, suspect = recent_distance(memory, left, client_ids, hostile)
+    outlier = highest_scores(distance, suspect, usable, hostile, jnp.sum(computed))
+    return jnp.where(computed | outlier, 0.0, shares)
 
 
-def of_own(memory: Memory, weights: Array, usable: Array, who: Array, hostile: float) -> tuple[Array, Array]:
-    """Votes as far as copies share them, and who is made of others."""
-    found, chance = correlations(memory, who)
-    others = usable[:, None] & usable & (who[:, None] != who)  # one that was drawn twice is no copy of itself
-    found, chance = jnp.where(others, found, 0.0), jnp.where(others, chance, 1.0)
-    few = slice(None, None, -(-len(who) // FEW))
-    usual, spread = _middle(found[few, few], others[few, few])
-    alike = others & (found > ALIKE) & (found - usual > SURE * jnp.maximum(chance, spread))
+def compare_noise(
+    memory: ReportHistory, weights: Array, usable: Array, client_ids: Array, hostile: float
+) -> tuple[Array, Array]:
+    """The share of its weight that every row has once copies share one vote, (k,), and which rows are computed from
+    others, (k,) bool."""
+    correlation, error = correlations(memory, client_ids)
+    others = usable[:, None] & usable & (client_ids[:, None] != client_ids)  # one sampled twice is no copy of itself
+    correlation, error = jnp.where(others, correlation, 0.0), jnp.where(others, error, 1.0)
+    sampled = slice(None, None, -(-len(client_ids) // ROWS_SAMPLED))
+    usual, spread = _median_and_deviation(correlation[sampled, sampled], others[sampled, sampled])
+    excess_needed = STANDARD_ERRORS * jnp.maximum(error, spread)
+    copies = others & (correlation > COPY_CORRELATION) & (correlation - usual > excess_needed)
     own = jnp.where(usable, weights, 0.0)
-    left = own / jnp.maximum(own + alike @ own, jnp.finfo(own.dtype).tiny)
-    told = jnp.where(others & ~alike, left, 0.0)
-    explained = jnp.sum(told * (found**2 - chance**2), axis=1)
-    usual, spread = _middle(explained, usable)
-    error = jnp.sqrt(2 * jnp.sum(told * chance**4, axis=1))
-    made = usable & (explained - usual > jnp.maximum(EXPLAINED, SURE * jnp.maximum(error, spread)))
-    return left, worst(explained, made, usable, hostile)
+    shares = own / jnp.maximum(own + copies @ own, jnp.finfo(own.dtype).tiny)
+    votes = jnp.where(others & ~copies, shares, 0.0)
+    explained = jnp.sum(votes * (correlation**2 - error**2), axis=1)
+    usual, spread = _median_and_deviation(explained, usable)
+    explained_error = jnp.sqrt(2 * jnp.sum(votes * error**4, axis=1))
+    excess_needed = jnp.maximum(EXPLAINED_SHARE, STANDARD_ERRORS * jnp.maximum(explained_error, spread))
+    computed = usable & (explained - usual > excess_needed)
+    return shares, highest_scores(explained, computed, usable, hostile)
 
 
-def lasting(memory: Memory, share: Array, who: Array, hostile: float) -> tuple[Array, Array]:
-    """How far each row's client has been from the others of late, and whether that is apart; not if seen rarely."""
-    age = (memory.round - 1 - jnp.arange(ROUNDS)) % ROUNDS
-    seen = memory.seen & (age < RECENT)
-    middle = jnp.nanmedian(jnp.where(seen[:, :, None], memory.moves, jnp.nan), axis=0)
-    off, seen = jnp.where(seen[:, :, None], memory.moves - middle, 0.0)[who], seen[who]
-    times = jnp.sum(seen, axis=1)
-    mean = jnp.sum(off, axis=1) / jnp.maximum(times, 1)[:, None]
-    often = (share > 0) & (2 * times >= jnp.max(times))
+def recent_distance(memory: ReportHistory, share: Array, client_ids: Array, hostile: float) -> tuple[Array, Array]:
+    """The mean distance of each row's client from the others in recent rounds, (k,), and whether it is an outlier.
+
+    A client with few reports is no outlier.
+    """
+    age = (memory.round - 1 - jnp.arange(ROUNDS_STORED)) % ROUNDS_STORED
+    present = memory.present & (age < RECENT_ROUNDS)
+    median = jnp.nanmedian(jnp.where(present[:, :, None], memory.moves, jnp.nan), axis=0)
+    differences = jnp.where(present[:, :, None], memory.moves - median, 0.0)[client_ids]
+    reports = jnp.sum(present[client_ids], axis=1)
+    mean = jnp.sum(differences, axis=1) / jnp.maximum(reports, 1)[:, None]
+    often = (share > 0) & (2 * reports >= jnp.max(reports))
     length = jnp.linalg.norm(mean - exact_quantile(mean, jnp.where(often, share, 0.0)), axis=1)
-    return length, often & apart(length, jnp.where(often, share, 0.0), hostile)
+    return length, often & is_outlier(length, jnp.where(often, share, 0.0), hostile)
 
 
-def apart(length: Array, share: Array, hostile: float) -> Array:
-    """Which of the distances are far: the nearest 1 - hostile of the weight, taken for honest, say what is usual."""
+def is_outlier(length: Array, share: Array, hostile: float) -> Array:
+    """Which distances are far, (k,) bool, compared with the nearest 1 - hostile of the weight, taken as honest."""
     levels = 0.5 * (1 - hostile), 0.99 * (1 - hostile)  # just below n - f: theirs, and not midway to the next
-    half, whole = (exact_quantile(length[:, None], share, level)[0] for level in levels)
-    return length > jnp.maximum(REACH * half, BEYOND * whole)
+    half, honest = (exact_quantile(length[:, None], share, level)[0] for level in levels)
+    return length > jnp.maximum(HALF_REACH * half, HONEST_REACH * honest)
 
 
 def sketch(rows: Array, width: int) -> Array:
-    """(k, m) in ``width`` numbers each: sums of every width-th entry with random signs. As they are where m is less."""
+    """Rows (k, m) in ``width`` numbers each: sums of every width-th entry with random signs; unchanged for small m."""
     k, m = rows.shape
     if m <= width:
         return rows
@@ -129,60 +142,60 @@ def sketch(rows: Array, width: int) -> Array:
     return jnp.pad(rows * signs, ((0, 0), (0, -m % width))).reshape(k, -1, width).sum(1)
 
 
-def correlations(memory: Memory, who: Array) -> tuple[Array, Array]:
-    """C (k, k) of the rows' noise, and its standard error where noise is one's own; 0 and 1 where nothing is known."""
-    seen = memory.seen[who]
-    noise = less_habit(memory.moves[who], seen, memory.sent)
+def correlations(memory: ReportHistory, client_ids: Array) -> tuple[Array, Array]:
+    """C (k, k) of the rows' noise, and its standard error for independent noise; 0 and 1 where nothing is known."""
+    present = memory.present[client_ids]
+    noise = regression_residuals(memory.moves[client_ids], present, memory.sent)
     size = jnp.sqrt(jnp.mean(noise**2, axis=(0, 1)))
     noise = noise / jnp.maximum(size, jnp.finfo(size.dtype).tiny)
-    spent = jnp.minimum((1 + memory.sent.shape[1]) / jnp.maximum(jnp.sum(seen, axis=1), 1), 1.0)
-    flat, present = noise.reshape(len(who), -1), seen.astype(noise.dtype)
+    fitted = jnp.minimum((1 + memory.sent.shape[1]) / jnp.maximum(jnp.sum(present, axis=1), 1), 1.0)
+    flat, counts = noise.reshape(len(client_ids), -1), present.astype(noise.dtype)
     product = jnp.matmul(flat, flat.T, precision="highest")
-    square = jnp.matmul(jnp.sum(noise**2, axis=2), present.T, precision="highest")
-    both = (present @ present.T) * noise.shape[2] * jnp.sqrt((1 - spent)[:, None] * (1 - spent))
-    known = (square > 0) & (square.T > 0) & (both > 1)
-    found = jnp.where(known, product / jnp.sqrt(jnp.where(known, square * square.T, 1.0)), 0.0)
-    return found, jnp.where(known, 1 / jnp.sqrt(jnp.maximum(both, 1.0)), 1.0)
+    square = jnp.matmul(jnp.sum(noise**2, axis=2), counts.T, precision="highest")
+    freedom = (counts @ counts.T) * noise.shape[2] * jnp.sqrt((1 - fitted)[:, None] * (1 - fitted))
+    known = (square > 0) & (square.T > 0) & (freedom > 1)
+    correlation = jnp.where(known, product / jnp.sqrt(jnp.where(known, square * square.T, 1.0)), 0.0)
+    return correlation, jnp.where(known, 1 / jnp.sqrt(jnp.maximum(freedom, 1.0)), 1.0)
 
 
-def less_habit(moves: Array, seen: Array, sent: Array) -> Array:
-    """What is left of every client's moves once an affine function of the model sent is taken off, by least squares.
+def regression_residuals(moves: Array, present: Array, sent: Array) -> Array:
+    """The moves (clients, rounds, width) minus their least-squares fit by an affine function of the model sent.
 
-    Regressors are made orthogonal one after the other, over the rounds that a client was seen in.
+    Regressors are made orthogonal one after the other, over the rounds in which a client was ``present``.
     """
-    present = seen.astype(moves.dtype)
+    counts = present.astype(moves.dtype)
     basis: list[Array] = []
     for column in [jnp.ones_like(sent[:, 0]), *(sent - jnp.mean(sent, axis=0)).T]:
-        new = whole = present * column
+        new = regressor = counts * column
         for old in basis * 2:  # twice is enough for single precision
             new = new - old * jnp.sum(old * new, axis=1, keepdims=True)
-        length, before = (jnp.linalg.norm(each, axis=1, keepdims=True) for each in (new, whole))
-        basis.append(jnp.where(length > ROUNDING * before, new / jnp.where(length > 0, length, 1.0), 0.0))
-    left = moves
+        length, before = (jnp.linalg.norm(each, axis=1, keepdims=True) for each in (new, regressor))
+        basis.append(jnp.where(length > LEAST_NOISE_SHARE * before, new / jnp.where(length > 0, length, 1.0), 0.0))
+    residuals = moves
     for old in basis:
-        left = left - old[:, :, None] * jnp.sum(old[:, :, None] * left, axis=1, keepdims=True)
-    noise, size = (jnp.sqrt(jnp.sum(each**2, axis=(1, 2))) for each in (left, moves))
-    return jnp.where((noise > ROUNDING * size)[:, None, None], left * present[:, :, None], 0.0)
+        residuals = residuals - old[:, :, None] * jnp.sum(old[:, :, None] * residuals, axis=1, keepdims=True)
+    noise, size = (jnp.sqrt(jnp.sum(each**2, axis=(1, 2))) for each in (residuals, moves))
+    return jnp.where((noise > LEAST_NOISE_SHARE * size)[:, None, None], residuals * counts[:, :, None], 0.0)
 
 
-def trusted(hostile: float, usable: Array) -> Array:
-    """n - f, at least 1: from a table in double precision, less a trifle (``WHOLE``)."""
+def honest_count(hostile: float, usable: Array) -> Array:
+    """n - f, () int32, at least 1, for n usable rows; from a table in double precision."""
     n = np.arange(len(usable) + 1)
-    return jnp.asarray(np.maximum(n - np.ceil(hostile * n - WHOLE), 1).astype(np.int32))[jnp.sum(usable)]
+    return jnp.asarray(np.maximum(n - np.ceil(hostile * n - ROUND_UP_SLACK), 1).astype(np.int32))[jnp.sum(usable)]
 
 
-def worst(scores: Array, suspect: Array, usable: Array, hostile: float, spent: Array | int = 0) -> Array:
-    """Those of the suspect that are among the f - spent with the highest scores, f = ceil(hostile n).
+def highest_scores(scores: Array, suspect: Array, usable: Array, hostile: float, already: Array | int = 0) -> Array:
+    """Which of the suspect are among the f - already with the highest scores, (k,) bool; f = ceil(hostile n).
 
-    >>> worst(jnp.array([1.0, 9.0, 5.0, 7.0]), jnp.array([True, False, True, True]), jnp.ones(4, bool), 0.25)
+    >>> highest_scores(jnp.array([1.0, 9.0, 5.0, 7.0]), jnp.array([True, False, True, True]), jnp.ones(4, bool), 0.25)
     Array([False, False, False,  True], dtype=bool)
     """
     order = jnp.argsort(jnp.argsort(jnp.where(suspect, -scores, jnp.inf)))
-    return suspect & (order < jnp.sum(usable) - trusted(hostile, usable) - spent)
+    return suspect & (order < jnp.sum(usable) - honest_count(hostile, usable) - already)
 
 
-def _middle(values: Array, usable: Array) -> tuple[Array, Array]:
-    """Median of the usable ones, and their deviation from the median distance to it."""
+def _median_and_deviation(values: Array, usable: Array) -> tuple[Array, Array]:
+    """The median of the usable values, and their standard deviation from the median distance to it."""
     values, share = values.reshape(-1, 1), usable.reshape(-1).astype(values.dtype)
-    middle = exact_quantile(values, share)
-    return middle[0], 1.4826 * exact_quantile(jnp.abs(values - middle), share)[0]
+    median = exact_quantile(values, share)
+    return median[0], NORMAL_MAD * exact_quantile(jnp.abs(values - median), share)[0]

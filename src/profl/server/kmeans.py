@@ -1,10 +1,11 @@
-"""k-means for clustering clients, with what does not belong set aside.
+"""k-means for clustering clients, without outliers (paper, Algorithm 1, line 18).
 
-    seeds      k-means++: each centre a row, drawn with a chance that grows with its squared distance from those before
+    seeds      k-means++: each centre is a row, drawn with probability proportional to its squared distance from the
+               centres before it
     Lloyd      rows to their nearest centre, centres to their rows' mean; the best of several restarts
-    peeling    where a cluster comes out small, or a row lies STRAY times as far from its centre as usual, such rows are
-               set aside (if they are few) and the rest is divided anew: a stray client must neither use up a cluster
-               nor hide how well the others fall into groups
+    outliers   where a cluster comes out small, or a row lies OUTLIER_DISTANCE times as far from its centre as usual,
+               such rows are left out (if they are few) and the rest is divided again: one odd client must neither use
+               up a cluster nor hide how well the others fall into groups
 
 The number of clusters in use may be traced: arrays have ``slots`` places, of which the first ``count`` are used.
 """
@@ -27,30 +28,32 @@ from profl.typing import Array, Key
 # send -50 J_i, 20 % anything, or, at noise of 0.15, one client -J_i (1.00 each).
 
 RESTARTS = 8
-"""Seedings, of which the best is kept. With 1: 0.96, 1.00, 0.88; with 3 as with 8, which leave room for six groups."""
+"""Seedings, of which the best counts. With 1: 0.96, 1.00, 0.88; with 3 as with 8, which suffice for six groups."""
 
-STEPS = 20
-"""Lloyd steps from each seeding. With 4 or 50 the same: groups that are any use settle at once."""
+LLOYD_STEPS = 20
+"""Lloyd steps from each seeding. With 4 or 50 the same: clear groups converge at once."""
 
-PEELS = 3
-"""How often rows are set aside. With 0 one client that sends -J_i hides the groups in every draw; with 1 in none. Far
-rows come first, those they hid next, so there are more than one."""
+OUTLIER_PASSES = 3
+"""How often rows are left out. With 0 one client that sends -J_i hides the groups in every draw; with 1 in none. Far
+rows are left out first, those they hid next, so there are more than one."""
 
-STRAY = 8.0
-"""Times the median distance from the own centre, beyond which a row is a stray. With 4 honest rows are strays: 0.83 of
+OUTLIER_DISTANCE = 8.0
+"""Times the median distance from the own centre, beyond which a row is an outlier. With 4 honest rows are: 0.83 of
 70 : 20 : 10, 0.92 of 20 % anything; with 16 the same as with 8."""
 
-MEMBERS = 3
+LEAST_MEMBERS = 3
 """Clients that a large cluster has at least: of two, nobody can say which is hostile."""
 
-SHARE = 0.05
-"""Of the clients, that a large cluster has at least."""
+LEAST_CLUSTER_SHARE = 0.05
+"""Share of the clients that a large cluster has at least."""
 
 
 class Groups(NamedTuple):
+    """A division of k rows into clusters, in ``slots`` places."""
+
     labels: Array  # (k,) in 0..slots-1
-    kept: Array  # (k,) bool: counts in its cluster's centre and aggregate
-    mass: Array  # (slots,) weight of those kept
+    in_centre: Array  # (k,) bool: whether the row counts in its cluster's centre and aggregate
+    mass: Array  # (slots,) weight of the rows that count
     large: Array  # (slots,) bool
     centres: Array  # (slots, n)
 
@@ -73,32 +76,35 @@ def kmeans(draws: Array, x: Array, weights: Array, count: Array | int) -> tuple[
 
     def restart(draws: Array) -> tuple[Array, Array]:
         centres = jax.lax.scan(seed, jnp.full(x.shape[0], jnp.inf, x.dtype), draws)[1]
-        centres = jax.lax.fori_loop(0, STEPS, step, centres)
+        centres = jax.lax.fori_loop(0, LLOYD_STEPS, step, centres)
         return centres, jnp.sum(weights * jnp.min(distances(x, centres, count), 1))
 
     centres, inertia = jax.vmap(restart)(draws)
     return centres[jnp.argmin(inertia)], jnp.min(inertia)
 
 
-def peel(draws: Array, x: Array, weights: Array, count: Array | int) -> tuple[Groups, Array]:
-    """The first division all of whose clusters are large and close, rows that are not set aside each time.
+def kmeans_without_outliers(draws: Array, x: Array, weights: Array, count: Array | int) -> tuple[Groups, Array]:
+    """The first division whose clusters are all large and without outliers, and whether there is one, () bool.
 
-    Also whether there is one; the first division of all if there is none. draws: (PEELS + 1, RESTARTS, slots).
+    Rows that belong to no large cluster and outliers are left out from one division to the next. Where there is no such
+    division it is the very first. ``draws``: (OUTLIER_PASSES + 1, RESTARTS, slots).
     """
 
-    def divide(kept: Array, draws: Array) -> tuple[Array, tuple[Groups, Array]]:
-        used = weights * kept
+    def divide(in_centre: Array, draws: Array) -> tuple[Array, tuple[Groups, Array]]:
+        used = weights * in_centre
         centres, _ = kmeans(draws, x, used, count)
         labels = jnp.argmin(distances(x, centres, count), 1)
-        member = (labels[:, None] == jnp.arange(draws.shape[1])) & kept[:, None]
+        member = (labels[:, None] == jnp.arange(draws.shape[1])) & in_centre[:, None]
         mass = used @ member
-        large = (jnp.sum(member, 0) >= MEMBERS) & (mass >= SHARE)
-        off = jnp.sqrt(jnp.min(distances(x, centres, count), 1))
-        apart = member & (off > STRAY * exact_quantile(off[:, None], used))[:, None]
-        few = (jnp.sum(apart, 0) < MEMBERS) | (used @ apart < SHARE)  # more of them are a group, and no strays
-        stray = jnp.any(apart & few, 1)
-        fits = (jnp.sum(large) == count) & ~jnp.any(stray)
-        return kept & large[labels] & ~stray, (Groups(labels, kept, mass, large, centres), fits)
+        large = (jnp.sum(member, 0) >= LEAST_MEMBERS) & (mass >= LEAST_CLUSTER_SHARE)
+        distance = jnp.sqrt(jnp.min(distances(x, centres, count), 1))
+        far = member & (distance > OUTLIER_DISTANCE * exact_quantile(distance[:, None], used))[:, None]
+        few = (jnp.sum(far, 0) < LEAST_MEMBERS) | (
+            used @ far < LEAST_CLUSTER_SHARE
+        )  # more of them are a group, not outliers
+        outlier = jnp.any(far & few, 1)
+        fits = (jnp.sum(large) == count) & ~jnp.any(outlier)
+        return in_centre & large[labels] & ~outlier, (Groups(labels, in_centre, mass, large, centres), fits)
 
     _, (groups, fits) = jax.lax.scan(divide, weights > 0, draws)
     return trees.take(groups, jnp.argmax(fits)), jnp.any(fits)
@@ -110,7 +116,7 @@ def silhouette(x: Array, weights: Array, groups: Groups, count: Array) -> Array:
     own = jnp.arange(table.shape[1]) == groups.labels[:, None]
     next_one = jnp.min(jnp.where(own, jnp.inf, table), 1)
     values = 1 - jnp.min(table, 1) / jnp.maximum(next_one, jnp.finfo(x.dtype).tiny)
-    used = weights * groups.kept
+    used = weights * groups.in_centre
     return jnp.sum(used * values) / jnp.sum(used)
 
 

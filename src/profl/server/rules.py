@@ -3,7 +3,7 @@
     rule(vectors (k, m), weights (k,), accepted (k,) bool, centre (m,)) -> (m,)
 
 Rows x_i are models (or Jacobians), raveled; the weights w_i are renormalised over the n rows that are accepted and
-weigh something. The others have no say and may hold NaN or Inf; where none is left, the result is NaN. ``centre`` is
+weigh something. The others do not count and may hold NaN or Inf; where none is left, the result is NaN. ``centre`` is
 the previous global value. Where a rule assumes a share ``hostile`` of the rows, f = ceil(hostile n).
 
 * mean: sum_i w_i x_i. Best where nobody is hostile; one row can move it anywhere (breakdown point 0).
@@ -28,15 +28,11 @@ the previous global value. Where a rule assumes a share ``hostile`` of the rows,
   result by at most its weight times that distance. Hostile ones that send noise of their own and stay within it move
   it as far as as many honest clients with other data would: nobody could tell them apart.
 
-A rule that remembers has two functions more. What they keep is part of the method's state at the server.
-
-    rule.open(clients, size) -> memory
-    rule.weigh(memory, vectors, weights, accepted, centre, who (k,)) -> (weights (k,), memory)     before the rule
+``profl.server.rule_base`` has the contract of a rule, also of one with a memory of the clients, such as history.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,15 +43,15 @@ import numpy as np
 from profl import checks
 from profl.numerics import exact_quantile, ordered_weights, rounding
 from profl.server import history
-from profl.server.history import trusted
-from profl.typing import Array
+from profl.server.history import honest_count
+from profl.server.rule_base import FunctionRule, MaskedRule, Rule, weighted_mean
+from profl.typing import Array, Theta
 
-Rule = Callable[[Array, Array, Array, Array], Array]
 MIX = "nnm+"
 
-MOST_TRIMMED = 0.499  # at each end: beyond that, what is left is lost in rounding
-NEAR = 3.0  # median distances, beyond which mixing leaves a row out: evenly spread rows lie within 2.3 of them
-SMOOTH = 1e-3  # of the median distance, where |.| becomes round: Weiszfeld's step divides by it at a row
+MOST_TRIMMED = 0.499  # largest share trimmed at each end: beyond it the remainder is lost in rounding
+MIXING_REACH = 3.0  # median distances beyond which mixing leaves a row out: evenly spread rows lie within 2.3 of them
+SMOOTHING_SHARE = 1e-3  # of the median distance, below which |.| is smoothed: Weiszfeld's step divides by it at a row
 
 
 def _below_half(name: str, value: Any) -> None:
@@ -87,21 +83,6 @@ def _smallest(scores: Array, count: Array | int) -> Array:
     return scores <= last * (1 + rounding(scores))
 
 
-class MaskedRule:
-    """What the rules share: unusable rows become 0 with share 0, the shares sum to one, nobody left gives NaN."""
-
-    def __call__(self, vectors: Array, weights: Array, accepted: Array, centre: Array) -> Array:
-        usable = accepted & (weights > 0)
-        share = jnp.where(usable, weights, 0.0).astype(vectors.dtype)
-        share = share / jnp.where(jnp.any(usable), jnp.sum(share), 1.0)
-        rows = jnp.where(usable[:, None], vectors, 0.0)
-        return jnp.where(jnp.any(usable), self.combine(rows, share, usable, centre), jnp.nan)
-
-    def combine(self, rows: Array, share: Array, usable: Array, centre: Array) -> Array:
-        """The rule itself."""
-        raise NotImplementedError
-
-
 @dataclass(frozen=True)
 class WeightedMean(MaskedRule):
     """sum_i w_i x_i.
@@ -113,6 +94,10 @@ class WeightedMean(MaskedRule):
 
     def combine(self, rows: Array, share: Array, usable: Array, centre: Array) -> Array:
         return _mean(rows, share)
+
+    def aggregate_models(self, models: Theta, weights: Array, accepted: Array, centre: Theta) -> Theta:
+        """The mean leaf by leaf: a large model is not written out as rows."""
+        return weighted_mean(models, weights, accepted)
 
 
 @dataclass(frozen=True)
@@ -154,7 +139,7 @@ class GeometricMedian(MaskedRule):
         start = exact_quantile(rows, share)
         offsets = rows - start  # around 0, so that what all rows have in common costs no digits
         least = float(np.sqrt(jnp.finfo(rows.dtype).tiny))
-        smooth = jnp.maximum(SMOOTH * _median_length(offsets, share), least)
+        smooth = jnp.maximum(SMOOTHING_SHARE * _median_length(offsets, share), least)
 
         def step(_: Any, v: Array) -> Array:
             pull = share * smooth / jnp.sqrt(jnp.sum((offsets - v) ** 2, axis=1) + smooth**2)
@@ -176,11 +161,11 @@ class Krum(MaskedRule):
             raise checks.InputError(f"keep must be 1 (Krum) or 'multi' (multi-Krum), got {self.keep!r}")
 
     def combine(self, rows: Array, share: Array, usable: Array, centre: Array) -> Array:
-        kept = trusted(self.hostile, usable)
-        others = jnp.minimum(jnp.maximum(kept - 2, 1), jnp.sum(usable) - 1)
+        honest = honest_count(self.hostile, usable)
+        others = jnp.minimum(jnp.maximum(honest - 2, 1), jnp.sum(usable) - 1)
         near = jnp.sort(_square_distances(rows, share, usable), axis=1)  # first in each line: the row itself, at 0
         score = jnp.sum(jnp.where(jnp.arange(len(rows)) <= others, near, 0.0), axis=1)
-        best = _smallest(jnp.where(usable, score, jnp.inf), kept if self.keep == "multi" else 1)
+        best = _smallest(jnp.where(usable, score, jnp.inf), honest if self.keep == "multi" else 1)
         own = jnp.where(best, share, 0.0)
         return _mean(rows, own / jnp.sum(own))
 
@@ -219,49 +204,57 @@ class NearestNeighbourMixing(MaskedRule):
         object.__setattr__(self, "rule", get(self.rule))
 
     def combine(self, rows: Array, share: Array, usable: Array, centre: Array) -> Array:
-        near = _smallest(_square_distances(rows, share, usable), trusted(self.hostile, usable))
+        near = _smallest(_square_distances(rows, share, usable), honest_count(self.hostile, usable))
         mix = jnp.where(near, share, 0.0)
         mix = mix / jnp.sum(mix, axis=1, keepdims=True)
-        found = self.rule(jnp.matmul(mix, rows, precision="highest"), share, usable, centre)
-        return self._or_mean(found, rows, share)
+        centre = self.rule(jnp.matmul(mix, rows, precision="highest"), share, usable, centre)
+        return self._or_mean(centre, rows, share)
 
-    def _or_mean(self, found: Array, rows: Array, share: Array) -> Array:
-        """The mean of the rows around ``found`` where it is near, else ``found``."""
-        length = jnp.linalg.norm(rows - found, axis=1)
+    def _or_mean(self, centre: Array, rows: Array, share: Array) -> Array:
+        """The mean of the rows around ``centre`` where it is near, else ``centre``, (m,)."""
+        length = jnp.linalg.norm(rows - centre, axis=1)
         usual = exact_quantile(length[:, None], share)[0]
-        near = jnp.where(length <= NEAR * usual, share, 0.0)
+        near = jnp.where(length <= MIXING_REACH * usual, share, 0.0)
         mean = _mean(jnp.where(near[:, None] > 0, rows, 0.0), near / jnp.sum(near))
-        return jnp.where(jnp.linalg.norm(mean - found) <= self.hostile * usual, mean, found)
+        return jnp.where(jnp.linalg.norm(mean - centre) <= self.hostile * usual, mean, centre)
 
 
 @dataclass(frozen=True)
 class History(MaskedRule):
-    """The mean of those whose noise is their own and who do not lie apart; ``hostile``: the share that it withstands.
+    """The mean of clients whose noise is their own and that are no outliers; it withstands a share ``hostile``.
 
-    Without a memory, as a plain rule, it leaves out what lies apart.
+    Without a memory, as a plain rule, it only leaves out outliers.
     """
 
     hostile: float = 0.2
 
+    has_memory = True
+
     def __post_init__(self) -> None:
         _below_half("hostile", self.hostile)
 
-    def open(self, clients: int, size: int) -> history.Memory:
-        return history.begin(clients, size)
+    def open(self, clients: int, size: int) -> history.ReportHistory:
+        return history.empty_history(clients, size)
 
     def weigh(
-        self, memory: history.Memory, vectors: Array, weights: Array, accepted: Array, centre: Array, who: Array
-    ) -> tuple[Array, history.Memory]:
+        self,
+        memory: history.ReportHistory,
+        vectors: Array,
+        weights: Array,
+        accepted: Array,
+        centre: Array,
+        client_ids: Array,
+    ) -> tuple[Array, history.ReportHistory]:
         usable = accepted & (weights > 0)
-        memory = history.noted(memory, vectors - centre, usable, centre, who)
-        return weights * history.votes(memory, weights, usable, who, self.hostile), memory
+        memory = history.add_round(memory, vectors - centre, usable, centre, client_ids)
+        return weights * history.vote_shares(memory, weights, usable, client_ids, self.hostile), memory
 
     def combine(self, rows: Array, share: Array, usable: Array, centre: Array) -> Array:
         length = jnp.linalg.norm(rows - exact_quantile(rows, share), axis=1)
-        apart = usable & history.apart(length, share, self.hostile)
-        far = history.worst(length, apart, usable, self.hostile)
-        kept = jnp.where(far, 0.0, share)
-        return _mean(jnp.where(far[:, None], 0.0, rows), kept / jnp.sum(kept))
+        suspect = usable & history.is_outlier(length, share, self.hostile)
+        outlier = history.highest_scores(length, suspect, usable, self.hostile)
+        share = jnp.where(outlier, 0.0, share)
+        return _mean(jnp.where(outlier[:, None], 0.0, rows), share / jnp.sum(share))
 
 
 RULES: dict[str, Rule] = {
@@ -276,21 +269,19 @@ RULES: dict[str, Rule] = {
 }
 
 
-def get(spec: str | Rule) -> Rule:
-    """A rule by its name, with ``nnm+`` before it for mixing; a callable is taken as it is.
+def get(spec: Any) -> Rule:
+    """A rule by its name, with ``nnm+`` before it for mixing; a rule as it is; a plain function as a rule.
 
     >>> get("nnm+median")
     NearestNeighbourMixing(rule=Median(), hostile=0.2)
     """
     if isinstance(spec, type):
         raise checks.InputError(f"an aggregation rule must be an object, got the class; try {spec.__name__}()")
-    if callable(spec):
+    if isinstance(spec, Rule):
         return spec
-    mixed = [MIX + name for name, rule in RULES.items() if not remembers(rule)]
+    if callable(spec):
+        return FunctionRule(spec)
+    mixed = [MIX + name for name, rule in RULES.items() if not rule.has_memory]
     name = checks.one_of("aggregation rule", spec, [*RULES, *mixed])
     rule = RULES[name.removeprefix(MIX)]
     return NearestNeighbourMixing(rule) if name.startswith(MIX) else rule
-
-
-def remembers(rule: Rule) -> bool:
-    return hasattr(rule, "weigh")

@@ -1,28 +1,29 @@
-"""Each client's df/dtheta, drawn towards what those like it have in common as far as the errors say (empirical Bayes).
+"""Each client's df/dtheta, shrunk towards the mean of similar clients as far as its error suggests (empirical Bayes).
 
-An entry of J is b_i at client i; clients differ by b_i ~ N(m, tau^2), and a client knows b_i as J_i with variance E_i:
+Not in the paper, whose lines 18-20 of Algorithm 1 it can replace. An entry of J is b_i at client i; clients differ by
+b_i ~ N(m, tau^2), and a client knows b_i as J_i with variance E_i:
 
-    m      <- mean of J_i over the n clients, what lies FAR from the median brought that near
-    tau^2  <- sum of (J_i - m)^2 / (n - 1) - mean of E_i, no square counted for more than FAR^2 times what half show
+    m      <- mean of J_i over the n clients, winsorised WINSOR_DEVIATIONS from the median
+    tau^2  <- sum of (J_i - m)^2 / (n - 1) - mean of E_i, squares winsorised at WINSOR_DEVIATIONS^2
     B_i    <- (n - 3) / (n - 1) E_i / (tau^2 + E_i), at most 1
-    s_i    <- mean of (J_i - m)^2 / (tau^2 + E_i), at least 1: who differs by more than others do
+    s_i    <- mean of (J_i - m)^2 / (tau^2 + E_i), at least 1: for a client that differs more than others do
     J_i    <- m + (1 - B_i / s_i) (J_i - m)
 
-Every entry has its own m and tau^2, so that entries that are zero everywhere are learned to be zero; means over entries
+Every entry has its own m and tau^2, so that entries that are zero everywhere are estimated as zero; means over entries
 are over two sets, those in which clients surely differ and the others. (n - 3) / (n - 1) is James and Stein's: of three
-clients nobody can say how much they differ. Where there are groups (``profl.server.clusters``) each has its m, tau^2 is
-common, and n - 1 and n - 3 lose one more for every group. Clients that state larger errors than can be seen (Kalman
-filters in doubt: twice as large, one unlike the others six times) are held to what is seen.
+clients nobody can say how much they differ. Where there are groups (``profl.server.clusters``) each has its own m,
+tau^2 is common, and n - 1 and n - 3 lose one more for every group. Clients that state larger errors than the data show
+(Kalman filters in doubt: twice as large, one unlike the others six times) have their errors reduced to those.
 
-All clients count alike: that one matters more to the risk (alpha_i) says nothing of how another's people react. But
-the risk follows Y = sum_i alpha_i J_i, and there what helps most clients may harm: a client with most of the weight
-that differs from the rest. So all go back towards their own by one part, as far as that sum says:
+All clients count alike: that one matters more to the risk (alpha_i) says nothing about how another's people react. But
+the risk follows Y = sum_i alpha_i J_i, and what helps most clients may harm there: a client with most of the weight
+that differs from the rest. So all are moved back towards their own estimates by one share, as far as that sum suggests:
 
-    D      <- by how much sharing moves Y;   V <- variance of Y without sharing
-    part   <- 1 - (ALLOWED + (1 - 2 / m) mean of cov(Y, D) / V) / mean of D^2 / V     over a set of m entries, in [0, 1]
+    D      <- the change of Y by sharing;   V <- variance of Y without sharing
+    share  <- 1 - (ALLOWED_MOVE + (1 - 2 / m) mean of cov(Y, D) / V) / mean of D^2 / V   over a set of m entries; 0 to 1
 
-D is noise and what sharing falsifies. The noise of it that Y has as well is what sharing saves; a D beyond that is
-false. (Stein's estimate of the best mixture of an unbiased estimate and another; ALLOWED is what rounding may cost.)
+D is noise and bias. The noise that it has in common with Y is what sharing saves; a D beyond that is bias. (Stein's
+estimate of the best mixture of an unbiased estimate and another; ALLOWED_MOVE is what rounding may cost.)
 
 Mean squared error of J over that without sharing, of all clients and of the one that gains least (100 draws of ten
 clients with J_i = -gamma_i I_3 + noise of sd 0.15): all alike 0.33, 0.35; gamma spread over [0, 3] 0.56, 0.58; nine
@@ -40,68 +41,71 @@ from profl.server.rules import CentredClipping
 from profl.server.sharing import Sharing
 from profl.typing import Array, Key
 
-HALF = 0.455  # the median of a squared standard normal
-FAR = 3.0  # standard deviations from which on a difference counts for no more
-ENTRIES = 8  # of all clients, that count beside a client's own where its stated errors are held against what is seen
-DIFFER = 2.0  # times the variance of an entry that errors explain: from there on clients are said to differ in it
-CHANCE = 1.3  # times what is seen, that errors may be: medians of few entries are off by a third
-FINITE = 1e12  # times the variance that a square counts for at most: errors may be stated to be zero
-CLIPPED = CentredClipping()  # for those who sent nothing of use: it stands more, and its noise is higher
-ALLOWED = 0.01  # of the variance of Y: the square of what sharing may move it by without a reason
+MEDIAN_CHI2 = 0.455  # the median of a squared standard normal
+WINSOR_DEVIATIONS = 3.0  # standard deviations beyond which a difference counts as no larger
+POOLED_ENTRIES = 8  # weight, in entries, of all clients' ratio beside a client's own when stated errors are checked
+DIFFERENCE_FACTOR = 2.0  # clients differ in an entry whose variance is this many times what their errors explain
+ERROR_SLACK = (
+    1.3  # times the errors that the data show, which stated ones may be: medians of few entries are off by 1/3
+)
+LARGEST_SQUARE_RATIO = 1e12  # times its variance, which a square counts as at most: stated errors may be zero
+CLIPPING = CentredClipping()  # for clients without a usable report: more robust than the mean, and noisier
+ALLOWED_MOVE = 0.01  # squared change of Y, as a share of its variance, that sharing needs no reason for
 
 
 @dataclass(frozen=True)
 class Shrinkage(Sharing):
-    """See the module: a way for ``share=``. Clients need not form groups.
+    """Shrinks every client's J towards the mean of all, for ``share=``; clients need not form groups. See the module.
 
     >>> reports = -jnp.array([1.0, 1.2, 0.8, 1.1, 0.9, 5.0]).reshape(6, 1, 1)
-    >>> found, _ = Shrinkage().share(None, reports, jnp.full(6, 1 / 6), jnp.ones(6, bool), jnp.full((6, 1, 1), 0.05))
-    >>> [round(float(j), 2) for j in found.ravel()]  # the last is unlike the others, and known well
+    >>> shared, _ = Shrinkage().share(None, reports, jnp.full(6, 1 / 6), jnp.ones(6, bool), jnp.full((6, 1, 1), 0.05))
+    >>> [round(float(j), 2) for j in shared.ravel()]  # the last is unlike the others, and known well
     [-1.01, -1.2, -0.82, -1.1, -0.91, -5.0]
     """
 
     entrywise = True  # wants the error of every entry
 
     def share(self, key: Key, jacobians: Array, weights: Array, accepted: Array, errors: Array) -> tuple[Array, Array]:
-        """(what each client gets (k, p, s), 0 for each whose report was used and -1 for the others)."""
+        """(the Jacobian of each client (k, p, s), 0 for each whose report was used and -1 for the others)."""
         k = weights.shape[0]
         rows, variances = jacobians.reshape(k, -1), errors.reshape(k, -1)
-        used = accepted & (weights > 0) & jnp.all(jnp.isfinite(rows) & known(variances), 1)
+        used = accepted & (weights > 0) & jnp.all(jnp.isfinite(rows) & valid_variance(variances), 1)
         rows = jnp.where(used[:, None], rows, 0.0)
         one = used.astype(rows.dtype)
-        own = drawn(rows, variances, near_mean(rows, one), weights, used, used[None])
-        shared = jnp.where(used[:, None], own, CLIPPED(rows, one, used, exact_quantile(rows, one)))
+        own = shrink_rows(rows, variances, winsorised_mean(rows, one), weights, used, used[None])
+        shared = jnp.where(used[:, None], own, CLIPPING(rows, one, used, exact_quantile(rows, one)))
         return jnp.where(jnp.any(used), shared, jnp.nan).reshape(jacobians.shape), jnp.where(used, 0, -1).astype(int)
 
 
-def near_mean(rows: Array, one: Array) -> Array:
-    """Of every entry, what lies FAR from the median brought that near.
+def winsorised_mean(rows: Array, one: Array) -> Array:
+    """The mean of every entry, (m,), with rows winsorised at WINSOR_DEVIATIONS from the median.
 
-    Where nothing lies far it is the plain mean, and drawing all towards it leaves their mean where it was.
+    Where no row lies farther it is the plain mean, and shrinking all rows towards it keeps their mean.
     """
     middle = exact_quantile(rows, one)
-    reach = FAR * jnp.sqrt(exact_quantile((rows - middle) ** 2, one) / HALF)
+    reach = WINSOR_DEVIATIONS * jnp.sqrt(exact_quantile((rows - middle) ** 2, one) / MEDIAN_CHI2)
     return middle + one @ jnp.clip(rows - middle, -reach, reach) / jnp.maximum(jnp.sum(one), 1)
 
 
-def known(variances: Array) -> Array:
+def valid_variance(variances: Array) -> Array:
+    """Which stated variances are finite and not negative."""
     return jnp.isfinite(variances) & (variances >= 0)
 
 
-def drawn(rows: Array, variances: Array, means: Array, weights: Array, used: Array, members: Array) -> Array:
-    """Rows (k, m) drawn towards their means (k, m), of which ``members`` (groups, k) were made; not used: the means."""
+def shrink_rows(rows: Array, variances: Array, means: Array, weights: Array, used: Array, members: Array) -> Array:
+    """Rows (k, m) shrunk towards their means (k, m), those of ``members`` (groups, k); the means where not ``used``."""
     rows, variances = (jnp.where(used[:, None], each, 0.0) for each in (rows, variances))
     members = (members & used).astype(rows.dtype)
     one, tiny = jnp.max(members, 0), jnp.finfo(rows.dtype).tiny
     sizes = jnp.sum(members, 1, keepdims=True)
-    count, free = jnp.sum(one), jnp.sum(one) - jnp.sum(sizes > 0)
+    count, freedom = jnp.sum(one), jnp.sum(one) - jnp.sum(sizes > 0)
     off = rows - means
-    variances = _seen(off, variances, one) * variances
-    most = FAR**2 * exact_quantile(off**2, one) / HALF
-    varies = one @ jnp.minimum(off**2, most) / jnp.maximum(free, 1)
+    variances = _visible_share(off, variances, one) * variances
+    most = WINSOR_DEVIATIONS**2 * exact_quantile(off**2, one) / MEDIAN_CHI2
+    varies = one @ jnp.minimum(off**2, most) / jnp.maximum(freedom, 1)
     usual = one @ variances / jnp.maximum(count, 1)
     tau2 = varies - usual
-    differ = used @ off**2 > DIFFER * usual * jnp.sum(used)
+    differ = used @ off**2 > DIFFERENCE_FACTOR * usual * jnp.sum(used)
     sets = jnp.stack([differ, ~differ]).astype(rows.dtype)
     many = jnp.maximum(jnp.sum(sets, 1), 1.0)
 
@@ -109,30 +113,34 @@ def drawn(rows: Array, variances: Array, means: Array, weights: Array, used: Arr
         """Over the entries of each set."""
         return values @ sets.T / many
 
-    times = jnp.minimum(off**2 / (jnp.maximum(tau2, 0.0) + variances + tiny), FINITE)
+    times = jnp.minimum(off**2 / (jnp.maximum(tau2, 0.0) + variances + tiny), LARGEST_SQUARE_RATIO)
     unlike = jnp.maximum(mean(times), 1.0) @ sets
-    sure = jnp.maximum(1 - 2 / jnp.maximum(free, 1), 0.0) * variances
+    sure = jnp.maximum(1 - 2 / jnp.maximum(freedom, 1), 0.0) * variances
     part = jnp.where(used[:, None], sure / (jnp.maximum(tau2 + variances, sure) + tiny) / unlike, 1.0)
 
     alpha = jnp.where(used, weights, 0.0)[:, None]
-    errors = jnp.minimum(variances, exact_quantile(variances, one))  # one that knows little must not hide what is moved
+    errors = jnp.minimum(
+        variances, exact_quantile(variances, one)
+    )  # one uncertain client must not hide the change of Y
     common = members.T @ (members @ (alpha * errors) / jnp.maximum(sizes, 1))  # cov(Y, m of the row)
     unit = jnp.sum(alpha**2 * errors, 0) + tiny
-    moved = mean(jnp.sum(alpha * part * off, 0) ** 2 / unit)
+    move = mean(jnp.sum(alpha * part * off, 0) ** 2 / unit)
     saved = mean(jnp.sum(alpha * part * (alpha * errors - common), 0) / unit)
-    reason = ALLOWED + jnp.maximum(1 - 2 / many, 0.0) * jnp.maximum(saved, 0.0)
-    kept = jnp.minimum(reason / jnp.maximum(moved, tiny), 1.0) @ sets
-    return rows - jnp.where(used[:, None], kept * part, 1.0) * off
+    reason = ALLOWED_MOVE + jnp.maximum(1 - 2 / many, 0.0) * jnp.maximum(saved, 0.0)
+    applied = jnp.minimum(reason / jnp.maximum(move, tiny), 1.0) @ sets
+    return rows - jnp.where(used[:, None], applied * part, 1.0) * off
 
 
-def _seen(off: Array, variances: Array, one: Array) -> Array:
-    """(k, 1): the part of the stated variances that can be seen, by the median of off^2 / E; at most 1.
+def _visible_share(off: Array, variances: Array, one: Array) -> Array:
+    """The share (k, 1) of the stated variances that the data show, by the median of off^2 / E; at most 1.
 
-    Clients cannot differ by less than their errors. In most entries they hardly differ, and the rest leaves the median
-    alone: so one that is unlike the others is seen to know better than it says, too.
+    Clients cannot differ by less than their errors. In most entries they hardly differ, and the other entries hardly
+    move the median: so it also works for a client that is unlike the others.
     """
     m = off.shape[1]
     ratio = off**2 / jnp.where(variances > 0, variances, 1.0)
     every = exact_quantile(ratio.reshape(-1, 1), jnp.repeat(one, m))
     own = exact_quantile(ratio.T, jnp.ones(m, off.dtype))
-    return jnp.minimum(CHANCE * (m * own + ENTRIES * every) / (m + ENTRIES) / HALF, 1.0)[:, None]
+    return jnp.minimum(ERROR_SLACK * (m * own + POOLED_ENTRIES * every) / (m + POOLED_ENTRIES) / MEDIAN_CHI2, 1.0)[
+        :, None
+    ]

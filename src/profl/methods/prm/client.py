@@ -33,7 +33,7 @@ from profl.methods.prm.state import ClientState, Exploration
 from profl.methods.prm.surrogate_risk import curvature_and_covariance, store_batch, surrogate_risk
 from profl.parts import filters, trusted_samples
 from profl.parts.jacobian.reaction_memory import effective_signal, hold_deployments, update_averages
-from profl.parts.units import Ruler, signal_scales, theta_scales
+from profl.parts.units import Unit, signal_scales, theta_scales
 from profl.problem.problem import View
 from profl.server import entries
 from profl.server.entries import Report
@@ -42,7 +42,7 @@ from profl.typing import Array, Batch, Key, Theta
 
 
 def perturb(problem: View, state: ClientState, key: Key, theta: Theta) -> tuple[Theta, ClientState]:
-    """What is deployed: theta the first time, then a random corner around it and the opposite one, in turns.
+    """The deployed model and the next state: theta first, then a random corner around it and its opposite, in turns.
 
     Each is held while people get used to it.
     """
@@ -68,12 +68,12 @@ def filter_batch(
     if settings.filter == "none":
         return weights, {}, state
     with stage("filter") as check:
-        weights, kept, memory = check(
+        weights, kept_share, memory = check(
             trusted_samples.filter_weights(
                 problem, filters.get(settings.filter), deployed, batch, weights, state.filter
             )
         )
-    return weights, {"kept": kept}, state._replace(filter=memory)
+    return weights, {"kept": kept_share}, state._replace(filter=memory)
 
 
 def learn(
@@ -102,7 +102,7 @@ def learn(
         state = state._replace(deployments=state.deployments + 1, surrogate=surrogate)
     with stage("curvature") as check:
         unknown = jnp.minimum(state.variance / state.prior.variance, 1.0) ** 2 * state.common_error
-        size = state.surrogate.ruler.unit.size
+        size = state.surrogate.signal_unit.scale.size
         return state._replace(
             derivatives=check(curvature_and_covariance(problem, state.surrogate, theta, unknown[:, :size]))
         )
@@ -119,7 +119,7 @@ def measure_first_batch(
         units=units,
         sample_variance=variance,
         prior=Prior(state.prior.mean, variance[:, None] * prior_widths(state) ** 2),
-        surrogate=state.surrogate._replace(ruler=Ruler(problem.signal(theta), unit)),
+        surrogate=state.surrogate._replace(signal_unit=Unit(problem.signal(theta), unit)),
         exploration=state.exploration._replace(size=size),
     )
 
@@ -128,9 +128,9 @@ def add_to_fit(
     settings: Settings, problem: View, state: ClientState, theta: Theta, deployed: Theta, f: Array, samples: Array
 ) -> ClientState:
     """The state with the response fitted to one more observation of f, as seen from ``theta``."""
-    ruler, old = state.surrogate.ruler, state.surrogate.response
+    unit, old = state.surrogate.signal_unit, state.surrogate.response
     third_order, variance = third_order_variance(state), state.sample_variance
-    anchor, now = ruler.measure(problem.signal(theta)), ruler.measure(problem.signal(deployed))
+    anchor, now = unit.standardise(problem.signal(theta)), unit.standardise(problem.signal(deployed))
     averages = update_averages(state.averages, now, state.deployments == 0)
     signal = effective_signal(state.reaction_memory, averages, constants.EVIDENCE_NEEDED)
     miss, change = check_prediction(old, signal, f, variance / samples)
@@ -168,14 +168,14 @@ def check_prediction(response: Response, signal: Array, f: Array, noise: Array) 
 
 def prior_widths(state: ClientState) -> Array:
     """Prior standard deviations of slopes and curvatures, (m - 1,), in deviations of a sample."""
-    slopes = jnp.arange(state.common_mean.shape[1]) < state.surrogate.ruler.unit.size
+    slopes = jnp.arange(state.common_mean.shape[1]) < state.surrogate.signal_unit.scale.size
     return jnp.where(slopes, constants.PRIOR_SLOPE, constants.PRIOR_CURVATURE)
 
 
 def third_order_variance(state: ClientState) -> Array:
     """Variance of third-order coefficients, in units of ``sample_variance``: what residuals show, and no less than a
     share of the squared curvature."""
-    curvatures = state.prior.mean[:, state.surrogate.ruler.unit.size :]
+    curvatures = state.prior.mean[:, state.surrogate.signal_unit.scale.size :]
     size = jnp.mean(jnp.sum(curvatures**2, 1) / state.sample_variance)
     return state.third_order_variance + constants.THIRD_ORDER_SHARE * size
 
@@ -184,7 +184,7 @@ def report_fit(problem: View, state: ClientState, theta: Theta) -> Report:
     """What is sent in every turn: the fitted risk at ``theta``, and what is known of the reaction."""
     flat, unravel = ravel_pytree(theta)
     risk, gradient = jax.value_and_grad(lambda x: surrogate_risk(problem, state.surrogate, unravel(x)))(flat)
-    unit, prior = feature_units(state.surrogate.ruler.unit), state.prior
+    unit, prior = feature_units(state.surrogate.signal_unit.scale), state.prior
     change = (state.surrogate.response.mean[:, 1:] - prior.mean) / unit
     check = PredictionCheck(
         state.squared_miss, state.squared_change, state.exploration.size, state.third_order_variance
@@ -205,10 +205,10 @@ def read_mail(settings: Settings, state: ClientState, mail: Mail) -> ClientState
     state = state._replace(exploration=exploration, held=mail.held, region=mail.region)
     if not settings.share:
         return state
-    unit, response = feature_units(state.surrogate.ruler.unit), state.surrogate.response
+    unit, response = feature_units(state.surrogate.signal_unit.scale), state.surrogate.response
     mean, least = mail.common.mean * unit, constants.LEAST_DIFFERENCE**2 * state.sample_variance[:, None]
     common = Prior(mean + mail.momentum * (mean - state.common_mean), mail.common.variance * unit**2 + least)
-    slopes = state.surrogate.ruler.unit.size
+    slopes = state.surrogate.signal_unit.scale.size
     alone = empirical_prior(state.prior, response.mean[:, 1:], state.variance, state.sample_variance, slopes)
     prior = trees.where(mail.single_client, alone, common)
     response, cov = posterior(state.moments, response.anchor, prior, state.sample_variance)

@@ -36,7 +36,7 @@ def consensus(reported: ReactionCoefficients, aggregate: Callable[[Any], Any], c
     error = variance * concentration / jnp.maximum(known, LEAST_KNOWN_SHARE)
     tiny = jnp.finfo(mean.dtype).tiny
     limit = prior_mean + change / jnp.maximum(known, LEAST_KNOWN_SHARE)  # where the turns lead to
-    unseen = jnp.minimum(error / jnp.maximum(limit**2, tiny), 1.0)
-    seen = 1 - unseen**2
-    error = error * jnp.maximum(seen, LEAST_ERROR)
-    return CommonReaction(mean * seen, (squared_difference + DAMPING * variance) / (known + DAMPING), error)
+    unknown = jnp.minimum(error / jnp.maximum(limit**2, tiny), 1.0)
+    confidence = 1 - unknown**2
+    error = error * jnp.maximum(confidence, LEAST_ERROR)
+    return CommonReaction(mean * confidence, (squared_difference + DAMPING * variance) / (known + DAMPING), error)

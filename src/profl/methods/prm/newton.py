@@ -41,8 +41,8 @@ def minimise_quadratic(curvature: Array, gradient: Array, at: Array, project: Ca
     y = at
     for _ in range(ACTIVE_SET_ROUNDS):
         here = gradient + curvature @ (y - at)
-        free = inactive_bounds(here, y, project)
-        held = jnp.diag(jnp.where(free, 0.0, jnp.trace(jnp.abs(curvature)) / y.size + 1.0))
-        definite = make_positive_definite(jnp.where(free[:, None] & free, curvature, held), here)
-        y = project(y - jnp.linalg.solve(definite, jnp.where(free, here, 0.0)))
+        movable = inactive_bounds(here, y, project)
+        held = jnp.diag(jnp.where(movable, 0.0, jnp.trace(jnp.abs(curvature)) / y.size + 1.0))
+        definite = make_positive_definite(jnp.where(movable[:, None] & movable, curvature, held), here)
+        y = project(y - jnp.linalg.solve(definite, jnp.where(movable, here, 0.0)))
     return y

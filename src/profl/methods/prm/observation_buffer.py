@@ -14,6 +14,8 @@ from profl.typing import Array
 
 
 class ObservationBuffer(NamedTuple):
+    """N observations of the signal and f."""
+
     signal: Array  # (N, s), or (N, memories, s)
     f: Array  # (N, p)
     samples: Array  # (N,): how many samples stand behind f; zero for an empty row

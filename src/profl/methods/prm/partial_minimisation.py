@@ -50,10 +50,10 @@ def response_to_shared(curvature: Array, personal: np.ndarray, held: Any, carrie
     ``held`` (d,) says which personal parameters cannot move by themselves; their rows of ``carried`` (d, d) say how
     the model space moves them.
     """
-    free, eye = personal & ~held, jnp.eye(held.size)
+    movable, eye = personal & ~held, jnp.eye(held.size)
     moves = jnp.where(held[:, None], carried, eye) * ~personal  # of shared and of carried parameters
-    inner = jnp.where(free[:, None] & free, curvature + penalty(curvature, personal), eye)
-    right = jnp.where(free[:, None], curvature @ moves, 0.0)
+    inner = jnp.where(movable[:, None] & movable, curvature + penalty(curvature, personal), eye)
+    right = jnp.where(movable[:, None], curvature @ moves, 0.0)
     return moves - jnp.linalg.solve(make_positive_definite(inner, jnp.zeros(held.size)), right)
 
 

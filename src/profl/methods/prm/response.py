@@ -29,7 +29,7 @@ from profl.typing import Array
 
 
 class Prior(NamedTuple):
-    """What is believed of slopes and curvatures near an anchor before the observations count, (p, m - 1) each."""
+    """The prior of slopes and curvatures near an anchor, (p, m - 1) each."""
 
     mean: Array
     variance: Array
@@ -74,7 +74,7 @@ def feature_units(unit: Array) -> Array:
 
 
 def move_prior(prior: Prior, step: Array, third_order_variance: Array) -> Prior:
-    """The same belief about f, as slopes and curvatures at an anchor that is ``step`` (s,) further."""
+    """The same prior of f, as slopes and curvatures at an anchor that is ``step`` (s,) further."""
     s = step.size
     jacobian = jax.jacfwd(features)(step)[1:]  # (m - 1, s)
     slope = prior.mean @ jacobian
@@ -119,6 +119,8 @@ class Moments(NamedTuple):
 
 
 class Fit(NamedTuple):
+    """A fitted response, and how well it is known."""
+
     response: Response
     variance: Array  # (p, m): of all its coefficients
     moments: Moments

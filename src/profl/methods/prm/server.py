@@ -27,7 +27,7 @@ from profl.methods.prm.newton import inactive_bounds, make_positive_definite, mi
 from profl.methods.prm.settings import Settings
 from profl.problem.problem import View
 from profl.server.entries import Values
-from profl.server.rules import Rule
+from profl.server.rule_base import Rule
 from profl.typing import Array, Theta
 
 
@@ -244,10 +244,10 @@ def close_round(settings: Settings, server: ServerState, bounds: Bounds) -> Serv
     """
     at, gradient = best_step(server), server.gradient
     inside_region = inactive_bounds(gradient, at, bounds.trust_region)
-    free = inactive_bounds(gradient, at, bounds.model_space) | (gradient == 0)  # at rest nothing holds it
+    movable = inactive_bounds(gradient, at, bounds.model_space) | (gradient == 0)  # at rest nothing holds it
     H = make_positive_definite(server.curvature, gradient)
-    uncertain = jnp.linalg.solve(H, jnp.where(free[:, None] & free, server.gradient_covariance, 0.0))
-    gradient = jnp.where(free, gradient, 0.0)
+    uncertain = jnp.linalg.solve(H, jnp.where(movable[:, None] & movable, server.gradient_covariance, 0.0))
+    gradient = jnp.where(movable, gradient, 0.0)
     unknown, known = jnp.trace(uncertain) / 2, gradient @ jnp.linalg.solve(H, gradient) / 2
     error = jnp.sqrt(jnp.maximum(jnp.sum(uncertain * uncertain.T), 0.0) / 2)
     cost = jnp.trace(H) / 2

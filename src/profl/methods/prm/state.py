@@ -18,7 +18,7 @@ from profl.methods.prm.surrogate_risk import CurvatureAndCovariance, SurrogateRi
 from profl.parts import filters, trusted_samples
 from profl.parts.jacobian.reaction_memory import SETTLING_TIMES, MemoryEstimate, most_likely_memory
 from profl.parts.part import shape_of_f
-from profl.parts.units import Ruler
+from profl.parts.units import Unit
 from profl.problem.problem import View
 from profl.typing import Array, Batch, Theta
 
@@ -74,7 +74,7 @@ def initial_state(settings: Settings, problem: View, theta: Theta, batch: Batch)
     m, zero = 1 + s + curvature_count(s), jnp.zeros(())
     table, square = jnp.zeros((p, m - 1)), jnp.zeros((d, d))
     response = Response(jnp.zeros(s), jnp.zeros((p, m)), jnp.zeros((p, 1 + s, 1 + s)))
-    ruler, batches = Ruler(jnp.zeros(s), jnp.ones(s)), no_batches(batch, settings.keep, p)
+    unit, batches = Unit(jnp.zeros(s), jnp.ones(s)), no_batches(batch, settings.keep, p)
     return ClientState(
         deployments=jnp.int32(0),
         units=jnp.ones(d),
@@ -87,7 +87,7 @@ def initial_state(settings: Settings, problem: View, theta: Theta, batch: Batch)
         common_mean=table,
         common_error=table,
         third_order_variance=zero + PRIOR_THIRD_ORDER**2,
-        surrogate=SurrogateRisk(ruler, response, batches),
+        surrogate=SurrogateRisk(unit, response, batches),
         variance=table + 1,
         derivatives=CurvatureAndCovariance(square, square, square),
         exploration=Exploration(jnp.zeros(d), jnp.asarray(False), jnp.int32(0), zero),
@@ -95,7 +95,7 @@ def initial_state(settings: Settings, problem: View, theta: Theta, batch: Batch)
         squared_change=zero,
         held=zero,
         region=zero + settings.region,
-        filter=trusted_samples.begin(problem, filters.get(settings.filter), theta, batch),
+        filter=trusted_samples.initial_memory(problem, filters.get(settings.filter), theta, batch),
         personal=initial_personal(settings, theta),
     )
 

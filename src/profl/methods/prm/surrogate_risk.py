@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 
 from profl import trees
 from profl.methods.prm.response import Response
-from profl.parts.units import Ruler
+from profl.parts.units import Unit
 from profl.problem.problem import View
 from profl.typing import Array, Batch, Theta
 
@@ -33,7 +33,7 @@ class StoredBatches(NamedTuple):
 class SurrogateRisk(NamedTuple):
     """All that the fitted risk is made of."""
 
-    ruler: Ruler  # natural units of the signal
+    signal_unit: Unit  # natural units of the signal
     response: Response
     batches: StoredBatches
 
@@ -62,7 +62,7 @@ def store_batch(batches: StoredBatches, row: Array, batch: Batch, weights: Array
 def surrogate_risk(problem: View, surrogate: SurrogateRisk, theta: Theta, f_offset: Array | float = 0.0) -> Array:
     """The fitted risk of a model, (); ``f_offset`` is added to the f of the response."""
     family = problem.family
-    here = surrogate.response(surrogate.ruler.measure(problem.signal(theta))) + f_offset
+    here = surrogate.response(surrogate.signal_unit.standardise(problem.signal(theta))) + f_offset
 
     def one_batch(batch: Batch, weights: Array, f: Array) -> Array:
         if family.shift is not None:
@@ -94,7 +94,9 @@ def curvature_and_covariance(
     second, first = jax.jacfwd(gradient, has_aux=True)(start)
     curvature, by_level = second[:d, :d], second[:d, d:].T  # (p, d): the gradient's derivative in the level of f
     u = first[d:]  # times an entry of J: the gradient's derivative in that entry
-    back = jax.jacfwd(lambda vector: surrogate.ruler.measure(problem.signal(unravel(vector))))(flat).T  # (d, s)
+    back = jax.jacfwd(lambda vector: surrogate.signal_unit.standardise(problem.signal(unravel(vector))))(
+        flat
+    ).T  # (d, s)
     parts = jnp.concatenate([by_level[:, :, None], u[:, None, None] * back], 2)  # (p, d, 1 + s)
     own = jnp.einsum("kdi,kij,kej->de", parts, surrogate.response.cov, parts)
     own = own + sampling_covariance(problem, surrogate, theta)

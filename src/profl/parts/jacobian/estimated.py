@@ -13,52 +13,54 @@ from profl import checks, random, trees
 from profl.parts.jacobian.estimator import JacobianEstimator
 from profl.parts.jacobian.tracking import Tracking
 from profl.parts.part import Part, Step, shape_of_f
-from profl.parts.units import large
+from profl.parts.units import is_large
 from profl.problem.problem import Problem, View
 from profl.stages import stage
 from profl.typing import Array, Batch, Key, Theta
 
 TRACKING = Tracking()
-LARGEST_SIGNAL = 2048  # numbers in a signal whose Jacobian is estimated: none could be learned from so few deployments
-LARGEST_MEMORY = 2**30  # bytes that the estimators of all clients may keep
+LARGEST_SIGNAL = 2048  # entries of a signal whose Jacobian is estimated; more cannot be learned in any run
+LARGEST_MEMORY = 2**30  # bytes that the estimators of all clients together may take
 
 
 class JacobianState(NamedTuple):
+    """The state of an estimator, and the units that it works in."""
+
     estimator: Any
-    f_unit: Any  # (p,): natural units that the estimator works in; () where it works in the problem's own
-    signal_unit: Any  # (s,)
+    f_scale: Any  # (p,): natural units that the estimator works in; () where it works in the problem's own
+    signal_scale: Any  # (s,)
 
 
 @dataclass(frozen=True)
 class EstimatedJacobian(Part):
-    """J and its error by ``jacobian``, an estimator of ``profl.parts.jacobian``."""
+    """J and its squared error by the estimator ``jacobian`` (paper, Algorithm 1, line 13)."""
 
     jacobian: JacobianEstimator = TRACKING
 
     serves = ("jacobian",)
 
     def reads(self, problem: Any) -> tuple[str, ...]:
-        return ("f", "units") if self.jacobian.measured else ("f",)
+        return ("f", "units") if self.jacobian.natural_units else ("f",)
 
     def init(self, view: View, theta: Theta, batch: Batch) -> JacobianState:
         signal, f = jax.eval_shape(view.signal, theta), shape_of_f(view, batch)
         units: tuple[Any, Any] = ((), ())
-        if self.jacobian.measured:
+        if self.jacobian.natural_units:
             units = jnp.ones(f.shape, f.dtype), jnp.ones(signal.shape, signal.dtype)
         return JacobianState(self.jacobian.init(signal, f), *units)
 
     def update(self, view: View, state: JacobianState, step: Step, key: Key) -> tuple[Step, JacobianState]:
         with stage("Jacobian") as watch:
             signal, at = view.signal(step.deployed), view.signal(step.theta)
-            f, variance, own = step.f, step.f_variance, state.estimator
+            f, variance, estimator = step.f, step.f_variance, state.estimator
             if step.units is not None:
-                own = trees.where(step.units.changed, self.jacobian.init(signal, f), own)
-            if self.jacobian.measured:
-                ruler, f_ruler = step.units.measures.signal, step.units.measures.f
-                signal, at = ruler.measure(signal), ruler.measure(at)
-                f, variance = f_ruler.measure(f), variance / f_ruler.unit**2
-                state = state._replace(f_unit=f_ruler.unit, signal_unit=ruler.unit)
-            state = watch(state._replace(estimator=self.jacobian.update(own, signal, f, variance, at)))
+                estimator = trees.where(step.units.changed, self.jacobian.init(signal, f), estimator)
+            if self.jacobian.natural_units:
+                signal_unit, f_unit = step.units.units.signal, step.units.units.f
+                signal, at = signal_unit.standardise(signal), signal_unit.standardise(at)
+                f, variance = f_unit.standardise(f), variance / f_unit.scale**2
+                state = state._replace(f_scale=f_unit.scale, signal_scale=signal_unit.scale)
+            state = watch(state._replace(estimator=self.jacobian.update(estimator, signal, f, variance, at)))
             jacobian, error = self.estimate(state)
         hold = self.jacobian.hold(state.estimator)
         return step._replace(jacobian=jacobian, jacobian_error=error, hold=hold), state
@@ -66,22 +68,22 @@ class EstimatedJacobian(Part):
     def estimate(self, state: JacobianState) -> tuple[Array, Array]:
         """J and its squared error in the problem's own units, (p, s) each."""
         jacobian, error = self.jacobian.estimate(state.estimator), self.jacobian.error(state.estimator)
-        if not self.jacobian.measured:
+        if not self.jacobian.natural_units:
             return jacobian, error
-        ratio = state.f_unit[:, None] / state.signal_unit
+        ratio = state.f_scale[:, None] / state.signal_scale
         return ratio * jacobian, ratio**2 * error
 
     def figures(self, view: View, state: JacobianState, theta: Theta) -> dict[str, Array]:
-        """Mean square of an entry of J and of its error, as the client states it and as it is, where that is known."""
+        """Mean squares of J's entries and of their stated error, and the true error where J is known exactly."""
         jacobian, error = self.estimate(state)
         figures = {"jacobian_error": jnp.mean(error), "jacobian_size": jnp.mean(jacobian**2)}
         figures |= self.jacobian.figures(state.estimator)
         if "trend" in figures:  # in units of f
-            figures["trend"] = jnp.mean(figures["trend"] * state.f_unit)
+            figures["trend"] = jnp.mean(figures["trend"] * state.f_scale)
         return figures | exact_error(view, theta, jacobian)
 
     def check(self, problem: Problem, parts: Sequence[Part], clients: int) -> None:
-        """Before any work: what an estimator keeps of a client grows with the square of the signal."""
+        """Refuse a signal that is too large: the state of an estimator grows with the square of it."""
         theta = jax.eval_shape(problem.initial, random.seed_key(0))
         signal = jax.eval_shape(lambda t: trees.cast(problem.signal(t)), theta)
         state = jax.eval_shape(lambda: self.jacobian.init(signal, jnp.zeros(1)))  # of one entry of f
@@ -97,7 +99,7 @@ class EstimatedJacobian(Part):
 
 @dataclass(frozen=True)
 class ExactJacobian(Part):
-    """df/dtheta as the problem itself states it: for finding out what the estimating costs."""
+    """df/dtheta as the problem states it, to see what estimating it costs; not in the paper."""
 
     serves = ("jacobian",)
 
@@ -116,7 +118,7 @@ class ExactJacobian(Part):
 
 def exact_error(view: View, theta: Theta, jacobian: Array) -> dict[str, Array]:
     """{"jacobian_off": mean squared error of J's entries, brought to theta}; {} where the exact one is not known."""
-    if view.jacobian is None or large(theta):  # the exact one is as large as f times the model
+    if view.jacobian is None or is_large(theta):  # the exact one is as large as f times the model
         return {}
     to_theta = jax.vmap(lambda row: trees.ravel(jax.vjp(view.signal, theta)[1](row)[0]))
     return {"jacobian_off": jnp.mean((to_theta(jacobian) - view.jacobian(theta)) ** 2)}

@@ -12,12 +12,12 @@ class JacobianEstimator:
 
     Attributes:
       explores: whether it wants what is deployed to be perturbed.
-      measured: whether signal, f_hat and variance come in natural units (``profl.parts.units``), in which J then is,
-        too.
+      natural_units: whether signal, f_hat and variance come in natural units (``profl.parts.units``); J is then
+        in natural units as well.
     """
 
     explores: bool = False
-    measured: bool = False
+    natural_units: bool = False
 
     def init(self, signal: Array, f: Array) -> Any:
         """The state before the first deployment; ``signal`` (s,) and ``f`` (p,) give shapes and types."""
@@ -44,5 +44,5 @@ class JacobianEstimator:
         return 1
 
     def figures(self, state: Any) -> dict[str, Array]:
-        """What it has found of the reaction, by name; a run records it."""
+        """Figures about the reaction by name; a run records them."""
         return {}

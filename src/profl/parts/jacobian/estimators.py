@@ -1,8 +1,8 @@
-"""Estimators of df/dsignal from what was deployed and what came in.
+"""Estimators of df/dsignal from a window of deployments (paper, Algorithm 1, line 13).
 
-``JacobianEstimator`` is their contract.
-Here are the paper's and a ridge over a window; ``kalman`` has the default, which needs no window. The
-window holds the last H deployments before the current one, and the current one: H + 1 points, newest last.
+``JacobianEstimator`` is their contract. Here are the paper's estimator and a ridge regression over a window; ``kalman``
+and ``tracking`` need no window. The window holds the last H deployments before the current one, and the current one:
+H + 1 points, newest last.
 """
 
 from __future__ import annotations
@@ -22,34 +22,38 @@ from profl.parts.jacobian.tracking import Tracking
 from profl.typing import Array
 
 LEAST_RIDGE = 1e-5
-"""Of the trace: the least ridge that single precision (1e-7) solves the normal equations with, however the window has
-shrunk: it leaves them a condition number of 1e5, and two digits to spare."""
+"""Least ridge, as a share of the trace, with which single precision (1e-7) solves the normal equations, however small
+the window's moves are: their condition number is then at most 1e5, which leaves two digits."""
 
-TINY = 1e6
-"""Times the smallest normal number: the ridge of a window in which nothing moved, lest it divide by zero."""
+LEAST_RIDGE_TINY = 1e6
+"""Times the smallest normal number: the ridge of a window without any moves, so that nothing is divided by zero."""
 
-NOISE_RATE = 0.1
-"""Weight of the newest batch in the mean sampling variance: the last ten or so. It changes slowly, if at all."""
+WINDOW_NOISE_RATE = 0.1
+"""Weight of the newest batch in the mean sampling variance, which so averages about ten. It changes slowly, if at all.
+"""
 
-HOLD = 0.1
-"""How strongly the fit is held to the last estimate, 1 / 10 of what tau^2 says; see ``LeastSquares``."""
+HOLD_SHARE = 0.1
+"""Share of the penalty that tau^2 suggests with which the fit is held to the last estimate; see ``LeastSquares``."""
 
 LEAST_TAU2 = 1e-12
-"""Of a squared entry of J, where neither window nor last estimate shows any: then the ridge is as strong as it gets."""
+"""Least tau^2, where neither window nor last estimate show any: then the ridge is as strong as it gets."""
 
 
 class Window(NamedTuple):
+    """The signals and f_hat of the last deployments, newest last."""
+
     signals: Array  # (H + 1, s)
     estimates: Array  # (H + 1, p)
     filled: Array  # how many rows hold data, () int32
 
 
 def empty_window(rows: int, signal: Array, f: Array) -> Window:
+    """A window of ``rows`` empty rows; ``signal`` and ``f`` give shapes and types."""
     zeros = jnp.zeros((rows, signal.shape[0]), signal.dtype), jnp.zeros((rows, f.shape[0]), f.dtype)
     return Window(*zeros, jnp.zeros((), jnp.int32))
 
 
-def push(window: Window, signal: Array, f: Array) -> Window:
+def append_row(window: Window, signal: Array, f: Array) -> Window:
     """The window with one more row at its end and the oldest gone."""
     return Window(
         jnp.concatenate([window.signals[1:], signal[None]]),
@@ -73,7 +77,7 @@ class Differences(JacobianEstimator):
         return empty_window(self.window + 1, signal, f)
 
     def update(self, state: Window, signal: Array, f: Array, variance: Array, at: Array) -> Window:
-        return push(state, signal, f)
+        return append_row(state, signal, f)
 
     def estimate(self, state: Window) -> Array:
         moves = state.signals[:-1] - state.signals[-1]
@@ -87,7 +91,7 @@ class Differences(JacobianEstimator):
         return jnp.where(state.filled == moves.shape[0] + 1, jacobian, 0.0)
 
     def error(self, state: Window) -> Array:
-        """As least squares would state it, from what the fit leaves over; the newest point's noise is not in it."""
+        """The squared error (p, s) from the residuals, as of least squares; without the newest point's noise."""
         moves = state.signals[:-1] - state.signals[-1]
         left = state.estimates[:-1] - state.estimates[-1] - moves @ self.estimate(state).T
         noise = jnp.sum(left**2, 0) / max(moves.shape[0] - moves.shape[1], 1)
@@ -95,7 +99,9 @@ class Differences(JacobianEstimator):
         return noise[:, None] * inverse_diagonal(gram, relative_floor(gram))
 
 
-class Regression(NamedTuple):
+class RegressionState(NamedTuple):
+    """The state of ``LeastSquares``."""
+
     window: Window
     jacobian: Array  # the last estimate, (p, s)
     noise: Array  # mean sampling variance of an entry of f_hat, ()
@@ -109,8 +115,8 @@ class LeastSquares(JacobianEstimator):
         minimise  |F - S J^T|^2 / v + |J - J_last|^2 / (10 tau^2)      (rows of F and S centred on the window's mean)
 
     The intercept keeps the newest point's noise out of all other rows (with differences from the newest point they
-    share it). v is the sampling variance of f_hat, which the batch tells; tau^2 is the mean square of an entry of J,
-    from what the window shows beyond noise, or from J_last. Where the window covers a direction, the data decide;
+    share it). v is the sampling variance of f_hat, which the batch shows; tau^2 is the mean square of an entry of J,
+    from the changes in the window beyond noise, or from J_last. Where the window covers a direction, the data decide;
     where it does not (it collapses as a run converges), the last estimate stays, and a short window does not explode:
     pricing, H = 4, eta = 0.01, n = 500 ends 0.07 above the optimum where plain least squares ends 1.1 and differences
     end 1.3 above it.
@@ -122,24 +128,23 @@ class LeastSquares(JacobianEstimator):
 
     window: int = 20
 
-    def init(self, signal: Array, f: Array) -> Regression:
+    def init(self, signal: Array, f: Array) -> RegressionState:
         jacobian = jnp.zeros((f.shape[0], signal.shape[0]), f.dtype)
-        return Regression(empty_window(self.window + 1, signal, f), jacobian, *jnp.zeros((2,), f.dtype))
+        return RegressionState(empty_window(self.window + 1, signal, f), jacobian, *jnp.zeros((2,), f.dtype))
 
-    def update(self, state: Regression, signal: Array, f: Array, variance: Array, at: Array) -> Regression:
-        window = push(state.window, signal, f)
+    def update(self, state: RegressionState, signal: Array, f: Array, variance: Array, at: Array) -> RegressionState:
+        window = append_row(state.window, signal, f)
         mean_variance = jnp.mean(variance)
-        noise = jnp.where(
-            state.window.filled == 0, mean_variance, (1 - NOISE_RATE) * state.noise + NOISE_RATE * mean_variance
-        )
+        average = (1 - WINDOW_NOISE_RATE) * state.noise + WINDOW_NOISE_RATE * mean_variance
+        noise = jnp.where(state.window.filled == 0, mean_variance, average)
         jacobian, ridge = self._fit(window, state.jacobian, noise)
-        return Regression(window, jacobian, noise, ridge)
+        return RegressionState(window, jacobian, noise, ridge)
 
-    def estimate(self, state: Regression) -> Array:
+    def estimate(self, state: RegressionState) -> Array:
         return state.jacobian
 
-    def error(self, state: Regression) -> Array:
-        """The sampling noise's part of it: v / (squared moves + ridge); what the ridge holds back is not in it."""
+    def error(self, state: RegressionState) -> Array:
+        """The squared error (p, s) from sampling noise, v / (squared moves + ridge); without the bias of the ridge."""
         rows = state.window.signals.shape[0]
         present = (jnp.arange(rows) >= rows - state.window.filled).astype(state.jacobian.dtype)[:, None]
         moves = centre(state.window.signals, present)
@@ -152,12 +157,11 @@ class LeastSquares(JacobianEstimator):
         present = (jnp.arange(rows) >= rows - window.filled).astype(last.dtype)[:, None]
         moves, changes = centre(window.signals, present), centre(window.estimates, present)
         gram, cross = moves.T @ moves, moves.T @ changes
-        moved = jnp.trace(gram) + jnp.finfo(gram.dtype).tiny
+        squared_moves = jnp.trace(gram) + jnp.finfo(gram.dtype).tiny
         beyond_noise = jnp.maximum(jnp.sum(changes**2) - (window.filled - 1) * p * noise, 0.0)
-        tau2 = jnp.maximum(beyond_noise / (p * moved), jnp.mean(last**2)) + LEAST_TAU2
-        ridge = HOLD * noise / tau2 + relative_floor(
-            gram
-        )  # the floor, too, must pull to the last estimate, not to zero
+        tau2 = jnp.maximum(beyond_noise / (p * squared_moves), jnp.mean(last**2)) + LEAST_TAU2
+        # the floor, too, must pull to the last estimate, not to zero
+        ridge = HOLD_SHARE * noise / tau2 + relative_floor(gram)
         return solve_ridge(gram, cross + ridge * last.T, ridge).T, ridge
 
 
@@ -171,7 +175,7 @@ def relative_floor(gram: Array) -> Array:
 
     It is relative to the trace: an absolute one is lost in single precision once the window has shrunk.
     """
-    return LEAST_RIDGE * jnp.trace(gram) + jnp.finfo(gram.dtype).tiny * TINY
+    return LEAST_RIDGE * jnp.trace(gram) + jnp.finfo(gram.dtype).tiny * LEAST_RIDGE_TINY
 
 
 def inverse_diagonal(gram: Array, ridge: Array) -> Array:
@@ -192,10 +196,10 @@ ESTIMATORS: dict[str, Callable[..., Any]] = {
     "least_squares": LeastSquares,
     "paper": Differences,
 }
-"""name -> what makes it. Add your own, or pass an object."""
+"""Estimators by name. Add your own, or pass an object."""
 
 WINDOWED = (LeastSquares, Differences)
-"""Those that are given the method's ``window``."""
+"""Estimators that use the method's ``window``."""
 
 
 def get(spec: Any, window: int | None = None) -> JacobianEstimator:

@@ -4,7 +4,7 @@
 
 An average is kept for each settling time, and evidence is compared between them. Evidence is a smooth function of the
 logarithm of the settling time, so its maximum is read between the grid's points, on a parabola through the best point
-and its neighbours. The first settling time, no memory, is believed until another explains the data clearly better:
+and its neighbours. The first settling time, no memory, is used until another explains the data clearly better:
 estimates on data without memory stay as they would be without this module.
 """
 
@@ -22,13 +22,13 @@ SETTLING_TIMES = 6
 """Size of the grid: settling times of 1, 2, 4, ..., 32 deployments."""
 
 EVIDENCE_NEEDED = 6.0
-"""Nats by which a model with memory or drift must predict better than the plain one to be believed as much."""
+"""Nats by which a model with memory or drift must predict better than the plain one to have the same weight."""
 
 HELD_SHARE = 0.7
-"""Share of a settling time for which a perturbation is held: people have then gone half of the way, and a level that
-drifts by itself has not yet drifted far."""
+"""Share of a settling time for which a perturbation is held: the reaction is then half complete, and a level
+that drifts by itself has not yet drifted far."""
 
-LEAST_CURVATURE = 0.05
+LEAST_EVIDENCE_CURVATURE = 0.05
 """The least curvature of the evidence: where nothing is known of a memory, the standard error of log2 of its settling
 time is about 4."""
 
@@ -60,12 +60,12 @@ def most_likely_memory(evidence: Array) -> MemoryEstimate:
     offset = jnp.clip(offset, -1.0, 1.0)
     weights = jnp.stack([offset * (offset - 1) / 2, 1 - offset**2, offset * (offset + 1) / 2])
     rows = middle + jnp.arange(-1, 2)
-    error = jax.lax.rsqrt(jnp.maximum(curvature, LEAST_CURVATURE))
+    error = jax.lax.rsqrt(jnp.maximum(curvature, LEAST_EVIDENCE_CURVATURE))
     return MemoryEstimate(weights @ evidence[rows], middle + offset, error, rows, weights)
 
 
 def hold_deployments(memory: MemoryEstimate, evidence_needed: float) -> Array:
-    """For how many deployments to hold a perturbation, () int32; 1 where no memory is believed."""
+    """For how many deployments to hold a perturbation, () int32; 1 where there is no evidence of a memory."""
     return jnp.where(memory.evidence > evidence_needed, deployments_to_hold(memory.log2_settling_time), 1)
 
 

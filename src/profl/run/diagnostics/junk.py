@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl.parts.filters import RobustFilter
-from profl.parts.trusted_samples import MUCH, begin, filter_weights
+from profl.parts.trusted_samples import ALARMING_SHARE, filter_weights, initial_memory
 from profl.problem.problem import Functions, Problem
 from profl.run.diagnostics.subject import Finding
 from profl.run.live import batches
@@ -32,7 +32,7 @@ def junk(world: Problem, theta: Theta, batch: Batch) -> Finding:
     weights = jnp.full(n, 1 / n)
     after, passed = _filter(world.functions, RobustFilter(), theta, batch, weights)
     share = max(0.0, 1.0 - float(passed))
-    verdict, hint = ("ok", "") if share <= 1 - SOUND else ("warn", IF_JUNK if share < MUCH else IF_MUCH)
+    verdict, hint = ("ok", "") if share <= 1 - SOUND else ("warn", IF_JUNK if share < ALARMING_SHARE else IF_MUCH)
     picture = _picture(batch, np.asarray(after < weights / 2))
     return Finding("junk", verdict, f"the filter would drop {share:.1%} of the samples{hint}", picture)
 
@@ -99,5 +99,5 @@ def _columns(count: int, unit: float) -> int:
 def _filter(
     problem: Functions, filter_: RobustFilter, theta: Theta, batch: Batch, weights: Array
 ) -> tuple[Array, Array]:
-    memory = begin(problem, filter_, theta, batch)
+    memory = initial_memory(problem, filter_, theta, batch)
     return filter_weights(problem, filter_, theta, batch, weights, memory)[:2]

@@ -1,7 +1,7 @@
 """Alerts where the filter drops much at a client, or clearly more than before: one alert, however long it lasts.
 
-A client's share in a round (a mean over its batches) is high where it is above ``MUCH``, or above the client's usual
-share p, the mean of at least five batches before, by more than
+A client's share in a round (a mean over its batches) is high where it is above ``ALARMING_SHARE``, or above its
+usual share p, the mean of at least five batches before, by more than
 
     max(0.05, 5 sqrt(p (1 - p) / n)),        n the samples of a round.
 
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from profl.parts.trusted_samples import MUCH
+from profl.parts.trusted_samples import ALARMING_SHARE
 from profl.run.dropped import mean_share
 from profl.run.plan import Plan, Settings
 from profl.run.run_history import Ledger
@@ -57,7 +57,7 @@ def update_alerts(
     share = np.asarray(new.total - old.total, float)
     usual = np.where(np.asarray(old.rounds) * plan.settings.local_steps >= BATCHES, mean_share(old), np.nan)
     error = np.sqrt(usual * (1 - usual) / _samples(plan.settings, np.asarray(plan.population.counts)))
-    high = took_part & ((share > MUCH) | (share > usual + np.maximum(LEAST, ERRORS * error)))
+    high = took_part & ((share > ALARMING_SHARE) | (share > usual + np.maximum(LEAST, ERRORS * error)))
 
     def update(alert: FilterAlert) -> FilterAlert:
         if alert.ended or not took_part[alert.client]:

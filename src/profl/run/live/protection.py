@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import checks
-from profl.parts.privacy import Privacy, Spent
+from profl.parts.privacy import Privacy, PrivacyAccount
 from profl.run.live.batches import Overdue
 from profl.run.plan import Plan, Settings, compiled
 from profl.run.round import Work
@@ -161,8 +161,8 @@ class Account:
             with atomic(self.path, private=True) as temporary:
                 temporary.write_text(json.dumps({"privacy": repr(self.privacy), "reports": self.counts.tolist()}))
 
-    def spent(self) -> Spent:
-        return self.privacy.spent(self.counts.copy(), self.share)
+    def spent(self) -> PrivacyAccount:
+        return self.privacy.account(self.counts.copy(), self.share)
 
     def _read(self) -> np.ndarray:
         assert self.path is not None
