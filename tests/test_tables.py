@@ -19,7 +19,7 @@ from rich.console import Console
 import profl
 from profl.cli import cases, reproduce
 from profl.cli.console import print_table
-from profl.cli.shown import print_comparison, print_item
+from profl.cli.result_tables import print_comparison, print_item
 from profl.results.tables import comparison
 from profl_papers.reproduce import choose
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from profl import checks
 from profl.cli import cases, check, compare, data, demo, flower, reproduce, run
-from profl.cli.compiling import keep_compiled
+from profl.cli.compilation import keep_compiled
 from profl.cli.interrupts import answered
 
 app = typer.Typer(

@@ -6,10 +6,10 @@ from rich.console import Console
 
 from profl.checks import InputError
 from profl.cli import outputs
+from profl.cli.builders import make_config, make_methods, make_problem
 from profl.cli.console import say
-from profl.cli.making import make_config, make_methods, make_problem
 from profl.cli.options import Algorithms, Asked, Wide, asks
-from profl.cli.shown import print_comparison
+from profl.cli.result_tables import print_comparison
 from profl.results.plots import plot_runs
 from profl.results.record import Run
 from profl.run.compiled.simulate import Execution, simulate_config

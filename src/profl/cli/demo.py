@@ -11,9 +11,9 @@ from rich.console import Console
 
 from profl.cli import demo_runs as work
 from profl.cli import outputs
-from profl.cli.compiling import compile_lightly
+from profl.cli.builders import parse_seeds
+from profl.cli.compilation import compile_lightly
 from profl.cli.console import fitting, print_table, say
-from profl.cli.making import parse_seeds
 from profl.cli.options import JsonPath, Quiet, Rounds, Seeds
 from profl.results.cells import number
 from profl.results.plots import plot_excess

@@ -11,10 +11,10 @@ import typer
 from rich.console import Console
 
 from profl.cli import outputs
+from profl.cli.builders import parse_seeds
 from profl.cli.console import fitting, print_table, say
-from profl.cli.making import parse_seeds
 from profl.cli.options import JsonPath, Quiet
-from profl.cli.shown import print_claims, print_item
+from profl.cli.result_tables import print_claims, print_item
 from profl.results.cells import changes_note, claims_summary, verdict
 from profl.storage.paths import check_folder
 

@@ -6,8 +6,8 @@ import typer
 from rich.console import Console
 
 from profl.cli import outputs
+from profl.cli.builders import make_config, make_methods, make_problem
 from profl.cli.console import fitting, say
-from profl.cli.making import make_config, make_methods, make_problem
 from profl.cli.options import AlgorithmName, Asked, SavePath, asks
 from profl.interrupts import Interrupted
 from profl.run.compiled.simulate import Execution, simulate_config

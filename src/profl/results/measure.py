@@ -23,7 +23,7 @@ class Trace(NamedTuple):
     """The raw result of an engine (seeds x records; models begin with the start, counts with the first record)."""
 
     theta: Theta
-    tally: dict[str, Any]  # what was counted between two records, by name: ``profl.run.tally.Tally``
+    tally: dict[str, Any]  # what was counted between two records, by name: ``profl.run.totals.Tally``
     figures: dict[str, Any]  # the method's own, at the records
     final: Any  # what each client had at the end, or None
     forecast: Any  # what the method expected at the records, a ``Forecast``, or None

@@ -9,13 +9,13 @@ from typing import Any
 import jax.numpy as jnp
 
 from profl.problem.problem import Problem
-from profl.run.plan import Plan
+from profl.run.plan import CompiledPlan
 from profl.storage.fingerprint import entries
 from profl.storage.hashes import digest
 from profl.storage.values import ValueWalker
 
 
-def fingerprint(engine: str, problem: Problem, plan: Plan) -> dict[str, str]:
+def fingerprint(engine: str, problem: Problem, plan: CompiledPlan) -> dict[str, str]:
     """Everything that decides what a run computes, except how many rounds it has.
 
     Raises ``InputError`` where a part cannot be told from another one, unless ``problem.version`` stands for it.
@@ -28,7 +28,7 @@ def fingerprint(engine: str, problem: Problem, plan: Plan) -> dict[str, str]:
     def words(name: str, value: Any) -> dict[str, str]:
         return entries(name, value, walk, problem.version)
 
-    found = {
+    identity = {
         "engine": engine,
         "precision": str(jnp.zeros(()).dtype),
         "problem": problem.name,
@@ -46,12 +46,12 @@ def fingerprint(engine: str, problem: Problem, plan: Plan) -> dict[str, str]:
         "method": method.name,
     }
     for name in ("loss", "family", "reaction", "project", "signal", "push"):
-        found |= words(name, getattr(problem, name))
+        identity |= words(name, getattr(problem, name))
     for name in ("attack", "stop"):
-        found |= words(name, getattr(settings, name))
+        identity |= words(name, getattr(settings, name))
     for field in fields(method):
-        found |= words(f"method.{field.name}", getattr(method, field.name))
-    return found | {f"package {name}": _version(name) for name in sorted(walk.packages)}
+        identity |= words(f"method.{field.name}", getattr(method, field.name))
+    return identity | {f"package {name}": _version(name) for name in sorted(walk.packages)}
 
 
 def _version(package: str) -> str:

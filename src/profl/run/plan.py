@@ -57,7 +57,7 @@ class Settings(NamedTuple):
         return self.functions.view()._replace(client_count=self.clients)
 
 
-def compiled(
+def compile_for_settings(
     function: Callable[..., Any], static: tuple[int, ...] = (), donated: tuple[int, ...] = ()
 ) -> Callable[..., Any]:
     """``function(settings, ...)`` compiled, where it does not ask how long the run is: runs of any length share it.
@@ -82,7 +82,7 @@ class Population(NamedTuple):
     hostile: Array  # bool
 
 
-class Plan(NamedTuple):
+class CompiledPlan(NamedTuple):
     settings: Settings
     population: Population
     seeds: tuple[int, ...]
@@ -93,7 +93,7 @@ class Plan(NamedTuple):
     mail: Any  # the shapes of what is sent back to it beside the model
 
 
-def make_plan(problem: Problem, method: Method, config: RunConfig, patience: int = 1) -> Plan:
+def make_plan(problem: Problem, method: Method, config: RunConfig, patience: int = 1) -> CompiledPlan:
     """Check everything, then lay it out; raises ``profl.InputError`` before any work is done."""
     if not isinstance(problem, Problem):
         raise checks.InputError(f"problem must be a profl.Problem such as profl.cases.pricing(), got {problem!r}")
@@ -108,10 +108,10 @@ def make_plan(problem: Problem, method: Method, config: RunConfig, patience: int
             f"{method.name} learns nothing from fewer than {method.least_deployments} deployments, "
             f"got {config.rounds} rounds of {config.local_steps}"
         )
-    asked = slots(config.participation, world.count)
-    if config.min_reports > asked:
+    participants = slots(config.participation, world.count)
+    if config.min_reports > participants:
         raise checks.InputError(
-            f"min_reports must be at most {asked}, the clients that a round asks, got {config.min_reports}"
+            f"min_reports must be at most {participants}, the clients that a round asks, got {config.min_reports}"
         )
     weightless = config.min_reports == 0 and bool(np.any(world.weights == 0))
     settings = Settings(
@@ -123,7 +123,7 @@ def make_plan(problem: Problem, method: Method, config: RunConfig, patience: int
         record_every=config.record_every,
         scheme=config.scheme,
         clients=world.count,
-        slots=asked,
+        slots=participants,
         attack=None if config.attack is None else attacks.get(config.attack),
         # where clients have weight 0, a round may see only those, as in simulations of a share of the clients: it
         # changes nothing, and the run goes on
@@ -144,34 +144,34 @@ def make_plan(problem: Problem, method: Method, config: RunConfig, patience: int
         floor=trees.cast(floor),
         hostile=jax.device_put(hostile),
     )
-    models = _models(problem, starts, config.initial)
-    _check_people(settings, population, models)
+    models = _initial_models(problem, starts, config.initial)
+    _check_reaction_states(settings, population, models)
     if settings.stop is not None and _first_forecast(settings, models) is None:
         raise checks.InputError(
             "stop needs a method that states what it expects of its model, "
             f"got {method.name}: this method states no uncertainty; prm does"
         )
-    report, mail = _messages(settings, population, models)
+    report, mail = _message_shapes(settings, population, models)
     entries.check(report, method.name)
-    return Plan(settings, population, seeds, roots, models, problem.count if method.pooled else 1, report, mail)
+    return CompiledPlan(settings, population, seeds, roots, models, problem.count if method.pooled else 1, report, mail)
 
 
-class Kept(NamedTuple):
+class ClientState(NamedTuple):
     """What goes from step to step at a client."""
 
     own: Any  # the method's state
     world: Any  # that of its people, where they are simulated: ``Reaction.start``
 
 
-def first_states(settings: Settings, population: Population, theta: Theta) -> Kept:
+def first_states(settings: Settings, population: Population, theta: Theta) -> ClientState:
     """The state of every client before its first step, stacked."""
     batch = batch_shape(settings, population, theta, settings.samples)
     own = settings.method.init(settings.server, theta, batch)
     world = jax.vmap(lambda client: settings.functions.reaction.start(theta, client))(population.clients)
-    return Kept(trees.repeat(own, trees.rows(population.clients)), world)
+    return ClientState(trees.repeat(own, trees.rows(population.clients)), world)
 
 
-def first_state(settings: Settings, population: Population, theta: Theta, client: int = 0) -> Kept:
+def first_state(settings: Settings, population: Population, theta: Theta, client: int = 0) -> ClientState:
     """The state of one client before its first step."""
     return trees.take(first_states(settings, trees.take(population, slice(client, client + 1)), theta), 0)
 
@@ -185,7 +185,7 @@ def batch_shape(settings: Settings, population: Population, theta: Theta, n: int
     return jax.eval_shape(draw, theta, population.clients)
 
 
-def describe(plan: Plan) -> Layout:
+def describe(plan: CompiledPlan) -> Layout:
     """What a record needs to know of the plan."""
     settings, population, method = plan.settings, plan.population, plan.settings.method
     theta = trees.row_shape(plan.models)
@@ -198,16 +198,16 @@ def describe(plan: Plan) -> Layout:
         members=plan.members,
         clients=population.weights.shape[0] * plan.members,
         turns=1 + method.exchanges,
-        sample_bytes=_bytes(batch) // trees.rows(batch),
-        report_bytes=sum(_bytes(entry.value) for entry in plan.report.values()),
-        mail_bytes=_bytes(theta) + _bytes(plan.mail),
+        sample_bytes=_byte_count(batch) // trees.rows(batch),
+        report_bytes=sum(_byte_count(entry.value) for entry in plan.report.values()),
+        mail_bytes=_byte_count(theta) + _byte_count(plan.mail),
     )
 
 
 def forecast(settings: Settings, server: Any) -> Forecast | None:
     """What the method expects of its model, from its state at the server; None where it states nothing."""
-    found = settings.method.forecast(settings.server, server)
-    return None if found is None else Forecast(*(jnp.asarray(figure, float).reshape(()) for figure in found))
+    figures = settings.method.forecast(settings.server, server)
+    return None if figures is None else Forecast(*(jnp.asarray(figure, float).reshape(()) for figure in figures))
 
 
 def _first_forecast(settings: Settings, models: Theta) -> Forecast | None:
@@ -217,7 +217,7 @@ def _first_forecast(settings: Settings, models: Theta) -> Forecast | None:
     )
 
 
-def _messages(settings: Settings, population: Population, models: Theta) -> tuple[Report, Any]:
+def _message_shapes(settings: Settings, population: Population, models: Theta) -> tuple[Report, Any]:
     """The shapes of a client's report and of its mail."""
 
     def messages(theta: Theta) -> tuple[Report, Any]:
@@ -228,12 +228,12 @@ def _messages(settings: Settings, population: Population, models: Theta) -> tupl
     return jax.eval_shape(messages, trees.row_shape(models))
 
 
-def _check_people(settings: Settings, population: Population, models: Theta) -> None:
+def _check_reaction_states(settings: Settings, population: Population, models: Theta) -> None:
     """Refuse a state that is not finite before the first deployment; one that becomes so is a report to refuse."""
     start = settings.functions.reaction.start
     if not jax.tree.leaves(jax.eval_shape(start, *trees.take((models, population.clients), 0))):
         return
-    bad = ~np.asarray(_finite_people(start, models, population.clients))
+    bad = ~np.asarray(_finite_reaction_states(start, models, population.clients))
     if bad.any():
         seed, client = np.argwhere(bad)[0]
         raise checks.InputError(
@@ -243,15 +243,15 @@ def _check_people(settings: Settings, population: Population, models: Theta) -> 
 
 
 @partial(jax.jit, static_argnums=0)
-def _finite_people(start: Callable[..., Any], models: Theta, clients: Client) -> Array:
+def _finite_reaction_states(start: Callable[..., Any], models: Theta, clients: Client) -> Array:
     return jax.vmap(lambda theta: jax.vmap(lambda c: trees.all_finite(start(theta, c)))(clients))(models)
 
 
-def _bytes(tree: Any) -> int:
+def _byte_count(tree: Any) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def _models(problem: Problem, keys: Key, initial: Theta | None) -> Theta:
+def _initial_models(problem: Problem, keys: Key, initial: Theta | None) -> Theta:
     if initial is None:
         models = jax.vmap(problem.initial)(keys)
     else:

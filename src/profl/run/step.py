@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from profl import random, trees
 from profl.methods.method import Arrival
 from profl.problem.problem import View
-from profl.run.plan import Kept, Population, Settings
+from profl.run.plan import ClientState, Population, Settings
 from profl.server.attacks import Attack, Poisoned
 from profl.stages import stage
 from profl.typing import Array, Batch, Client, Key, Theta
@@ -26,7 +26,7 @@ class Progress(NamedTuple):
     """A client in the middle of a round."""
 
     theta: Theta
-    state: Kept
+    state: ClientState
     regret: Array  # risk of what it deployed above L_i(PO), summed over its steps
     info: dict[str, Array]  # the numbers that its steps state, summed
 
@@ -44,7 +44,7 @@ def samples_wanted(settings: Settings, row: Population, state: Any) -> Array:
     return row.counts if settings.method.sizes is None else settings.method.samples_wanted(state.own)
 
 
-def start(settings: Settings, theta: Theta, state: Any) -> Progress:
+def start_round(settings: Settings, theta: Theta, state: Any) -> Progress:
     regret = jnp.zeros(()) if settings.measured else jnp.full((), jnp.nan)
     return Progress(theta, state, regret, {name: jnp.zeros(()) for name in settings.method.info})
 
@@ -58,7 +58,7 @@ def deploy(settings: Settings, row: Population, key: Key, now: Progress) -> tupl
     """What goes out in place of theta, inside the model space; people begin to react, and its risk goes on the account
     of what was deployed."""
     reaction = settings.functions.reaction
-    deployed, own = settings.method.deploy(client_view(settings, row), now.state.own, key, now.theta)
+    deployed, method_state = settings.method.deploy(client_view(settings, row), now.state.own, key, now.theta)
     deployed = settings.functions.project(deployed)
     with stage("reaction") as check:
         world = check(reaction.move(now.state.world, jax.random.fold_in(key, WORLD), deployed, row.clients))
@@ -66,15 +66,15 @@ def deploy(settings: Settings, row: Population, key: Key, now: Progress) -> tupl
     if settings.measured:
         with stage("risk") as check:
             regret = check(regret + reaction.risk_in(world, deployed, deployed, row.clients) - row.floor)
-    return deployed, now._replace(state=Kept(own, world), regret=regret)
+    return deployed, now._replace(state=ClientState(method_state, world), regret=regret)
 
 
-def use(settings: Settings, row: Population, key: Key, now: Progress, arrival: Arrival) -> Progress:
+def update_client(settings: Settings, row: Population, key: Key, now: Progress, arrival: Arrival) -> Progress:
     """The client after it has made use of what a deployment brought in."""
     view = client_view(settings, row)
-    theta, own, info = settings.method.step(view, now.state.own, now.theta, arrival, key)
+    theta, method_state, info = settings.method.step(view, now.state.own, now.theta, arrival, key)
     info = {name: now.info[name] + info[name] for name in now.info}
-    return now._replace(theta=theta, state=now.state._replace(own=own), info=info)
+    return now._replace(theta=theta, state=now.state._replace(own=method_state), info=info)
 
 
 def simulated_step(
@@ -92,9 +92,9 @@ def simulated_step(
     deployed, now = deploy(settings, row, key, now)
     with stage("sample") as check:  # line 5: the environment changes, n_i samples come in
         n = weights.shape[0] // row.counts.size
-        batch = check(_drawn(settings, key, now.state.world, deployed, row, n, round_))
+        batch = check(_draw_batch(settings, key, now.state.world, deployed, row, n, round_))
     last = r == settings.local_steps - 1
-    return use(settings, row, key, now, Arrival(batch, weights, deployed, last))
+    return update_client(settings, row, key, now, Arrival(batch, weights, deployed, last))
 
 
 def batch_weights(settings: Settings, n: int, row: Population, state: Any) -> Array:
@@ -102,7 +102,9 @@ def batch_weights(settings: Settings, n: int, row: Population, state: Any) -> Ar
     return settings.functions.reaction.weights(row.clients, n, samples_wanted(settings, row, state))
 
 
-def _drawn(settings: Settings, key: Key, world: Any, deployed: Theta, row: Population, n: int, round_: Array) -> Batch:
+def _draw_batch(
+    settings: Settings, key: Key, world: Any, deployed: Theta, row: Population, n: int, round_: Array
+) -> Batch:
     def make() -> Batch:
         return sample_batch(settings, key, world, deployed, row.clients, n)
 
@@ -119,7 +121,7 @@ def local_steps(
     def body(now: Progress, r: Array) -> tuple[Progress, None]:
         return simulated_step(settings, root, client, row, round_, r, weights, now), None
 
-    return jax.lax.scan(body, start(settings, theta, state), jnp.arange(settings.local_steps))[0]
+    return jax.lax.scan(body, start_round(settings, theta, state), jnp.arange(settings.local_steps))[0]
 
 
 def sample_batch(settings: Settings, key: Key, world: Any, theta: Theta, client: Client, n: int) -> Batch:

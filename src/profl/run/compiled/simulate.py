@@ -16,11 +16,11 @@ from profl.problem.problem import Problem
 from profl.results.callbacks import Callback, Watch
 from profl.results.measure import make_run
 from profl.results.record import Run
-from profl.run.compiled.resume import run_saved
+from profl.run.compiled.resume import run_with_checkpoints
 from profl.run.compiled.scan import run_compiled
 from profl.run.config import RunConfig
 from profl.run.fingerprint import fingerprint
-from profl.run.plan import Plan, describe, make_plan
+from profl.run.plan import CompiledPlan, describe, make_plan
 from profl.run.stepwise.debug import run_debug
 from profl.server.attacks import Attack
 from profl.storage.checkpoints import Checkpoints
@@ -117,7 +117,7 @@ def simulate_config(problem: Problem, method: Method, config: RunConfig, executi
     try:
         if checkpoint is not None:
             with Checkpoints(checkpoint, fingerprint("simulate", problem, plan), execution.resume) as saved:
-                trace = run_saved(plan, title, execution.progress, saved, execution.client_chunk, watch)
+                trace = run_with_checkpoints(plan, title, execution.progress, saved, execution.client_chunk, watch)
         elif engine == "debug":
             trace = run_debug(plan)
         else:
@@ -126,11 +126,11 @@ def simulate_config(problem: Problem, method: Method, config: RunConfig, executi
         watch.close()
     run = make_run(problem, method, trace, layout, time.perf_counter() - started)
     if np.any(given_up := (trace.stopped >= 0) & (trace.why == 0)):
-        raise checks.TooFewReports(_why_given_up(plan, trace.stopped, given_up), run)
+        raise checks.TooFewReports(_too_few_reports_message(plan, trace.stopped, given_up), run)
     return watch.finish(run)
 
 
-def _why_given_up(plan: Plan, stopped: np.ndarray, given_up: np.ndarray) -> str:
+def _too_few_reports_message(plan: CompiledPlan, stopped: np.ndarray, given_up: np.ndarray) -> str:
     seed = int(np.argmax(given_up))
     return (
         f"seed {plan.seeds[seed]}, round {int(stopped[seed]) + 1}: fewer than min_reports={plan.settings.min_reports} "

@@ -21,7 +21,7 @@ from profl.problem.reaction import Reaction
 from profl.problem.validation.samples import check_labels
 from profl.run.live import batches
 from profl.run.live.batches import as_failure, deploy_at
-from profl.run.live.workers import call
+from profl.run.live.workers import call_client
 from profl.run.step import WORLD
 from profl.typing import Batch, Client, Key, Theta
 
@@ -120,7 +120,7 @@ def deployments(subject: Subject, client: Any, samples: int, timeout: float, see
 
         def ask(read: Callable[[Any], Batch], theta: Theta, step: int) -> Batch:
             copied = jax.tree.map(np.array, theta)
-            return call(lambda: deploy_at(client, copied, samples, step=step), read, timeout)
+            return call_client(lambda: deploy_at(client, copied, samples, step=step), read, timeout)
 
         return [Deploy(ask, samples, subject.like, subject.world)]
     count = subject.world.count

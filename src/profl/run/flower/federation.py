@@ -25,12 +25,12 @@ from profl.problem.reaction import Unmeasured
 from profl.run.config import RunConfig, one_seed
 from profl.run.fingerprint import fingerprint
 from profl.run.live.protection import check_privacy
-from profl.run.plan import Plan, batch_shape, first_state, make_plan
+from profl.run.plan import CompiledPlan, batch_shape, first_state, make_plan
 from profl.run.run_history import figure_names
 from profl.server.attacks import Attack
 from profl.typing import Batch, Counts, Theta
 
-MORE = 100  # times the samples that a client was asked for
+MAX_EXCESS = 100  # times the samples that a client was asked for
 
 
 class Federation:
@@ -99,15 +99,15 @@ class Federation:
     @cached_property
     def world(self) -> Problem:
         """The problem, with its exact answers where it has them."""
-        found = self.problem.problem(self.clients) if isinstance(self.problem, LiveProblem) else self.problem
-        if not isinstance(found, Problem) or found.count != self.clients:
+        problem = self.problem.problem(self.clients) if isinstance(self.problem, LiveProblem) else self.problem
+        if not isinstance(problem, Problem) or problem.count != self.clients:
             raise checks.InputError(
-                f"a federation of {self.clients} clients needs a problem with as many, got {found!r:.80}"
+                f"a federation of {self.clients} clients needs a problem with as many, got {problem!r:.80}"
             )
-        return found
+        return problem
 
     @cached_property
-    def plan(self) -> Plan:
+    def plan(self) -> CompiledPlan:
         """Laid out without the optimum, which every message would search anew in its own process.
 
         What a client states as its regret is then the exact risk of what it deployed, where the problem knows it; the
@@ -134,7 +134,7 @@ class Federation:
     def most_samples(self) -> int:
         """What a client can be believed to have drawn in a round: more than it was asked for, but not beyond reason."""
         settings = self.plan.settings
-        return min(MORE * settings.local_steps * max(settings.sizes), 2**31 - 1)
+        return min(MAX_EXCESS * settings.local_steps * max(settings.sizes), 2**31 - 1)
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
@@ -193,11 +193,11 @@ def from_config(config: Mapping[str, Any]) -> Federation:
 def _from_items(items: tuple[tuple[str, Any], ...]) -> Federation:
     config = dict(items)
     if "federation" in config:
-        found = import_object(str(config["federation"]))
-        if not isinstance(found, Federation):
-            raise checks.InputError(f"{config['federation']} must be a Federation, got {type(found).__name__}")
+        federation = import_object(str(config["federation"]))
+        if not isinstance(federation, Federation):
+            raise checks.InputError(f"{config['federation']} must be a Federation, got {type(federation).__name__}")
         rounds = config.get("rounds")
-        return found if rounds is None else found.with_rounds(int(rounds))
+        return federation if rounds is None else federation.with_rounds(int(rounds))
     if "case" not in config:
         raise checks.InputError("the run's settings must name a federation ('module:name') or a case")
     options: dict[str, Any] = {}

@@ -36,9 +36,9 @@ from profl.run.live.filter_alerts import update_alerts
 from profl.run.live.protection import Account, check_privacy
 from profl.run.live.state import LiveState, live_figures, refused_reports, report_incidents
 from profl.run.live.workers import Workers
-from profl.run.plan import Plan, describe, make_plan
+from profl.run.plan import CompiledPlan, describe, make_plan
 from profl.run.round import Work
-from profl.run.run_history import blank, closed, open_ledger, run_round, watched
+from profl.run.run_history import absent_work, complete_records, notify_callbacks, run_round, start_history
 from profl.server.attacks import Attack
 from profl.storage.checkpoints import Checkpoints
 from profl.typing import Batch, Counts, Theta
@@ -164,17 +164,17 @@ def train_config(
     """The run that ``train`` returns, from settings that were put together before."""
     clients = _check_clients(clients)
     world = problem.problem(len(clients)) if isinstance(problem, LiveProblem) else problem
-    return _Session(world, _checked_plan(world, method, len(clients), config, execution), execution).run(clients)
+    return _Session(world, _make_live_plan(world, method, len(clients), config, execution), execution).run(clients)
 
 
 class _Session:
     """One call of ``train``, its arguments checked."""
 
-    def __init__(self, problem: Problem, plan: Plan, execution: Execution) -> None:
+    def __init__(self, problem: Problem, plan: CompiledPlan, execution: Execution) -> None:
         self.problem, self.plan, self.execution = problem, plan, execution
         self.watch = Watch(problem, plan.settings.method, describe(plan), execution.callbacks)
         self.started = time.perf_counter()
-        self.live = LiveState(open_ledger(plan, trees.take(plan.models, 0)))
+        self.live = LiveState(start_history(plan, trees.take(plan.models, 0)))
         self.account: Account | None = None
 
     def run(self, clients: Sequence[Client]) -> Run:
@@ -187,22 +187,22 @@ class _Session:
         if privacy is not None:
             self.account = Account(privacy, plan, checkpoints)
         workers = Workers(clients, plan, execution.timeout, self.account)
-        nobody = cache(partial(blank, plan))
+        absent = cache(partial(absent_work, plan))
         try:
             with progress_bar(
                 f"{plan.settings.method.name} on {self.problem.name}", rounds, execution.progress
             ) as advance:
-                advance(self.live.ledger.round)
-                while self.live.ledger.round < rounds and not self.live.ledger.settled and not self.watch.stopped:
-                    before = self.live.ledger
-                    self._round(workers, nobody)
+                advance(self.live.history.round)
+                while self.live.history.round < rounds and not self.live.history.settled and not self.watch.stopped:
+                    before = self.live.history
+                    self._round(workers, absent)
                     advance(1)
                     self._check()
                     if checkpoints is not None:
                         self.live.save(checkpoints)
-                    watched(plan, self.watch, before, self.live.ledger)
+                    notify_callbacks(plan, self.watch, before, self.live.history)
         except KeyboardInterrupt:
-            if not self.live.ledger.tallies:
+            if not self.live.history.totals:
                 raise
             self.watch.interrupt()
         finally:
@@ -212,21 +212,21 @@ class _Session:
                 checkpoints.close()
         return self.watch.finish(self._finish())
 
-    def _round(self, workers: Workers, nobody: Callable[[], Work]) -> None:
+    def _round(self, workers: Workers, absent: Callable[[], Work]) -> None:
         """One more round, its incidents reported."""
         plan, live = self.plan, self.live
-        ledger = run_round(plan, plan.roots[0], live.ledger, workers.work, f"seed {plan.seeds[0]}", nobody)
-        alerts, fresh = update_alerts(live.alerts, plan, live.ledger, ledger)
-        incidents = (*workers.take_incidents(ledger.round), *refused_reports(live.ledger, ledger))
+        history = run_round(plan, plan.roots[0], live.history, workers.work, f"seed {plan.seeds[0]}", absent)
+        alerts, fresh = update_alerts(live.alerts, plan, live.history, history)
+        incidents = (*workers.take_incidents(history.round), *refused_reports(live.history, history))
         report_incidents(self.execution.report, (*incidents, *(alert.incident for alert in fresh)))
-        guard = live.guard.update(ledger, self.execution.guard)
-        self.live = LiveState(ledger, guard, (*live.incidents, *incidents), alerts)
+        guard = live.guard.update(history, self.execution.guard)
+        self.live = LiveState(history, guard, (*live.incidents, *incidents), alerts)
 
     def _check(self) -> None:
         """Stop a run that has too few reports or diverges."""
         settings, live = self.plan.settings, self.live
-        number = live.ledger.round
-        if live.ledger.given_up:
+        number = live.history.round
+        if live.history.given_up:
             last = [f"client {client} {what}" for round_, client, what in live.incidents if round_ == number]
             raise checks.TooFewReports(
                 f"round {number}: fewer than min_reports={settings.min_reports} reports could be used, "
@@ -239,16 +239,18 @@ class _Session:
     def _finish(self) -> Run:
         """The run so far; with privacy, the clients' states at the end stay with them."""
         plan, account = self.plan, self.account
-        ledger = closed(plan.settings, self.live.ledger)
-        trace: Any = ledger.trace(plan, ledger.at_the_end(plan) if account is None else None)
+        history = complete_records(plan.settings, self.live.history)
+        trace: Any = history.trace(plan, history.final_outputs_on_host(plan) if account is None else None)
         trace = jax.tree.map(lambda leaf: np.asarray(leaf)[None], trace)
         seconds = time.perf_counter() - self.started
         run = make_run(self.problem, plan.settings.method, trace, describe(plan), seconds)
         spent = None if account is None else account.spent()
-        return replace(run, live=live_figures(ledger), incidents=self.live.all_incidents, privacy=spent)
+        return replace(run, live=live_figures(history), incidents=self.live.all_incidents, privacy=spent)
 
 
-def _checked_plan(world: Problem, method: Method, clients: int, config: RunConfig, execution: Execution) -> Plan:
+def _make_live_plan(
+    world: Problem, method: Method, clients: int, config: RunConfig, execution: Execution
+) -> CompiledPlan:
     """The plan of a run with so many clients; raises ``profl.InputError`` before any client is asked."""
     checks.positive_int("min_reports", config.min_reports)
     plan = make_plan(world, method, config, patience=checks.positive_int("patience", execution.patience))
