@@ -105,7 +105,7 @@ def test_every_result_of_the_paper_fits(width):
 
 @pytest.mark.parametrize("width", [80, None])
 def test_items_fit(width):
-    assert_whole(printed(lambda console: reproduce.show_list(console, choose([])), width), width)
+    assert_whole(printed(lambda console: reproduce.print_items(console, choose([])), width), width)
 
 
 @pytest.mark.parametrize("width", [80, 70])

@@ -7,7 +7,7 @@ from typing import Any
 
 from profl import checks
 from profl.cases import get as get_case
-from profl.cli.options import Asked
+from profl.cli.options import RunOptions
 from profl.methods import ALGORITHMS
 from profl.methods import get as get_algorithm
 from profl.methods.method import Method
@@ -20,7 +20,7 @@ from profl.run.config import RunConfig
 from profl.server.participation import hostile_clients
 
 CLIENTS, ATTACK, HOSTILE, SOURCE, DISTANCE = 10, "sign_flip", 0.2, "blob", 10.0
-MOST_SEEDS = 1_000_000  # of a range
+MAX_SEEDS = 1_000_000  # of a range
 OPTIONS = {
     "learning_rate": "--learning-rate",
     "window": "--window",
@@ -43,64 +43,64 @@ def parse_seeds(text: str) -> list[int]:
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
         numbers = all(number.isascii() and number.isdigit() and len(number) < 12 for number in (first, last or first))
-        if not numbers or not 0 <= int(last or first) - int(first) < MOST_SEEDS:
+        if not numbers or not 0 <= int(last or first) - int(first) < MAX_SEEDS:
             raise checks.InputError(f"seeds must look like 3, 0,1,5 or 0-9, got {text!r:.80}")
         seeds.extend(range(int(first), int(last or first) + 1))
     return seeds
 
 
-def make_problem(asked: Asked) -> Problem:
+def make_problem(options: RunOptions) -> Problem:
     """The case, or what FILE.py:NAME names, with the junk that was asked for."""
-    problem = _own_problem(asked) if ":" in asked.case else _case(asked)
-    if asked.junk is None:
-        if asked.source is not None or asked.distance is not None:
+    problem = _own_problem(options) if ":" in options.case else _case(options)
+    if options.junk is None:
+        if options.source is not None or options.distance is not None:
             raise checks.InputError("--source and --distance need --junk, the share of the samples that is junk")
         return problem
-    source = SOURCE if asked.source is None else asked.source
-    distance = DISTANCE if asked.distance is None else asked.distance
-    return contaminate(problem, asked.junk, source, distance=distance)
+    source = SOURCE if options.source is None else options.source
+    distance = DISTANCE if options.distance is None else options.distance
+    return contaminate(problem, options.junk, source, distance=distance)
 
 
-def _case(asked: Asked) -> Problem:
-    function = get_case(asked.case)
-    known = inspect.signature(function).parameters
-    given = {"clients": asked.clients, "heterogeneity": asked.heterogeneity}
-    for name, value in given.items():
-        if value is not None and name not in known:
-            raise checks.InputError(f"the case {asked.case} takes no --{name}")
-    clients = {"clients": CLIENTS} if "clients" in known else {}
-    return function(**clients | {name: value for name, value in given.items() if value is not None})
+def _case(options: RunOptions) -> Problem:
+    function = get_case(options.case)
+    accepted = inspect.signature(function).parameters
+    chosen = {"clients": options.clients, "heterogeneity": options.heterogeneity}
+    for name, value in chosen.items():
+        if value is not None and name not in accepted:
+            raise checks.InputError(f"the case {options.case} takes no --{name}")
+    clients = {"clients": CLIENTS} if "clients" in accepted else {}
+    return function(**clients | {name: value for name, value in chosen.items() if value is not None})
 
 
-def _own_problem(asked: Asked) -> Problem:
+def _own_problem(options: RunOptions) -> Problem:
     for name in ("clients", "heterogeneity"):
-        if getattr(asked, name) is not None:
-            raise checks.InputError(f"--{name} is for the case studies; {asked.case} has its own")
-    found = import_object(asked.case)
-    if not isinstance(found, Problem):
-        raise checks.InputError(f"{asked.case} must be a profl.Problem, got a {type(found).__name__}")
-    return found
+        if getattr(options, name) is not None:
+            raise checks.InputError(f"--{name} is for the case studies; {options.case} has its own")
+    problem = import_object(options.case)
+    if not isinstance(problem, Problem):
+        raise checks.InputError(f"{options.case} must be a profl.Problem, got a {type(problem).__name__}")
+    return problem
 
 
-def make_config(asked: Asked, clients: int) -> RunConfig:
+def make_config(options: RunOptions, clients: int) -> RunConfig:
     """How long the run is, who takes part and who attacks."""
-    attack = ATTACK if asked.attack is None and asked.hostile is not None else asked.attack
-    hostile = HOSTILE if asked.hostile is None else asked.hostile
+    attack = ATTACK if options.attack is None and options.hostile is not None else options.attack
+    hostile = HOSTILE if options.hostile is None else options.hostile
     hostile_clients(hostile, clients)
-    stop = None if asked.stop is None else StopWhenSettled(tolerance=asked.stop or None)
+    stop = None if options.stop is None else StopWhenSettled(tolerance=options.stop or None)
     return RunConfig(
-        rounds=asked.rounds,
-        local_steps=asked.local_steps,
-        samples=checks.positive_int("samples", asked.samples),
-        seeds=parse_seeds(asked.seeds),
-        participation=asked.participation,
+        rounds=options.rounds,
+        local_steps=options.local_steps,
+        samples=checks.positive_int("samples", options.samples),
+        seeds=parse_seeds(options.seeds),
+        participation=options.participation,
         attack=attack,
         hostile=hostile,
         stop=stop,
     )
 
 
-def make_methods(text: str, asked: Asked) -> tuple[list[Method], list[str]]:
+def make_methods(text: str, options: RunOptions) -> tuple[list[Method], list[str]]:
     """The named methods, each with those of the options that it takes; and, in words, who does without which.
 
     An option that none of them takes is refused.
@@ -108,18 +108,18 @@ def make_methods(text: str, asked: Asked) -> tuple[list[Method], list[str]]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
         raise checks.InputError(f"name at least one method, got {text!r}; there are: {', '.join(ALGORITHMS)}")
-    given = _given(asked)
+    chosen = _method_options(options)
     takes = {name: set(inspect.signature(get_algorithm(name)).parameters) for name in names}
-    for key in given:
-        if not any(key in known for known in takes.values()):
-            able = [name for name, function in ALGORITHMS.items() if key in inspect.signature(function).parameters]
+    for key in chosen:
+        if not any(key in accepted for accepted in takes.values()):
+            accepting = [name for name, function in ALGORITHMS.items() if key in inspect.signature(function).parameters]
             who = f"{names[0]} takes" if len(names) == 1 else f"{', '.join(names)} take"
-            raise checks.InputError(f"{who} no {OPTIONS[key]}; methods that do: {', '.join(able)}")
+            raise checks.InputError(f"{who} no {OPTIONS[key]}; methods that do: {', '.join(accepting)}")
     methods, without = [], []
     for name in names:
-        missing = [OPTIONS[key] for key in given if key not in takes[name]]
+        missing = [OPTIONS[key] for key in chosen if key not in takes[name]]
         without += [f"{name} takes no {' and no '.join(missing)} and runs without"] if missing else []
-        methods.append(_method(name, {key: value for key, value in given.items() if key in takes[name]}))
+        methods.append(_method(name, {key: value for key, value in chosen.items() if key in takes[name]}))
     return methods, without
 
 
@@ -131,10 +131,10 @@ def _method(name: str, parts: dict[str, Any]) -> Method:
     return function(**parts)
 
 
-def _given(asked: Asked) -> dict[str, Any]:
-    parts = {name: getattr(asked, name) for name in OPTIONS if name not in ("samples", "learning_rate")}
-    parts["samples"] = None if asked.adaptive is None else AdaptiveSamples(asked.adaptive)
-    parts["learning_rate"] = None if asked.learning_rate is None else _rate(asked.learning_rate)
+def _method_options(options: RunOptions) -> dict[str, Any]:
+    parts = {name: getattr(options, name) for name in OPTIONS if name not in ("samples", "learning_rate")}
+    parts["samples"] = None if options.adaptive is None else AdaptiveSamples(options.adaptive)
+    parts["learning_rate"] = None if options.learning_rate is None else _rate(options.learning_rate)
     return {name: value for name, value in parts.items() if value is not None}
 
 

@@ -26,7 +26,7 @@ from profl.problem.problem import Problem
 from profl.progress import progress_bar
 from profl.storage.atomic import write_json
 
-OF = {"gmsc3": "credit", "gmsc10": "credit"}
+DATA_SETS = {"gmsc3": "credit", "gmsc10": "credit"}
 """The data set of a case that is not called after it."""
 
 STORED = Path(library.__file__).parent / "answers.json"
@@ -44,30 +44,30 @@ def cases(
     Example: profl cases --wide
     """
     outputs.check_files(json=json_path)
-    known = {} if solve else stored()
+    stored = {} if solve else stored_answers()
     rows = []
     with progress_bar("cases", len(CASES), not quiet) as advance:
         for name, function in CASES.items():
-            rows.append(known[name] if own(function) and name in known else describe_case(name, function))
+            rows.append(stored[name] if is_library_case(function) and name in stored else describe_case(name, function))
             advance(1)
     if json_path:
         write_json(json_path, {"cases": rows})
     if not quiet:
-        show(Console(), rows, wide)
+        print_cases(Console(), rows, wide)
 
 
-def stored() -> dict[str, dict[str, Any]]:
+def stored_answers() -> dict[str, dict[str, Any]]:
     """The stored rows by name."""
     rows = json.loads(STORED.read_text())["cases"] if STORED.is_file() else []
     return {row["case"]: row for row in rows if row["optimum"] is not None}
 
 
-def own(function: Callable[..., Problem]) -> bool:
+def is_library_case(function: Callable[..., Problem]) -> bool:
     """Whether a case is the library's, and not one that somebody added."""
     return function.__module__.startswith(library.__name__ + ".")
 
 
-def show(console: Console, rows: Sequence[dict[str, Any]], wide: bool) -> None:
+def print_cases(console: Console, rows: Sequence[dict[str, Any]], wide: bool) -> None:
     """One line per case; ``wide`` has the points themselves and all that is said of a case."""
     risks = [["" if row[key] is None else f"{row[key]:.4f}" for key in ("optimum_risk", "stable_risk")] for row in rows]
     if wide:
@@ -81,11 +81,11 @@ def show(console: Console, rows: Sequence[dict[str, Any]], wide: bool) -> None:
         print_table(console, "Cases (default settings)", header, cells, text)
         return
     header = ["case", "what", "risk at PO", "risk at PS"]
-    cells = [[row["case"], needed(row["what"]), *risk] for row, risk in zip(rows, risks, strict=True)]
+    cells = [[row["case"], short_description(row["what"]), *risk] for row, risk in zip(rows, risks, strict=True)]
     print_table(console, "Cases (default settings; --wide has the points)", header, cells, ["what"], short="what")
 
 
-def needed(what: str) -> str:
+def short_description(what: str) -> str:
     """How to get the data, where they are missing, and what the case is otherwise: a line has no room for both."""
     return what[what.index("(needs: ") + 1 : -1] if "(needs: " in what else what
 
@@ -96,7 +96,11 @@ def describe_case(name: str, function: Callable[..., Problem]) -> dict[str, Any]
     try:
         problem = function()
     except MissingDataError:
-        return {"case": name, "what": f"{what} (needs: profl data get {OF.get(name, name)})", **dict.fromkeys(ANSWERS)}
+        return {
+            "case": name,
+            "what": f"{what} (needs: profl data get {DATA_SETS.get(name, name)})",
+            **dict.fromkeys(ANSWERS),
+        }
     points = (problem.optimum, problem.stable)
     answers = [value for point in points for value in (trees.ravel(point).tolist(), problem.risk(point))]
     return {"case": name, "what": what, **dict(zip(ANSWERS, answers, strict=True))}

@@ -39,7 +39,7 @@ class Trial(NamedTuple):
     steps: int
 
 
-class Found(NamedTuple):
+class TrialResult(NamedTuple):
     """What became of it: clean, and in trouble."""
 
     problem: str
@@ -61,14 +61,14 @@ def trials(rounds: int = ROUNDS) -> list[Trial]:
     return [*steady, Trial("orange juice", prm(filter="robust", aggregate=RULE, keep=KEEP), CHANGES, 1)]
 
 
-def demo(*, seeds: Sequence[int] = SEEDS, rounds: int = ROUNDS, progress: bool = True) -> Iterator[Found]:
+def demo(*, seeds: Sequence[int] = SEEDS, rounds: int = ROUNDS, progress: bool = True) -> Iterator[TrialResult]:
     """What every method found, one after the other: two at a time are hardly quicker (120 s, not 129, on two cores)."""
     cases = problems()
     for trial in trials(rounds):
         yield run(cases[trial.problem], trial, seeds, progress)
 
 
-def run(case: Problem, trial: Trial, seeds: Sequence[int], progress: bool) -> Found:
+def run(case: Problem, trial: Trial, seeds: Sequence[int], progress: bool) -> TrialResult:
     """The method on the clean problem, and on the one in trouble."""
     settings: dict[str, Any] = {"rounds": trial.rounds, "local_steps": trial.steps, "samples": SAMPLES, "seeds": seeds}
     runs = []
@@ -77,17 +77,18 @@ def run(case: Problem, trial: Trial, seeds: Sequence[int], progress: bool) -> Fo
         if not junk:
             problem = replace(problem, name=case.name)
         runs.append(simulate(problem, trial.method, attack=ATTACK, hostile=hostile, progress=progress, **settings))
-    return Found(trial.problem, *runs)
+    return TrialResult(trial.problem, *runs)
 
 
-def told(found: Sequence[Found]) -> str:
+def summary_sentence(results: Sequence[TrialResult]) -> str:
     """One sentence from the figures of the runs in trouble: those with a filter and a robust rule, and the others."""
-    robust = [each for each in found if each.clean.algorithm in ROBUST]
+    robust = [one for one in results if one.clean.algorithm in ROBUST]
     parts = [
         ", ".join(
-            f"{each.clean.algorithm} {closed(each.trouble)} in {deployments(each.clean)} deployments" for each in some
+            f"{one.clean.algorithm} {format_gap_closed(one.trouble)} in {deployments(one.clean)} deployments"
+            for one in group
         )
-        for some in (robust, [each for each in found if each not in robust])
+        for group in (robust, [one for one in results if one not in robust])
     ]
     return (
         f"With {JUNK:.0%} junk samples and {HOSTILE:.0%} hostile clients, of the gap between the stable point and the "
@@ -95,7 +96,7 @@ def told(found: Sequence[Found]) -> str:
     )
 
 
-def closed(run: Run) -> str:
+def format_gap_closed(run: Run) -> str:
     """How much of the gap a run closes; without a minus before nothing."""
     return f"{round(100 * gap_closed(run), 1) + 0.0:.1f} %"
 

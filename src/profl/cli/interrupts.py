@@ -13,11 +13,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-AT_ONCE = "interrupted: ending after the step it is at (again: at once)"
+MESSAGE = "interrupted: ending after the step it is at (again: at once)"
 
 
 @contextmanager
-def answered() -> Iterator[None]:
+def announce_interrupts() -> Iterator[None]:
     """Says so when Ctrl-C is pressed for the first time."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -25,7 +25,7 @@ def answered() -> Iterator[None]:
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-    threading.Thread(target=_wait, args=(reader,), daemon=True).start()
+    threading.Thread(target=_wait_for_interrupt, args=(reader,), daemon=True).start()
     try:
         yield
     finally:
@@ -33,8 +33,8 @@ def answered() -> Iterator[None]:
         writer.close()
 
 
-def _wait(reader: socket.socket) -> None:
+def _wait_for_interrupt(reader: socket.socket) -> None:
     while numbers := reader.recv(1):
         if numbers[0] == signal.SIGINT:
-            print(AT_ONCE, file=sys.stderr, flush=True)
+            print(MESSAGE, file=sys.stderr, flush=True)
             return

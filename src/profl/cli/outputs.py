@@ -24,15 +24,17 @@ PICTURES = ("--plot", "--out")
 
 def check_files(**places: Path | None) -> list[Path]:
     """Every place that was given, ``json=path`` for ``--json``, after a look at whether a file can be written there."""
-    given = {f"--{name}": path for name, path in places.items() if path is not None}
-    for option, path in given.items():
+    by_option = {f"--{name}": path for name, path in places.items() if path is not None}
+    for option, path in by_option.items():
         if option in PICTURES:
             check_picture(option, path)
         check_file(option, path)
-    paths = [path.resolve() for path in given.values() if not is_stream(path)]
+    paths = [path.resolve() for path in by_option.values() if not is_stream(path)]
     if len(set(paths)) < len(paths):
-        raise InputError(f"{' and '.join(given)} must name different files, got {', '.join(map(str, given.values()))}")
-    return list(given.values())
+        raise InputError(
+            f"{' and '.join(by_option)} must name different files, got {', '.join(map(str, by_option.values()))}"
+        )
+    return list(by_option.values())
 
 
 def check_picture(option: str, path: Path) -> None:
@@ -49,7 +51,7 @@ def write_runs(path: Path | None, command: str, runs: Sequence[Run]) -> None:
         write_json(path, {"command": command, "runs": [figures(run) for run in runs]})
 
 
-def logs(path: Path | None) -> list[JsonLines]:
+def log_callbacks(path: Path | None) -> list[JsonLines]:
     """The callback that writes ``--log``."""
     if path is None:
         return []
@@ -57,13 +59,13 @@ def logs(path: Path | None) -> list[JsonLines]:
     return [JsonLines(path)]
 
 
-def kept(paths: Sequence[Path], checkpoint: Path | None = None) -> str:
+def saved_files_note(paths: Sequence[Path], checkpoint: Path | None = None) -> str:
     """What an interrupted command says of its files."""
-    found = f"what was done is in {', '.join(map(str, paths))}" if paths else "no file was asked for"
-    return found + ("" if checkpoint is None else f"; the same command goes on from {checkpoint}")
+    note = f"what was done is in {', '.join(map(str, paths))}" if paths else "no file was asked for"
+    return note + ("" if checkpoint is None else f"; the same command goes on from {checkpoint}")
 
 
-def end(line: str) -> NoReturn:
+def exit_interrupted(line: str) -> NoReturn:
     """One line about an interrupted command, and its exit status."""
     say(Console(stderr=True), line)
     raise typer.Exit(130)

@@ -44,16 +44,16 @@ LOOPBACK = "127.0.0.1"
 Metadata = Sequence[tuple[str, str | bytes]]
 
 
-class Token(ControlAuthnPlugin):
+class TokenAuthentication(ControlAuthnPlugin):
     """Who has the token may submit; nobody can log in to get one."""
 
     def __init__(self, token: str) -> None:
         self.token = token
 
     def validate_tokens_in_metadata(self, metadata: Metadata) -> tuple[bool, AccountInfo | None]:
-        stated = dict(metadata).get(ACCESS_TOKEN_KEY, "")
-        stated = stated.encode() if isinstance(stated, str) else stated
-        if not hmac.compare_digest(stated, self.token.encode()):
+        token = dict(metadata).get(ACCESS_TOKEN_KEY, "")
+        token = token.encode() if isinstance(token, str) else token
+        if not hmac.compare_digest(token, self.token.encode()):
             return False, None
         return True, AccountInfo(flwr_aid=NOOP_FLWR_AID, account_name=NOOP_ACCOUNT_NAME)
 
@@ -67,14 +67,14 @@ class Token(ControlAuthnPlugin):
         return None, None
 
 
-class Doors:
+class PortFilter:
     """An ASGI app in front of another: what did not come in through the control port gets to Fleet alone."""
 
     def __init__(self, app: Any, control_port: int) -> None:
         self.app, self.control_port = app, control_port
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "lifespan" or self._may(scope):
+        if scope["type"] == "lifespan" or self._allowed(scope):
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
             await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})
@@ -82,7 +82,7 @@ class Doors:
         else:
             await send({"type": "websocket.close", "code": 1008})
 
-    def _may(self, scope: Any) -> bool:
+    def _allowed(self, scope: Any) -> bool:
         host, port = scope.get("server") or (None, None)
         return (host == LOOPBACK and port == self.control_port) or (
             scope["type"] == "http" and scope["path"].startswith(FLEET)
@@ -119,15 +119,17 @@ def make_app(keys: Path | None, folder: Path, control_port: int) -> tuple[Any, A
         if (keys / certificates.CLIENTS).is_file():
             os.environ[VARIABLE] = str(keys / certificates.CLIENTS)  # for the server's side of every run
     sys.argv = command
-    config = replace(_parse_superlink_lifespan_config(), authn_plugin=Token(certificates.token(keys or folder)))
+    config = replace(
+        _parse_superlink_lifespan_config(), authn_plugin=TokenAuthentication(certificates.token(keys or folder))
+    )
     lifespan = type("OwnLifespan", (Lifespan,), {"secret": secret})
-    return Doors(create_app(config, lifespan), control_port), config
+    return PortFilter(create_app(config, lifespan), control_port), config
 
 
 def serve(keys: Path | None, folder: Path, host: str, port: int | None, control_port: int) -> None:
     """Both doors, until a signal."""
     app, config = make_app(None if keys is None else keys.resolve(), folder.resolve(), control_port)
-    doors = [(LOOPBACK, control_port)] if port is None else [(host, port), (LOOPBACK, control_port)]
+    addresses = [(LOOPBACK, control_port)] if port is None else [(host, port), (LOOPBACK, control_port)]
     settings = uvicorn.Config(
         app,
         ssl_keyfile=config.ssl_keyfile,
@@ -136,7 +138,7 @@ def serve(keys: Path | None, folder: Path, host: str, port: int | None, control_
         proxy_headers=False,  # nobody may say where he comes from
         access_log=False,
     )
-    uvicorn.Server(settings).run(sockets=[socket.create_server(door) for door in doors])
+    uvicorn.Server(settings).run(sockets=[socket.create_server(address) for address in addresses])
 
 
 def main() -> None:
@@ -146,8 +148,8 @@ def main() -> None:
     parser.add_argument("--host", default=LOOPBACK)
     parser.add_argument("--port", type=int)
     parser.add_argument("--control-port", type=int, required=True)
-    asked = parser.parse_args()
-    serve(asked.keys, asked.folder, asked.host, asked.port, asked.control_port)
+    arguments = parser.parse_args()
+    serve(arguments.keys, arguments.folder, arguments.host, arguments.port, arguments.control_port)
 
 
 if __name__ == "__main__":

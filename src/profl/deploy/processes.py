@@ -22,7 +22,7 @@ from profl.deploy.ports import check_port, free_port, listens
 from profl.deploy.private import private_file, private_folder
 from profl.deploy.superlink import configure, flwr, run_status, submit, variables
 
-READY = 30.0  # seconds until something that was started must be there
+START_SECONDS = 30.0  # seconds until something that was started must be there
 
 
 class LocalFederation:
@@ -89,7 +89,7 @@ class LocalFederation:
             configure(home, control, self.keys / "ca.crt", certificates.token(self.keys))
             command += ["--keys", str(self.keys), "--host", self.host, "--port", str(self.port)]
         self.spawn("superlink", command)
-        deadline = time.monotonic() + READY
+        deadline = time.monotonic() + START_SECONDS
         while not listens(self.control_port):
             self._must_run("superlink", deadline)
             time.sleep(0.1)
@@ -158,19 +158,24 @@ class LocalFederation:
 
     def environment(self) -> dict[str, str]:
         """Flower's settings in our own folder, no telemetry, nothing installed at run time."""
-        own = {
+        settings = {
             **variables(self.folder / "flower"),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
             "RAY_DISABLE_DOCKER_CPU_WARNING": "1",
         }
-        return {"JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": str(self.folder / "compiled"), **os.environ, **own}
+        return {
+            "JAX_PLATFORMS": "cpu",
+            "JAX_COMPILATION_CACHE_DIR": str(self.folder / "compiled"),
+            **os.environ,
+            **settings,
+        }
 
     def _must_run(self, name: str, deadline: float) -> None:
         child = self.children[name]
         if child.poll() is not None:
             raise FailedError(f"{name} ended with status {child.returncode}:\n{self.log(name)}")
         if time.monotonic() > deadline:
-            raise FailedError(f"{name} is not ready after {READY:g} s:\n{self.log(name)}")
+            raise FailedError(f"{name} is not ready after {START_SECONDS:g} s:\n{self.log(name)}")
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 
@@ -189,11 +194,11 @@ class LocalFederation:
         """The run's final status, such as "finished:completed"."""
         deadline = time.monotonic() + timeout
         while True:
-            asked = time.monotonic()
+            started = time.monotonic()
             status = run_status(run, self.environment())
             if status.startswith("finished"):
                 return status
-            self._must_run("superlink", deadline + READY)
+            self._must_run("superlink", deadline + START_SECONDS)
             if time.monotonic() > deadline:
                 raise FailedError(f"run {run} is {status} after {timeout:g} s:\n{self.log('superlink')}")
-            time.sleep(max(3.0, 2 * (time.monotonic() - asked)))  # asking takes a process with seconds of imports
+            time.sleep(max(3.0, 2 * (time.monotonic() - started)))  # asking takes a process with seconds of imports

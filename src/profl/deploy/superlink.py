@@ -30,12 +30,12 @@ def connect(home: Path, host: str, port: int, keys: Path) -> dict[str, str]:
             f"no SuperLink answers at {host}:{port}: start one (profl flower up), or give its control port; from "
             f"another machine, ssh -L {port}:127.0.0.1:{port} MACHINE brings that port here"
         )
-    _check_door(f"https://{host}:{port}", ca, token)
+    _check_control_port(f"https://{host}:{port}", ca, token)
     configure(home, f"{host}:{port}", ca, token)
     return {**os.environ, **variables(home)}
 
 
-def _check_door(address: str, authority: Path, token: str) -> None:
+def _check_control_port(address: str, authority: Path, token: str) -> None:
     """Refuse in words what ``flwr`` would only give a number for."""
     headers = {"authorization": f"Bearer {token}", "content-type": "application/protobuf"}
     trust = ssl.create_default_context(cafile=authority)
@@ -59,12 +59,12 @@ def configure(home: Path, address: str, authority: Path | None, token: str | Non
     private_folder(home)
     private_file(home / "config.toml", tomli_w.dumps(content))
     if token is not None:
-        stored = {"authn-type": "oidc", "oidc-access-token": token, "oidc-refresh-token": "none"}
-        lines = {f"flower.account-auth.{address}.{name}": _encoded(text) for name, text in stored.items()}
+        credentials = {"authn-type": "oidc", "oidc-access-token": token, "oidc-refresh-token": "none"}
+        lines = {f"flower.account-auth.{address}.{name}": _encode(text) for name, text in credentials.items()}
         private_file(home / "credentials.yaml", json.dumps(lines))  # JSON is YAML
 
 
-def _encoded(text: str) -> str:
+def _encode(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
@@ -83,14 +83,14 @@ def flwr(arguments: tuple[str, ...] | list[str], environment: dict[str, str], ti
     if not program.exists():
         raise InputError("flwr is not installed: pip install 'profl[flower]'")
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             [str(program), *arguments], env=environment, capture_output=True, text=True, timeout=timeout
         )
     except subprocess.TimeoutExpired as error:
         raise FailedError(f"flwr {arguments[0]} did not answer within {timeout:g} s") from error
-    if done.returncode != 0:
-        raise FailedError(f"flwr {' '.join(arguments[:2])} failed:\n{done.stdout}{done.stderr}".strip())
-    return done.stdout
+    if completed.returncode != 0:
+        raise FailedError(f"flwr {' '.join(arguments[:2])} failed:\n{completed.stdout}{completed.stderr}".strip())
+    return completed.stdout
 
 
 def submit(app: str | os.PathLike[str], environment: dict[str, str], extra: list[str]) -> str:

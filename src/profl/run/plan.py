@@ -1,4 +1,4 @@
-"""What every engine does before its first round: check the request, and lay out what a run needs."""
+"""The plan of a run, which every engine makes before its first round: arguments checked, clients as arrays."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ class Settings(NamedTuple):
     record_every: int
     scheme: str
     clients: int  # how many there are
-    slots: int  # how many of them a round asks
+    slots: int  # how many of them take part in a round
     attack: Attack | None
     min_reports: int  # a round with fewer usable reports changes nothing
-    patience: int  # after so many of them in a row the run stops
+    patience: int  # the run stops after so many such rounds in a row
     measured: bool  # whether the exact risk is known
     stop: StopWhenSettled | None  # when a run is done before its last round
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The batch sizes that may occur."""
+        """The batch sizes that may occur, increasing."""
         return self.method.sizes or (self.samples,)
 
     def size(self, wanted: int) -> int:
-        """The batch size for which code is compiled that holds what a client wants to draw."""
+        """The smallest compiled batch size that holds ``wanted`` samples."""
         return next(n for n in self.sizes if n >= wanted) if self.method.sizes else self.samples
 
     @property
@@ -60,9 +60,10 @@ class Settings(NamedTuple):
 def compile_for_settings(
     function: Callable[..., Any], static: tuple[int, ...] = (), donated: tuple[int, ...] = ()
 ) -> Callable[..., Any]:
-    """``function(settings, ...)`` compiled, where it does not ask how long the run is: runs of any length share it.
+    """``function(settings, ...)``, compiled; runs of different lengths share the code.
 
-    ``static`` are its further arguments that are part of the code, ``donated`` those whose memory it may take.
+    The function must not read ``settings.rounds`` or ``settings.record_every``. ``static`` are the positions of further
+    static arguments, ``donated`` those of arguments whose memory may be reused.
     """
     code = jax.jit(function, static_argnums=(0, *static), donate_argnums=donated)
 
@@ -83,6 +84,8 @@ class Population(NamedTuple):
 
 
 class CompiledPlan(NamedTuple):
+    """A problem, a method and a ``RunConfig``, checked and turned into settings and arrays for an engine."""
+
     settings: Settings
     population: Population
     seeds: tuple[int, ...]
@@ -94,7 +97,7 @@ class CompiledPlan(NamedTuple):
 
 
 def make_plan(problem: Problem, method: Method, config: RunConfig, patience: int = 1) -> CompiledPlan:
-    """Check everything, then lay it out; raises ``profl.InputError`` before any work is done."""
+    """The plan of a run; raises ``profl.InputError`` for invalid arguments before any work is done."""
     if not isinstance(problem, Problem):
         raise checks.InputError(f"problem must be a profl.Problem such as profl.cases.pricing(), got {problem!r}")
     if not isinstance(method, Method):
@@ -108,42 +111,10 @@ def make_plan(problem: Problem, method: Method, config: RunConfig, patience: int
             f"{method.name} learns nothing from fewer than {method.least_deployments} deployments, "
             f"got {config.rounds} rounds of {config.local_steps}"
         )
-    participants = slots(config.participation, world.count)
-    if config.min_reports > participants:
-        raise checks.InputError(
-            f"min_reports must be at most {participants}, the clients that a round asks, got {config.min_reports}"
-        )
-    weightless = config.min_reports == 0 and bool(np.any(world.weights == 0))
-    settings = Settings(
-        functions=world.functions,
-        method=method,
-        rounds=config.rounds,
-        local_steps=config.local_steps,
-        samples=int(counts.max()),
-        record_every=config.record_every,
-        scheme=config.scheme,
-        clients=world.count,
-        slots=participants,
-        attack=None if config.attack is None else attacks.get(config.attack),
-        # where clients have weight 0, a round may see only those, as in simulations of a share of the clients: it
-        # changes nothing, and the run goes on
-        min_reports=1 if weightless else config.min_reports,
-        patience=config.rounds + 1 if weightless else patience,
-        measured=problem.exact,
-        stop=config.stop,
-    )
+    settings = _settings(problem, world, method, config, int(counts.max()), patience)
     seeds: Any = config.seeds  # a tuple, once the config is made
     roots, starts = random.first_keys(seeds)
-    floor = world.client_risks(problem.optimum) if problem.exact else np.full(world.count, np.nan)
-    nobody = np.zeros(world.count, bool)
-    hostile = nobody if config.attack is None else hostile_clients(config.hostile, world.count)
-    population = Population(
-        clients=trees.cast(world.clients),
-        weights=trees.cast(world.weights),
-        counts=jax.device_put(counts[None] if method.pooled else counts),
-        floor=trees.cast(floor),
-        hostile=jax.device_put(hostile),
-    )
+    population = _population(problem, world, config, counts[None] if method.pooled else counts)
     models = _initial_models(problem, starts, config.initial)
     _check_reaction_states(settings, population, models)
     if settings.stop is not None and _first_forecast(settings, models) is None:
@@ -153,18 +124,63 @@ def make_plan(problem: Problem, method: Method, config: RunConfig, patience: int
         )
     report, mail = _message_shapes(settings, population, models)
     entries.check(report, method.name)
-    return CompiledPlan(settings, population, seeds, roots, models, problem.count if method.pooled else 1, report, mail)
+    members = problem.count if method.pooled else 1
+    return CompiledPlan(settings, population, seeds, roots, models, members, report, mail)
+
+
+def _settings(
+    problem: Problem, world: Problem, method: Method, config: RunConfig, samples: int, patience: int
+) -> Settings:
+    """The fixed part of a run on ``world``, the problem or its pooled form."""
+    participants = slots(config.participation, world.count)
+    if config.min_reports > participants:
+        raise checks.InputError(
+            f"min_reports must be at most {participants}, the clients that a round asks, got {config.min_reports}"
+        )
+    # Where some clients have weight 0, a round may have only those, as in simulations of a share of the clients. Such a
+    # round changes nothing, and the run goes on.
+    weightless = config.min_reports == 0 and bool(np.any(world.weights == 0))
+    return Settings(
+        functions=world.functions,
+        method=method,
+        rounds=config.rounds,
+        local_steps=config.local_steps,
+        samples=samples,
+        record_every=config.record_every,
+        scheme=config.scheme,
+        clients=world.count,
+        slots=participants,
+        attack=None if config.attack is None else attacks.get(config.attack),
+        min_reports=1 if weightless else config.min_reports,
+        patience=config.rounds + 1 if weightless else patience,
+        measured=problem.exact,
+        stop=config.stop,
+    )
+
+
+def _population(problem: Problem, world: Problem, config: RunConfig, counts: np.ndarray) -> Population:
+    """The clients of ``world`` as arrays on the device, one row each."""
+    floor = world.client_risks(problem.optimum) if problem.exact else np.full(world.count, np.nan)
+    nobody = np.zeros(world.count, bool)
+    hostile = nobody if config.attack is None else hostile_clients(config.hostile, world.count)
+    return Population(
+        clients=trees.cast(world.clients),
+        weights=trees.cast(world.weights),
+        counts=jax.device_put(counts),
+        floor=trees.cast(floor),
+        hostile=jax.device_put(hostile),
+    )
 
 
 class ClientState(NamedTuple):
-    """What goes from step to step at a client."""
+    """What a client carries from step to step. Checkpoints store the names of the fields."""
 
     own: Any  # the method's state
-    world: Any  # that of its people, where they are simulated: ``Reaction.start``
+    world: Any  # the state of its simulated population (``Reaction.start``), () for real clients
 
 
 def first_states(settings: Settings, population: Population, theta: Theta) -> ClientState:
-    """The state of every client before its first step, stacked."""
+    """The states of all clients before their first step, one row each."""
     batch = batch_shape(settings, population, theta, settings.samples)
     own = settings.method.init(settings.server, theta, batch)
     world = jax.vmap(lambda client: settings.functions.reaction.start(theta, client))(population.clients)
@@ -177,7 +193,7 @@ def first_state(settings: Settings, population: Population, theta: Theta, client
 
 
 def batch_shape(settings: Settings, population: Population, theta: Theta, n: int) -> Batch:
-    """The shapes of n samples of one client, of all its members where it is pooled."""
+    """The shapes of n samples of one client; if the method pools data, n samples of each member."""
 
     def draw(theta: Theta, clients: Client) -> Batch:
         return settings.functions.reaction.sample(random.seed_key(0), theta, trees.take(clients, 0), n)
@@ -186,7 +202,7 @@ def batch_shape(settings: Settings, population: Population, theta: Theta, n: int
 
 
 def describe(plan: CompiledPlan) -> Layout:
-    """What a record needs to know of the plan."""
+    """The layout of the records of a run: seeds, rounds, and bytes per message."""
     settings, population, method = plan.settings, plan.population, plan.settings.method
     theta = trees.row_shape(plan.models)
     batch = batch_shape(settings, population, theta, 1)
@@ -205,13 +221,13 @@ def describe(plan: CompiledPlan) -> Layout:
 
 
 def forecast(settings: Settings, server: Any) -> Forecast | None:
-    """What the method expects of its model, from its state at the server; None where it states nothing."""
+    """The method's forecast for its model, from its server state; None if the method makes none."""
     figures = settings.method.forecast(settings.server, server)
     return None if figures is None else Forecast(*(jnp.asarray(figure, float).reshape(()) for figure in figures))
 
 
 def _first_forecast(settings: Settings, models: Theta) -> Forecast | None:
-    """The shapes of a forecast."""
+    """The shapes of a forecast; None if the method makes none."""
     return jax.eval_shape(
         lambda theta: forecast(settings, settings.method.open(settings.server, theta)), trees.row_shape(models)
     )
@@ -229,7 +245,7 @@ def _message_shapes(settings: Settings, population: Population, models: Theta) -
 
 
 def _check_reaction_states(settings: Settings, population: Population, models: Theta) -> None:
-    """Refuse a state that is not finite before the first deployment; one that becomes so is a report to refuse."""
+    """Refuse initial population states that are not finite. Later ones make a report that is refused."""
     start = settings.functions.reaction.start
     if not jax.tree.leaves(jax.eval_shape(start, *trees.take((models, population.clients), 0))):
         return

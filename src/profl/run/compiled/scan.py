@@ -187,18 +187,18 @@ def _records(
             start, in_run = record * span.record_every, record < span.end
             stop = jnp.where(in_run, jnp.minimum(start + span.record_every, span.rounds), start)
 
-            def body(round_: Array, state: tuple[Carry, Totals]) -> tuple[Carry, Totals]:
-                def at(n: int) -> tuple[Carry, Totals]:
-                    def one(root: Key, population: Population, carry: Carry, totals: Totals) -> tuple[Carry, Totals]:
-                        return simulated_round(settings, n, placement, population, root, round_, carry, totals)
+            def body(round_: Array, state: RoundState) -> RoundState:
+                def with_batches_of(n: int) -> RoundState:
+                    def one_seed(root: Key, population: Population, before: RoundState) -> RoundState:
+                        return simulated_round(settings, n, placement, population, root, round_, before)
 
-                    return trees.map_chunks(one, seed_chunk, roots, copies, *state)
+                    return trees.map_chunks(one_seed, seed_chunk, roots, copies, state)
 
-                return _switch_batch_size(settings, state[0].states, at)
+                return _switch_batch_size(settings, state.carry.states, with_batches_of)
 
             nothing = zero_totals(settings.method.info)
             totals = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (seed_chunk,)), nothing)
-            carry, totals = jax.lax.fori_loop(start, stop, body, (carry, totals))
+            carry, totals = jax.lax.fori_loop(start, stop, body, RoundState(carry, totals))
             return carry, Records(carry.theta, totals, *trees.cond_or_zeros(in_run, figures, carry))
 
         def figures(carry: Carry) -> tuple[dict[str, Array], Forecast | None]:
@@ -238,10 +238,10 @@ def simulated_round(
     population: Population,
     root: Key,
     round_: Array,
-    carry: Carry,
-    totals: Totals,
-) -> tuple[Carry, Totals]:
-    """One round of one seed, in batches of n."""
+    before: RoundState,
+) -> RoundState:
+    """The state of one seed after one more round, in batches of n."""
+    carry = before.carry
     participants = choose_participants(settings, population, root, round_, carry)
 
     def local(root: Key, round_: Array, theta: Theta, *rows: Any) -> Progress:
@@ -268,4 +268,4 @@ def simulated_round(
         answered=jnp.ones(participants.clients.shape, bool),
         finite=jax.vmap(is_finite)(info["loss"], done.state),
     )
-    return finish_round(settings, chunk, population, root, round_, RoundState(carry, totals), participants, work)
+    return finish_round(settings, chunk, population, root, round_, before, participants, work)

@@ -73,23 +73,10 @@ def simulate(
     >>> bool(run.tail_excess().mean() < 0.05)
     True
     """
-    config = RunConfig(
-        rounds,
-        local_steps,
-        samples,
-        seeds,
-        participation,
-        scheme,
-        record_every,
-        initial,
-        attack,
-        hostile,
-        min_reports,
-        stop,
-    )
-    return simulate_config(
-        problem, method, config, Execution(progress, engine, client_chunk, checkpoint, resume, callbacks)
-    )
+    options = (participation, scheme, record_every, initial, attack, hostile, min_reports)
+    config = RunConfig(rounds, local_steps, samples, seeds, *options, stop)
+    execution = Execution(progress, engine, client_chunk, checkpoint, resume, callbacks)
+    return simulate_config(problem, method, config, execution)
 
 
 class Execution(NamedTuple):

@@ -34,7 +34,9 @@ def losses(subject: Subject, batch: Batch) -> Finding:
         values = np.asarray(jax.vmap(subject.world.loss, (None, 0))(model, batch))
         bad = int(np.sum(~np.isfinite(values)))
         if bad:
-            return Finding("losses", "fail", f"{bad} of {values.size} losses are NaN or Inf at theta = {_short(model)}")
+            return Finding(
+                "losses", "fail", f"{bad} of {values.size} losses are NaN or Inf at theta = {_format_model(model)}"
+            )
     return Finding("losses", "ok", f"mean {values.mean():.4g}, standard deviation {values.std():.3g}")
 
 
@@ -66,11 +68,11 @@ def gradient(subject: Subject, batch: Batch) -> Finding:
 def projection(subject: Subject) -> Finding:
     project = subject.world.project
     far, back = flatten(subject.theta)
-    once = project(back(far * FAR + FAR))
-    apart = float(np.max(np.abs(flatten(project(once))[0] - flatten(once)[0])))
-    verdict = "ok" if apart <= PROJECTED * max(1.0, float(np.max(np.abs(flatten(once)[0])))) else "fail"
-    return Finding("projection", verdict, f"projecting twice moves a model by {apart:.1e}")
+    projected = project(back(far * FAR + FAR))
+    distance = float(np.max(np.abs(flatten(project(projected))[0] - flatten(projected)[0])))
+    verdict = "ok" if distance <= PROJECTED * max(1.0, float(np.max(np.abs(flatten(projected)[0])))) else "fail"
+    return Finding("projection", verdict, f"projecting twice moves a model by {distance:.1e}")
 
 
-def _short(theta: Theta) -> str:
+def _format_model(theta: Theta) -> str:
     return np.array2string(flatten(theta)[0][:SHOWN], precision=3)

@@ -25,7 +25,7 @@ from profl.run.live.workers import call_client
 from profl.run.step import WORLD
 from profl.typing import Batch, Client, Key, Theta
 
-LEAST_SAMPLES = 2  # below, a batch has no variance
+MIN_SAMPLES = 2  # below, a batch has no variance
 
 
 class Finding(NamedTuple):
@@ -37,7 +37,7 @@ class Finding(NamedTuple):
     picture: str = ""  # several lines
 
 
-class Broken(Exception):
+class CheckStopped(Exception):
     """Nothing further can be checked; its argument is the finding that says why."""
 
 
@@ -56,15 +56,15 @@ class Deploy:
         try:
             return self.ask(self._read, theta, step)
         except Exception as error:
-            raise Broken(Finding("batch", "fail", str(as_failure(error)))) from error
+            raise CheckStopped(Finding("batch", "fail", str(as_failure(error)))) from error
 
     def _read(self, answer: Any) -> Batch:
         answer = answer.batch if isinstance(answer, batches.Delayed) else answer
         if answer is None:
             raise checks.InputError("deploy sent nothing")
         batch, _ = batches.read(answer, self.like, self.samples)
-        if batches.rows(batch) < LEAST_SAMPLES:
-            raise checks.InputError(f"deploy sent {batches.rows(batch)} samples; at least {LEAST_SAMPLES} are needed")
+        if batches.rows(batch) < MIN_SAMPLES:
+            raise checks.InputError(f"deploy sent {batches.rows(batch)} samples; at least {MIN_SAMPLES} are needed")
         check_labels(self.problem.family, self.problem.family.labels(batch))
         return batch
 
@@ -77,7 +77,9 @@ class Subject:
     scales: np.ndarray | None = None  # natural units of the parameters, once a batch has come in
 
     def finding(self) -> Finding:
-        return Finding("structure", "ok", f"{_size(self.theta)} numbers in a model, {_size(self.like)} in a sample")
+        return Finding(
+            "structure", "ok", f"{_entry_count(self.theta)} numbers in a model, {_entry_count(self.like)} in a sample"
+        )
 
     def with_scales(self, batch: Batch) -> Subject:
         """The subject with the natural units of its parameters."""
@@ -110,7 +112,7 @@ def make_subject(problem: Problem | LiveProblem, client: Any, seed: int) -> Subj
         if isinstance(problem, LiveProblem) and client is None:
             raise checks.InputError("a LiveProblem has no data of its own: name a client, --client FILE.py:NAME")
     except Exception as error:
-        raise Broken(Finding("structure", "fail", f"{type(error).__name__}: {error}")) from error
+        raise CheckStopped(Finding("structure", "fail", f"{type(error).__name__}: {error}")) from error
     return Subject(world, theta, like)
 
 
@@ -119,15 +121,15 @@ def deployments(subject: Subject, client: Any, samples: int, timeout: float, see
     if client is not None:
 
         def ask(read: Callable[[Any], Batch], theta: Theta, step: int) -> Batch:
-            copied = jax.tree.map(np.array, theta)
-            return call_client(lambda: deploy_at(client, copied, samples, step=step), read, timeout)
+            theta_copy = jax.tree.map(np.array, theta)
+            return call_client(lambda: deploy_at(client, theta_copy, samples, step=step), read, timeout)
 
         return [Deploy(ask, samples, subject.like, subject.world)]
     count = subject.world.count
-    return [_simulated(subject, number, samples, seed) for number in sorted({0, count // 2, count - 1})]
+    return [_simulated_deploy(subject, number, samples, seed) for number in sorted({0, count // 2, count - 1})]
 
 
-def _simulated(subject: Subject, number: int, samples: int, seed: int) -> Deploy:
+def _simulated_deploy(subject: Subject, number: int, samples: int, seed: int) -> Deploy:
     """People of the problem's own reaction, who remember what was deployed before, as others do by themselves."""
     reaction = subject.world.reaction
     row = trees.take(trees.cast(subject.world.clients), number)
@@ -157,5 +159,5 @@ def flatten(theta: Theta) -> tuple[np.ndarray, Callable[[Any], Theta]]:
     return np.asarray(vector), lambda v: back(jnp.asarray(v, vector.dtype))
 
 
-def _size(tree: Any) -> int:
+def _entry_count(tree: Any) -> int:
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from profl.checks import InputError
+from profl.storage.atomic import atomic
 
 SCHEME = ec.ECDSA(hashes.SHA384())
 NONCE = re.compile(r"[0-9a-f]{32,128}")
@@ -63,6 +64,16 @@ class Identities:
             public.verify(signature, _signed_text(nonce, node, client), SCHEME)
         except InvalidSignature as error:
             raise InputError(f"says that it is client {client}, and does not have that client's key") from error
+
+
+def stored_token(folder: Path, fresh: str, restart: bool) -> str:
+    """The token of a run, by which clients find their states: the stored one after a restart, otherwise ``fresh``."""
+    path = folder / "token"
+    if restart and path.is_file():
+        return path.read_text().strip()
+    with atomic(path, private=True) as temporary:
+        temporary.write_text(fresh)
+    return fresh
 
 
 def _signed_text(nonce: str, node: int, client: int) -> bytes:

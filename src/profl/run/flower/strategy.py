@@ -28,7 +28,7 @@ from profl.results.measure import make_run
 from profl.results.record import Run
 from profl.run.flower import wire
 from profl.run.flower.federation import Federation
-from profl.run.flower.identity import VARIABLE, Identities
+from profl.run.flower.identity import VARIABLE, Identities, stored_token
 from profl.run.flower.nodes import Nodes
 from profl.run.flower.retry import RetryGrid
 from profl.run.flower.rounds import (
@@ -46,7 +46,6 @@ from profl.run.live.state import REFUSED, Guard, Incident, LiveState, live_figur
 from profl.run.plan import describe
 from profl.run.round import Work
 from profl.run.run_history import complete_records, notify_callbacks
-from profl.storage.atomic import atomic
 from profl.storage.checkpoints import Checkpoints
 
 log = logging.getLogger("flwr")  # what ``flwr log`` shows
@@ -107,7 +106,7 @@ class ProFLStrategy(Strategy):
             self.saved = Checkpoints(checkpoint, federation.fingerprint, resume)
             restored = LiveState(self.history).restore(self.saved, federation.config.rounds)
             self.history, self.guard, self.incidents, self.alerts = restored
-            self.token = self._restored_token(self.token)
+            self.token = stored_token(self.saved.folder, self.token, restart=self.history.round > 0)
         self.account = None if federation.privacy is None else Account(federation.privacy, self.plan, self.saved)
         self._turn: Turn | None = None
         self._sent: list[tuple[Message, wire.Order]] = []
@@ -301,13 +300,3 @@ class ProFLStrategy(Strategy):
         incident = (self.history.round + 1, client, checks.words(what))
         self.incidents = (*self.incidents, incident)
         report_incidents(self.report, (incident,))
-
-    def _restored_token(self, fresh: str) -> str:
-        """The run's token, the same after a restart: clients find their states by it."""
-        assert self.saved is not None
-        path = self.saved.folder / "token"
-        if self.history.round > 0 and path.is_file():
-            return path.read_text().strip()
-        with atomic(path, private=True) as temporary:
-            temporary.write_text(fresh)
-        return fresh

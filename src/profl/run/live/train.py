@@ -122,20 +122,8 @@ def train(
     if isinstance(clients, (Problem, LiveProblem)):
         warnings.warn(OLD_ORDER, DeprecationWarning, stacklevel=2)
         problem, clients = clients, problem
-    config = RunConfig(
-        rounds,
-        local_steps,
-        samples,
-        one_seed(seed),
-        participation,
-        scheme,
-        record_every,
-        initial,
-        attack,
-        hostile,
-        min_reports,
-        stop,
-    )
+    options = (participation, scheme, record_every, initial, attack, hostile, min_reports)
+    config = RunConfig(rounds, local_steps, samples, one_seed(seed), *options, stop)
     execution = Execution(timeout, patience, guard, privacy, report, progress, checkpoint, resume, callbacks)
     return train_config(problem, method, clients, config, execution)
 
