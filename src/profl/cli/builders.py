@@ -1,4 +1,4 @@
-"""A problem, methods and a configuration from what was asked for on the command line; refused before any work."""
+"""The problem, the methods and the configuration from command-line options; invalid ones are refused at once."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def make_problem(options: RunOptions) -> Problem:
-    """The case, or what FILE.py:NAME names, with the junk that was asked for."""
+    """The case, or the problem that FILE.py:NAME names, contaminated if ``--junk`` is given."""
     problem = _own_problem(options) if ":" in options.case else _case(options)
     if options.junk is None:
         if options.source is not None or options.distance is not None:
@@ -83,7 +83,7 @@ def _own_problem(options: RunOptions) -> Problem:
 
 
 def make_config(options: RunOptions, clients: int) -> RunConfig:
-    """How long the run is, who takes part and who attacks."""
+    """The ``RunConfig`` of the options."""
     attack = ATTACK if options.attack is None and options.hostile is not None else options.attack
     hostile = HOSTILE if options.hostile is None else options.hostile
     hostile_clients(hostile, clients)
@@ -101,7 +101,7 @@ def make_config(options: RunOptions, clients: int) -> RunConfig:
 
 
 def make_methods(text: str, options: RunOptions) -> tuple[list[Method], list[str]]:
-    """The named methods, each with those of the options that it takes; and, in words, who does without which.
+    """(the named methods, each with the options that it takes; a note for each method that ignores an option).
 
     An option that none of them takes is refused.
     """

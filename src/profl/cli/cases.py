@@ -63,7 +63,7 @@ def stored_answers() -> dict[str, dict[str, Any]]:
 
 
 def is_library_case(function: Callable[..., Problem]) -> bool:
-    """Whether a case is the library's, and not one that somebody added."""
+    """Whether a case is defined in this library, not by a user."""
     return function.__module__.startswith(library.__name__ + ".")
 
 
@@ -86,7 +86,7 @@ def print_cases(console: Console, rows: Sequence[dict[str, Any]], wide: bool) ->
 
 
 def short_description(what: str) -> str:
-    """How to get the data, where they are missing, and what the case is otherwise: a line has no room for both."""
+    """The command that fetches the data if they are missing; otherwise the description of the case."""
     return what[what.index("(needs: ") + 1 : -1] if "(needs: " in what else what
 
 

@@ -47,12 +47,12 @@ def print_table(
 
 
 def line_width(console: Console) -> int | None:
-    """The columns that a line may have; a pipe has any number."""
+    """The width of a line; None (no limit) if the output is not a terminal."""
     return console.width if console.is_terminal else None
 
 
 def say(console: Console, line: str, style: str = "", width: int | None = None) -> None:
-    """A line as it is: no markup, no colours of its own, and no wrapping beyond ``width``."""
+    """Print a line without markup or highlighting, wrapped at ``width``."""
     for part in textwrap.wrap(line, width) if width and len(line) > width else [line]:
         console.print(Text(part, style), soft_wrap=True, highlight=False)
 
@@ -79,7 +79,7 @@ def blocks(
 
 
 def column_widths(part: Sequence[Sequence[str]], numbers: Collection[int], width: int | None) -> list[int]:
-    """How wide every column is: what it holds, or, where that is too much, the widest texts become narrower."""
+    """The width of every column: that of its contents; if the table is too wide, the widest texts shrink."""
     columns = [_column(part, i) for i in range(len(part[0]))]
     sizes = [max(map(len, column)) for column in columns]
     if width is None:
@@ -99,7 +99,7 @@ def column_widths(part: Sequence[Sequence[str]], numbers: Collection[int], width
 
 
 def wrap_row(cells: Sequence[str], sizes: Sequence[int], numbers: Collection[int]) -> list[str]:
-    """One row as lines: texts to the left, numbers to the right.
+    """The lines of one row: texts aligned left, numbers right.
 
     >>> folded(["much text", "1.5"], [5, 4], [1])
     ['much    1.5', 'text']
@@ -117,7 +117,7 @@ def wrap_row(cells: Sequence[str], sizes: Sequence[int], numbers: Collection[int
 
 
 def shorten(text: str, size: int) -> str:
-    """As many whole words as fit, without what hangs on at their end.
+    """The text cut to whole words that fit, without trailing punctuation.
 
     >>> cut("Shelf prices of 11 orange juices, at 83 real stores", 40)
     'Shelf prices of 11 orange juices'
@@ -147,7 +147,7 @@ def _column(rows: Sequence[Sequence[str]], i: int) -> list[str]:
 
 
 def _min_width(column: Sequence[str], number: bool) -> int:
-    """How narrow a column can be; its heading may be wrapped, a number may not."""
+    """The smallest width of a column; its heading may be wrapped, a number may not."""
     heading, *cells = column
     longest = max([0, *map(len, cells)])
     return max([longest if number else min(longest, MIN_WIDTH), *map(len, heading.split())])

@@ -40,7 +40,7 @@ class Trial(NamedTuple):
 
 
 class TrialResult(NamedTuple):
-    """What became of it: clean, and in trouble."""
+    """The runs of a trial: on clean data, and with junk and hostile clients."""
 
     problem: str
     clean: Run
@@ -62,14 +62,14 @@ def trials(rounds: int = ROUNDS) -> list[Trial]:
 
 
 def demo(*, seeds: Sequence[int] = SEEDS, rounds: int = ROUNDS, progress: bool = True) -> Iterator[TrialResult]:
-    """What every method found, one after the other: two at a time are hardly quicker (120 s, not 129, on two cores)."""
+    """The results of all trials, one after the other: two at a time take 120 s, not 129, on two cores."""
     cases = problems()
     for trial in trials(rounds):
         yield run(cases[trial.problem], trial, seeds, progress)
 
 
 def run(case: Problem, trial: Trial, seeds: Sequence[int], progress: bool) -> TrialResult:
-    """The method on the clean problem, and on the one in trouble."""
+    """The runs of one trial: on clean data, and with junk and hostile clients."""
     settings: dict[str, Any] = {"rounds": trial.rounds, "local_steps": trial.steps, "samples": SAMPLES, "seeds": seeds}
     runs = []
     for junk, hostile in ((0.0, 0.0), (JUNK, HOSTILE)):
@@ -97,10 +97,10 @@ def summary_sentence(results: Sequence[TrialResult]) -> str:
 
 
 def format_gap_closed(run: Run) -> str:
-    """How much of the gap a run closes; without a minus before nothing."""
+    """The share of the gap that a run closes, as text; never "-0.0 %"."""
     return f"{round(100 * gap_closed(run), 1) + 0.0:.1f} %"
 
 
 def deployments(run: Run) -> str:
-    """Per client."""
+    """The number of deployments per client, as text."""
     return f"{run.deployments[:, -1].mean() / run.settings['clients']:.0f}"

@@ -1,4 +1,4 @@
-"""Ctrl-C on the command line: answered in words at once, and acted on when the step under way is over.
+"""Ctrl-C on the command line: a message at once, the interrupt itself after the current step.
 
 Python runs its own answer to a signal between two instructions, so not while code is compiled, which may take half a
 minute. The number of the signal goes through a socket at once, and a thread that waits for it speaks.
@@ -18,7 +18,7 @@ MESSAGE = "interrupted: ending after the step it is at (again: at once)"
 
 @contextmanager
 def announce_interrupts() -> Iterator[None]:
-    """Says so when Ctrl-C is pressed for the first time."""
+    """A context in which the first Ctrl-C prints a message at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""Where results go: refused before any work where they could not be written, and written at its end."""
+"""Output files: checked before a run starts, written at its end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PICTURES = ("--plot", "--out")
 
 
 def check_files(**places: Path | None) -> list[Path]:
-    """Every place that was given, ``json=path`` for ``--json``, after a look at whether a file can be written there."""
+    """The given paths (``json=path`` for ``--json``), once it is checked that files can be written there."""
     by_option = {f"--{name}": path for name, path in places.items() if path is not None}
     for option, path in by_option.items():
         if option in PICTURES:
@@ -38,7 +38,7 @@ def check_files(**places: Path | None) -> list[Path]:
 
 
 def check_picture(option: str, path: Path) -> None:
-    """Refuse a picture that nothing here can draw."""
+    """Refuse a picture format that is not supported, or any picture without matplotlib."""
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(f"{option} must end in one of {', '.join(SUFFIXES)}, got {path}")
     if find_spec("matplotlib") is None:
@@ -52,7 +52,7 @@ def write_runs(path: Path | None, command: str, runs: Sequence[Run]) -> None:
 
 
 def log_callbacks(path: Path | None) -> list[JsonLines]:
-    """The callback that writes ``--log``."""
+    """The callbacks of a run: one that writes ``--log``, if it is given."""
     if path is None:
         return []
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,12 +60,12 @@ def log_callbacks(path: Path | None) -> list[JsonLines]:
 
 
 def saved_files_note(paths: Sequence[Path], checkpoint: Path | None = None) -> str:
-    """What an interrupted command says of its files."""
+    """A sentence on the files that an interrupted command has written."""
     note = f"what was done is in {', '.join(map(str, paths))}" if paths else "no file was asked for"
     return note + ("" if checkpoint is None else f"; the same command goes on from {checkpoint}")
 
 
 def exit_interrupted(line: str) -> NoReturn:
-    """One line about an interrupted command, and its exit status."""
+    """Print one line about an interrupted command and exit with status 130."""
     say(Console(stderr=True), line)
     raise typer.Exit(130)

@@ -89,7 +89,7 @@ def check(folder: str | os.PathLike[str], clients: int = 0) -> Path:
 
 
 def token(folder: Path) -> str:
-    """What whoever submits has to know."""
+    """The token that is needed to submit runs, from the folder's file."""
     try:
         text = (folder / TOKEN).read_text(encoding="utf-8").strip()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The SuperLink with a guard at its doors: ``python -m profl.deploy.link FOLDER --keys KEYS --port 9500 ...``.
+"""The SuperLink with access control on its ports: ``python -m profl.deploy.link FOLDER --keys KEYS --port 9500 ...``.
 
 Flower serves three interfaces on one port, and whoever reaches it may submit code to the server and to every node:
 
@@ -6,10 +6,10 @@ Flower serves three interfaces on one port, and whoever reaches it may submit co
     Control    submits, lists and stops runs, registers keys; open to all, unless an identity provider is at hand
     Runtime    for the processes that run the server's side of an app; open to all
 
-Here they are two doors. At the public address there is Fleet alone. At the control port, on loopback, there is all of
-it: Control asks for the bearer token of ``submit.token`` (by Flower's own account authentication, which takes any
-plugin), Runtime for a secret that only the SuperLink's own child gets. Without keys it is a simulation on this machine:
-no TLS, no nodes, the second door alone.
+Here they are on two ports. The public address serves only Fleet. The control port, on loopback, serves all three:
+Control requires the bearer token of ``submit.token`` (by Flower's own account authentication, which takes any plugin),
+Runtime a secret that only the SuperLink's own child gets. Without keys it is a simulation on this machine: no TLS, no
+nodes, only the control port.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Metadata = Sequence[tuple[str, str | bytes]]
 
 
 class TokenAuthentication(ControlAuthnPlugin):
-    """Who has the token may submit; nobody can log in to get one."""
+    """Flower's authentication by a fixed bearer token; there is no login."""
 
     def __init__(self, token: str) -> None:
         self.token = token
@@ -68,7 +68,7 @@ class TokenAuthentication(ControlAuthnPlugin):
 
 
 class PortFilter:
-    """An ASGI app in front of another: what did not come in through the control port gets to Fleet alone."""
+    """An ASGI app that lets requests outside the control port reach only the Fleet interface."""
 
     def __init__(self, app: Any, control_port: int) -> None:
         self.app, self.control_port = app, control_port
@@ -104,7 +104,7 @@ class Lifespan(SuperLinkLifespan):
 
 
 def make_app(keys: Path | None, folder: Path, control_port: int) -> tuple[Any, Any]:
-    """(Flower's app behind two doors, its settings)."""
+    """(Flower's app behind a ``PortFilter``, its settings)."""
     secret = private_file(private_folder(folder) / "superexec.secret", secrets.token_hex(32))
     command = ["flower-superlink", "--host", LOOPBACK, "--port", str(control_port)]
     command += ["--isolation", ISOLATION_MODE_PROCESS, "--superexec-auth-secret-file", str(secret)]
@@ -127,7 +127,7 @@ def make_app(keys: Path | None, folder: Path, control_port: int) -> tuple[Any, A
 
 
 def serve(keys: Path | None, folder: Path, host: str, port: int | None, control_port: int) -> None:
-    """Both doors, until a signal."""
+    """Serve both ports until a signal arrives."""
     app, config = make_app(None if keys is None else keys.resolve(), folder.resolve(), control_port)
     addresses = [(LOOPBACK, control_port)] if port is None else [(host, port), (LOOPBACK, control_port)]
     settings = uvicorn.Config(
@@ -135,7 +135,7 @@ def serve(keys: Path | None, folder: Path, host: str, port: int | None, control_
         ssl_keyfile=config.ssl_keyfile,
         ssl_certfile=config.ssl_certfile,
         log_config=get_uvicorn_log_config(console_handler.level),
-        proxy_headers=False,  # nobody may say where he comes from
+        proxy_headers=False,  # a client must not choose its own address
         access_log=False,
     )
     uvicorn.Server(settings).run(sockets=[socket.create_server(address) for address in addresses])

@@ -48,7 +48,7 @@ def command(keys: Path, number: int, superlink: str, state: Path, key: Path | No
 
 
 def run_node(keys: Path, number: int, superlink: str, state: Path) -> None:
-    """This process is the node from now on."""
+    """Replace this process by Flower's node."""
     keys, state = keys.resolve(), private_folder(state.resolve())
     missing = [name for name in ("ca.crt", f"client-{number}") if not (keys / name).is_file()]
     if missing:
@@ -84,7 +84,7 @@ def take_over(keys: Path, key: Path, superlink: str, state: Path) -> None:
 
 
 def _end_session(client: Any, node: int) -> bool:
-    """Whether there was a session to end."""
+    """End the node's session; whether there was one."""
     try:
         client.DeactivateNode(DeactivateNodeRequest(node_id=node))
     except httpx.HTTPError:
@@ -93,7 +93,7 @@ def _end_session(client: Any, node: int) -> bool:
 
 
 def _activate(client: Any, public: bytes, superlink: str) -> int:
-    """The node's id: it is told to whom the SuperLink lets in."""
+    """The node's id, which the SuperLink assigns when it accepts the key."""
     deadline = time.monotonic() + MAX_REFUSED_SECONDS
     while True:
         try:

@@ -140,7 +140,7 @@ class LocalFederation:
         child.wait(timeout=10)
 
     def stop(self) -> None:
-        """End every child and what it started: asked first, made to after ten seconds."""
+        """End every child and its process group: SIGTERM first, SIGKILL after ten seconds."""
         for child in self.children.values():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGTERM)

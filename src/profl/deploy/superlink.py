@@ -36,7 +36,7 @@ def connect(home: Path, host: str, port: int, keys: Path) -> dict[str, str]:
 
 
 def _check_control_port(address: str, authority: Path, token: str) -> None:
-    """Refuse in words what ``flwr`` would only give a number for."""
+    """Raise ``InputError`` with a reason where ``flwr`` would only show a status code."""
     headers = {"authorization": f"Bearer {token}", "content-type": "application/protobuf"}
     trust = ssl.create_default_context(cafile=authority)
     try:

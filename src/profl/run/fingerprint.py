@@ -1,4 +1,4 @@
-"""What a run is, in words that stay the same from process to process; the checkpoint of another run has other words."""
+"""The fingerprint of a run: text that is the same in every process and differs between runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from profl.storage.values import ValueWalker
 def fingerprint(engine: str, problem: Problem, plan: CompiledPlan) -> dict[str, str]:
     """Everything that decides what a run computes, except how many rounds it has.
 
-    Raises ``InputError`` where a part cannot be told from another one, unless ``problem.version`` stands for it.
+    Raises ``InputError`` if a part has no stable description and ``problem.version`` does not stand for it.
     """
     settings, population = plan.settings, plan.population
     method = settings.method

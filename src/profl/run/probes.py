@@ -30,7 +30,7 @@ CLEAR = 4.0  # standard errors of a trend that would have been seen
 
 
 class ReactionDynamics(NamedTuple):
-    """What was found. Rates are of the way with a deployment."""
+    """Memory and drift of the population. Rates are the share of the way to the new state per deployment."""
 
     memory: bool
     rate: float  # 1 where people answer at once
@@ -43,12 +43,12 @@ class ReactionDynamics(NamedTuple):
 
 
 def deployment_schedule(hold: int) -> np.ndarray:
-    """x: which of two models is deployed when."""
+    """x, shape (3 hold,): which of the two models is deployed at each step."""
     return np.repeat([0.0, 1.0, 0.0], hold)
 
 
 def estimate_dynamics(f: np.ndarray, noise: np.ndarray, hold: int) -> ReactionDynamics:
-    """``f`` has f_hat of every deployment, (3 hold, p); ``noise`` draws of its noise, (draws, p)."""
+    """The dynamics from f_hat of every deployment, (3 hold, p), and draws of its noise, (draws, p)."""
     white, back = whiten(f, noise)
     if white.shape[1] == 0:
         return ReactionDynamics(False, 1.0, 1.0, 1.0, 0.0, False, np.zeros(f.shape[1]), math.inf)
@@ -73,13 +73,15 @@ def estimate_dynamics(f: np.ndarray, noise: np.ndarray, hold: int) -> ReactionDy
 
 
 class VarianceChange(NamedTuple):
+    """How the standard deviation of the data differs between two models."""
+
     moves: bool
     ratio: float  # of the standard deviations under the two models, in the coordinate that shows it best
     error: float  # relative
 
 
 def compare_variances(y: np.ndarray, rate: float, hold: int) -> VarianceChange:
-    """``y`` has the log variance of every coordinate, (3 hold, m); Student's t, for as many as there are."""
+    """The change in variance by Student's t test, from the log variance of every coordinate, (3 hold, m)."""
     columns = _columns(rate, hold, False)[:, :2]
     fit = np.linalg.lstsq(columns, y, rcond=None)[0]
     freedom = y.shape[0] - 2
@@ -92,12 +94,12 @@ def compare_variances(y: np.ndarray, rate: float, hold: int) -> VarianceChange:
 
 
 def _is_slow(gain: float, size: int) -> bool:
-    """Whether a better fit shows a memory: without a reaction, too, where the rate and b are both free."""
+    """Whether the gain of a fit with a slow rate is significant, with the rate and b both free."""
     return len(RATES) * _tail(gain, 2 * size) < CHANCE
 
 
 def _expected_gain(white: np.ndarray, rate: float, hold: int) -> float:
-    """How much better a fit with that rate would be, were it the true one: less two standard deviations."""
+    """The expected gain of a fit with that rate if it were true, less two standard deviations."""
     at_once = _columns(1.0, hold, True)
     reaction = np.linalg.lstsq(at_once, white, rcond=None)[0][1]
     gain = float(np.sum(reaction**2)) * _residual(_columns(rate, hold, False)[:, 1:2], at_once)
@@ -105,7 +107,7 @@ def _expected_gain(white: np.ndarray, rate: float, hold: int) -> float:
 
 
 def _columns(rate: float, hold: int, with_time: bool) -> np.ndarray:
-    """(1, u, what is left of before, time); the third only where people are slow."""
+    """The regressors (1, u, (1 - rate)^t, time), shape (3 hold, 2 to 4); the third only if rate < 1."""
     x = deployment_schedule(hold)
     time = np.arange(x.size, dtype=float)
     u = np.zeros_like(x)
@@ -116,12 +118,12 @@ def _columns(rate: float, hold: int, with_time: bool) -> np.ndarray:
 
 
 def _residual(values: np.ndarray, columns: np.ndarray) -> float:
-    """The sum of squares that a fit leaves."""
+    """The residual sum of squares of a least-squares fit."""
     return float(np.sum((values - columns @ np.linalg.lstsq(columns, values, rcond=None)[0]) ** 2))
 
 
 def whiten(f: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """f in coordinates in which its noise is white, and the way back, (q, p)."""
+    """(f in coordinates in which its noise is white, (n, q); the matrix back to the entries of f, (q, p))."""
     draws, entries = noise.shape
     if draws < DRAWS_PER_ENTRY * entries:  # too few for a covariance: every entry by itself
         covariance = np.diag(noise.var(axis=0))

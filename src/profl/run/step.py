@@ -1,4 +1,4 @@
-"""One step of one client (paper, Algorithm 1, lines 5-16): deploy, wait for the data, make use of them.
+"""One step of one client (paper, Algorithm 1, lines 5-16): deploy, wait for the data, update the model.
 
 All engines step with these functions and the same keys. They differ in who brings the data and in how the steps are
 strung together: compiled in a loop (``local_steps``), one after the other, or at a site far away.
@@ -40,11 +40,12 @@ def client_view(settings: Settings, row: Population) -> View:
 
 
 def samples_wanted(settings: Settings, row: Population, state: Any) -> Array:
-    """How many samples a client draws in each step of the next round; one number per member where it is pooled."""
+    """The number of samples of each step of the next round; if the method pools data, one per member."""
     return row.counts if settings.method.sizes is None else settings.method.samples_wanted(state.own)
 
 
 def start_round(settings: Settings, theta: Theta, state: Any) -> Progress:
+    """A client before its first step of a round."""
     regret = jnp.zeros(()) if settings.measured else jnp.full((), jnp.nan)
     return Progress(theta, state, regret, {name: jnp.zeros(()) for name in settings.method.info})
 
@@ -55,8 +56,10 @@ def step_key(settings: Settings, root: Key, client: Array | int, round_: Array |
 
 
 def deploy(settings: Settings, row: Population, key: Key, now: Progress) -> tuple[Theta, Progress]:
-    """What goes out in place of theta, inside the model space; people begin to react, and its risk goes on the account
-    of what was deployed."""
+    """(the deployed model, projected onto the model space; the client after it).
+
+    The simulated population reacts, and the risk of the deployed model is added to the regret.
+    """
     reaction = settings.functions.reaction
     deployed, method_state = settings.method.deploy(client_view(settings, row), now.state.own, key, now.theta)
     deployed = settings.functions.project(deployed)
@@ -70,7 +73,7 @@ def deploy(settings: Settings, row: Population, key: Key, now: Progress) -> tupl
 
 
 def update_client(settings: Settings, row: Population, key: Key, now: Progress, arrival: Arrival) -> Progress:
-    """The client after it has made use of what a deployment brought in."""
+    """The client after one local step on the data of a deployment."""
     view = client_view(settings, row)
     theta, method_state, info = settings.method.step(view, now.state.own, now.theta, arrival, key)
     info = {name: now.info[name] + info[name] for name in now.info}
@@ -87,7 +90,7 @@ def simulated_step(
     weights: Array,
     now: Progress,
 ) -> Progress:
-    """One whole step of a client whose data a reaction draws, ``weights`` those of ``batch_weights``."""
+    """The client after one step on data that a reaction draws; ``weights`` are those of ``batch_weights``."""
     key = step_key(settings, root, client, round_, r)
     deployed, now = deploy(settings, row, key, now)
     with stage("sample") as check:  # line 5: the environment changes, n_i samples come in
@@ -98,7 +101,7 @@ def simulated_step(
 
 
 def batch_weights(settings: Settings, n: int, row: Population, state: Any) -> Array:
-    """The weights of a client's samples, in batches of n, in every step of a round."""
+    """The weights of the n samples of a batch; the same in every step of a round."""
     return settings.functions.reaction.weights(row.clients, n, samples_wanted(settings, row, state))
 
 
@@ -114,8 +117,7 @@ def _draw_batch(
 def local_steps(
     settings: Settings, n: int, root: Key, round_: Array, theta: Theta, client: Array, row: Population, state: Any
 ) -> Progress:
-    """R steps of one client, compiled as a loop."""
-
+    """A client after its R local steps, compiled as a loop."""
     weights = batch_weights(settings, n, row, state)
 
     def body(now: Progress, r: Array) -> tuple[Progress, None]:

@@ -52,7 +52,7 @@ def place(settings: Settings, population: Population, models: Theta, client_chun
 
 
 def block_size() -> int:
-    """How many sampled numbers to have alive at a time."""
+    """The number of sampled values to keep in memory at a time."""
     if jax.default_backend() == "cpu":
         return BLOCK
     memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", UNKNOWN)
@@ -60,5 +60,5 @@ def block_size() -> int:
 
 
 def _even_device_count(rows: int) -> int:
-    """Over how many of the devices so many rows can be spread evenly."""
+    """The largest number of devices that divides ``rows``."""
     return max(k for k in range(1, jax.local_device_count() + 1) if rows % k == 0)

@@ -39,7 +39,7 @@ from profl.storage.checkpoints import Checkpoints
 def run_with_checkpoints(
     plan: CompiledPlan, title: str, progress: bool, saved: Checkpoints, client_chunk: int | None, watch: Watch
 ) -> Trace:
-    """The trace of all seeds, as far as the run went: Ctrl-C and callbacks end it between two rounds."""
+    """The trace of all seeds; Ctrl-C and callbacks end the run between two rounds."""
     settings, population = plan.settings, plan.population
     rounds, every = settings.rounds, settings.record_every
     placement = place(settings, population, plan.models, client_chunk)
@@ -87,12 +87,12 @@ def _concatenate(history: list[Records]) -> Records:
 
 
 def _round_shapes(shapes: Records) -> Records:
-    """What the records of a round look like."""
+    """Records of one round filled with zeros, for their shapes."""
     return records_to_host(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes))
 
 
 def _thin_records(history: Records, every: int) -> Records:
-    """Models of every ``every``-th round and the last, and what was counted between two of them."""
+    """The records of every ``every``-th round and the last, with totals summed between two of them."""
     models, totals_by_round, figures, expected = history
     rounds = totals_by_round.regret.shape[1]
     ends = [*range(every, rounds, every), rounds]

@@ -48,16 +48,16 @@ SEGMENT_SECONDS = 0.25  # seconds: a segment that took less may be twice as long
 
 
 class Records(NamedTuple):
-    """What a run hands over at its records: seeds x records."""
+    """The records of a run, each leaf of shape (seeds, records, ...). Checkpoints store the names of the fields."""
 
     theta: Theta
-    tally: Totals  # checkpoints store it under this name
+    tally: Totals  # between two records
     figures: dict[str, Array]  # means over all clients
     forecast: Forecast | None
 
 
 class Span(NamedTuple):
-    """Where a segment stands in a run; no part of its code."""
+    """The position of a segment in a run; not part of the compiled code."""
 
     first: Any  # its first record interval
     end: Any  # the one after its last
@@ -66,7 +66,7 @@ class Span(NamedTuple):
 
 
 def run_compiled(plan: CompiledPlan, title: str, progress: bool, client_chunk: int | None, watch: Watch) -> Trace:
-    """The trace of all seeds, as far as the run went: Ctrl-C and callbacks end it between two records."""
+    """The trace of all seeds; Ctrl-C and callbacks end the run between two records."""
     settings, population = plan.settings, plan.population
     count, slots, size = math.ceil(settings.rounds / settings.record_every), records_per_segment(plan.models), 1
     placement = place(settings, population, plan.models, client_chunk)
@@ -90,25 +90,25 @@ def run_compiled(plan: CompiledPlan, title: str, progress: bool, client_chunk: i
 
 
 def records_per_segment(models: Theta) -> int:
-    """How many records a segment hands over at most."""
+    """The largest number of records of a segment."""
     return max(1, min(MAX_RECORDS, MAX_MODEL_BYTES // sum(leaf.nbytes for leaf in jax.tree.leaves(models))))
 
 
 def next_segment_size(size: int, seconds: float, most: int) -> int:
-    """How many records the next segment is to have, after one of ``size`` that took so long."""
+    """The number of records of the next segment, after one of ``size`` records that took ``seconds``."""
     if seconds < SEGMENT_SECONDS:
         return min(2 * size, most)
     return max(size // 2, 1) if seconds > 2 * SEGMENT_SECONDS else size
 
 
 def is_over(carry: Carry) -> bool:
-    """Whether nothing is left to do: every seed is done, or one was given up for too few reports."""
+    """Whether every seed has stopped, or one was stopped because too few reports came."""
     stopped, why = np.asarray(carry.stopped), np.asarray(carry.why)
     return bool(np.all(stopped >= 0) or np.any((stopped >= 0) & (why == 0)))
 
 
 def pad_records(records: Records, count: int, carry: Carry) -> Records:
-    """All records of seeds that were done before the last one: then the last model again, and no counts."""
+    """All ``count`` records: if all seeds settled early, the last model is repeated with zero counts."""
     if not np.all(np.asarray(carry.why) > 0):
         return records
     last = jax.tree.map(lambda leaf: leaf[:, -1:], records)
@@ -118,7 +118,7 @@ def pad_records(records: Records, count: int, carry: Carry) -> Records:
 
 
 def make_trace(models: Theta, records: Records, carry: Carry, last: Any = None) -> Trace:
-    """What is handed over to be measured: the records with the ``models`` before them; ``last`` is what clients had."""
+    """The records as a trace, with the ``models`` before them; ``last`` is what the method returns for its clients."""
     joined = jax.tree.map(
         lambda start, later: np.concatenate([np.asarray(start)[:, None], later], axis=1), models, records.theta
     )
@@ -128,7 +128,7 @@ def make_trace(models: Theta, records: Records, carry: Carry, last: Any = None) 
 
 
 def final_outputs_on_host(plan: CompiledPlan, carry: Carry) -> Any:
-    """What the run keeps of its clients."""
+    """What the method returns for every client at the end, as NumPy arrays (seeds, clients, ...)."""
     return jax.tree.map(np.asarray, _final_outputs_of_seeds(plan.settings, plan.population, carry))
 
 
@@ -156,7 +156,7 @@ def segment(
     roots: Key,
     span: Span,
 ) -> tuple[Carry, Records]:
-    """The record intervals of a span, of every seed; ``records`` is how many there may be."""
+    """The carry and the records of a span, for every seed; ``records`` is the largest number of records."""
     work = partial(_records, settings, placement, records)
     if placement.devices > 1 and placement.axis == "seeds":  # each device holds all clients and works alone
         seeds, same = PartitionSpec("seeds"), PartitionSpec()
@@ -214,7 +214,7 @@ def _records(
 
 
 def _switch_batch_size(settings: Settings, states: Any, work: Callable[[int], Any]) -> Any:
-    """``work`` with the least of the compiled batch sizes that holds what every client wants to draw."""
+    """``work(n)`` with the smallest compiled batch size n that is enough for every client."""
     sizes = settings.sizes
     if len(sizes) == 1:
         return work(sizes[0])
@@ -223,7 +223,7 @@ def _switch_batch_size(settings: Settings, states: Any, work: Callable[[int], An
 
 
 def _figures(settings: Settings, chunk: int, population: Population, carry: Carry) -> dict[str, Array]:
-    """The method's figures at the global model, means over the clients of one seed."""
+    """The method's figures at the global model, by name: means over the clients of one seed."""
 
     def of_one(row: Population, state: Any) -> dict[str, Array]:
         return settings.method.figures(client_view(settings, row), state.own, carry.theta)

@@ -91,7 +91,7 @@ class Execution(NamedTuple):
 
 
 def simulate_config(problem: Problem, method: Method, config: RunConfig, execution: Execution) -> Run:
-    """The run that ``simulate`` returns, from settings that were put together before."""
+    """The run that ``simulate`` returns, from a finished configuration."""
     engine, checkpoint = checks.one_of("engine", execution.engine, ["fast", "debug"]), execution.checkpoint
     for name, value in {"checkpoint": checkpoint, "callbacks": execution.callbacks or None}.items():
         if value is not None and engine != "fast":

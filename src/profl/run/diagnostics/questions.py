@@ -64,7 +64,7 @@ def _all_findings(
     seed: int,
     ready: Callable[[], bool],
 ) -> Iterator[Finding]:
-    """``ready()`` says whether nothing has failed so far: the filter is not asked about a problem that is broken."""
+    """All findings in order. ``ready()`` says whether nothing has failed yet; later questions need that."""
     subject = make_subject(problem, client, seed)
     yield subject.finding()
     deploy = deployments(subject, client, samples, timeout, seed)

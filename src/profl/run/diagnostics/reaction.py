@@ -5,7 +5,7 @@ between theta + delta and theta - delta has variance 2 in every entry where noth
 
     X = sum over pairs and entries of change^2 / 2
 
-is chi-squared. It is told in standard deviations of a normal variable with the same tail (Wilson and Hilferty). delta
+is chi-squared. It is given in standard deviations of a normal variable with the same tail (Wilson and Hilferty). delta
 is so many natural units of the parameters. Where not everybody is seen to react it grows fivefold, inside the model
 space: near theta = 0 a classifier tells nobody from anybody, its natural unit is small, and a small step moves nothing.
 """

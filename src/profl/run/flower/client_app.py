@@ -83,7 +83,7 @@ def answer_order(
     context: Context,
     folder: Folder,
 ) -> RecordDict:
-    """One message: R local steps and a report, or a report alone, from the state that the server names."""
+    """The answer to one order: R local steps and a report, or a report alone, from the state that the order names."""
     mailed = (federation.start, federation.mail) if federation.delivers else ()
     order = wire.read_order(content, federation.start, mailed)
     if order.digest != federation.digest:
@@ -126,7 +126,7 @@ RECEIVE = compile_for_settings(_receive)
 
 
 def _deploy_and_report(federation: Federation, clients: Clients, order: wire.Order, theta: Theta, state: Any) -> Work:
-    """R local steps."""
+    """The work of R local steps."""
     client = cache(partial(_client, federation, clients, order.client))  # made inside the limit of the first
 
     def ask(read: Read, theta: Theta, samples: int, step: int, world: Any) -> Answer:
@@ -139,14 +139,14 @@ def _deploy_and_report(federation: Federation, clients: Clients, order: wire.Ord
 
 
 def _report_again(federation: Federation, order: wire.Order, theta: Theta, state: Any) -> Work:
-    """A report that deploys nothing."""
+    """A report without a deployment."""
     settings, population = federation.plan.settings, federation.plan.population
     row = trees.take(population, order.client)
     return client_work(settings, row, start_round(settings, theta, state), 0, federation.figures)
 
 
 def _reply(message: Message, answer: Callable[[], RecordDict]) -> Message:
-    """The answer; or what went wrong, in words: Flower's own error replies do not carry them to the server's log."""
+    """The reply; after an error, its message, which Flower's own error replies do not carry to the server's log."""
     try:
         record = answer()
     except Exception as error:
@@ -166,7 +166,7 @@ def _number(context: Context, federation: Federation) -> int:
 
 
 def _named_clients(context: Context) -> Clients:
-    """Looked up when a client is asked for: what fails then is the client's own affair."""
+    """The clients that the run's setting names; imported when a client is needed, so that errors are the client's."""
     name = context.run_config.get("client")
     return None if name is None else lambda number: _client_by_number(import_object(str(name)), number)
 
@@ -182,7 +182,7 @@ def _client(federation: Federation, clients: Clients, number: int) -> Any:
 
 
 def _settings(context: Context) -> Federation:
-    """The federation of a run's settings. Every message starts a new process: what one compiled, the next finds."""
+    """The federation of a run's settings. Every message starts a new process, so compiled code is cached on disk."""
     if folder := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         jax.config.update("jax_compilation_cache_dir", folder)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -30,7 +30,7 @@ from profl.run.run_history import figure_names
 from profl.server.attacks import Attack
 from profl.typing import Batch, Counts, Theta
 
-MAX_EXCESS = 100  # times the samples that a client was asked for
+MAX_EXCESS = 100  # a client may state this many times the samples that were requested
 
 
 class Federation:
@@ -108,10 +108,10 @@ class Federation:
 
     @cached_property
     def plan(self) -> CompiledPlan:
-        """Laid out without the optimum, which every message would search anew in its own process.
+        """The plan without the optimum, which every message would have to search again in its own process.
 
-        What a client states as its regret is then the exact risk of what it deployed, where the problem knows it; the
-        server takes the optimum's off (``floors``).
+        A client then reports the exact risk of what it deployed as its regret, if the problem is exact; the server
+        subtracts the risk at the optimum (``floors``).
         """
         bare = replace(self.world, reaction=Unmeasured(self.world.reaction))
         plan = make_plan(bare, self.method, self.config)
@@ -132,13 +132,13 @@ class Federation:
 
     @property
     def most_samples(self) -> int:
-        """What a client can be believed to have drawn in a round: more than it was asked for, but not beyond reason."""
+        """The largest sample count of a client and round that is plausible: MAX_EXCESS times what was requested."""
         settings = self.plan.settings
         return min(MAX_EXCESS * settings.local_steps * max(settings.sizes), 2**31 - 1)
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
-        """What the run is; two sides with other fingerprints must not work together."""
+        """What identifies the run; two sides with different fingerprints must not work together."""
         return {**fingerprint("flower", self.world, self.plan), "privacy": repr(self.privacy)}
 
     @cached_property
@@ -162,12 +162,12 @@ class Federation:
 
     @cached_property
     def mail(self) -> Any:
-        """A client's mail as it is before there is any."""
+        """A client's mail before the first round."""
         return self.method.mail_like(self.plan.settings.server, self.empty_state.own)
 
     @property
     def delivers(self) -> bool:
-        """Whether a client has to hear what the server made of its last report."""
+        """Whether clients receive mail from the server with the next order."""
         return bool(self.method.exchanges) or self.mail != ()
 
     @cached_property

@@ -1,7 +1,7 @@
-"""Which node is which client: ids are random, so each new node is asked once who it is and what it runs.
+"""Which node is which client: node ids are random, so each new node is asked once who it is and what it runs.
 
-Where clients are bound to keys, the answer is signed (``identity``). Who answers with something else is refused, alone
-and by name; the others go on. Of two nodes that say the same, the one that holds the place and still answers keeps it.
+Where clients are bound to keys, the answer is signed (``identity``). A node with an invalid answer is refused by name;
+the others go on. If two nodes claim the same client, the one that claimed it first and still answers keeps it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Nodes:
         self._reported: set[tuple[int, str]] = set()
 
     def find(self, grid: Grid, participants: list[int], everyone: bool) -> dict[int, int]:
-        """Client -> node for those who are there; waits for everyone, or for as many as a round needs."""
+        """{client: node} for the connected clients; waits for everyone, or for as many as a round needs."""
         needed = self.federation.clients if everyone else min(self.federation.config.min_reports, len(participants))
         deadline = time.monotonic() + self.wait
         self._ask_again(self.failed)
@@ -58,11 +58,11 @@ class Nodes:
         return self.connected
 
     def forget(self, client: int) -> None:
-        """Ask again who is there: the client's node has failed."""
+        """Drop a client whose node has failed; its next node is asked again."""
         self.connected.pop(client, None)
 
     def take_news(self) -> list[tuple[int, str]]:
-        """(client, what) for every node that was refused since the last call; each is told once."""
+        """(client, reason) for every node that was refused since the last call, each once."""
         news, self._news = self._news, []
         return news
 
@@ -92,7 +92,7 @@ class Nodes:
             self._news.append((client, f"node {node} was refused: it {why}"))
 
     def _ask(self, grid: Grid, nodes: list[int]) -> dict[int, int]:
-        """node -> client, for the nodes that answer, prove who they are, and run the same problem."""
+        """{node: client} for the nodes that answer, prove who they are, and run the same problem."""
         nonces = {node: secrets.token_hex(16) for node in nodes}
         messages = [
             Message(
@@ -121,7 +121,7 @@ class Nodes:
                 self._check(content["hello"], client, nonces[node], node)
             except InputError as error:
                 self._refuse(node, client, error)
-            except Exception as error:  # whatever a stranger sends, it is that node's affair alone
+            except Exception as error:  # an invalid answer must harm no other node
                 self._refuse(node, client, f"answered with nonsense ({type(error).__name__}: {error})")
             else:
                 clients[node] = client

@@ -1,4 +1,4 @@
-"""A grid that asks a node once more that was gone and came back in time.
+"""A grid that sends an order again to a node that was disconnected and came back in time.
 
 Messages that a node had fetched when it was killed are lost with it; the SuperLink says that the node is not available.
 Where it is back before the turn's time is over, the same order goes out again under another name: the client works from
@@ -49,7 +49,7 @@ class RetryGrid:
         return final_replies
 
     def _wait_for_return(self, gone: list[Message], until: float) -> list[Message]:
-        """Those whose nodes are there again, once all are or the time is over."""
+        """The messages whose nodes are connected again, once all are or the time is over."""
         while gone and time.monotonic() < until:
             present = set(self.grid.get_node_ids())
             back = [message for message in gone if message.metadata.dst_node_id in present]

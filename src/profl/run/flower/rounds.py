@@ -1,8 +1,8 @@
-"""A round over the network: the same parts as in every engine, with messages in between.
+"""A round over the network: the functions of ``profl.run.round``, with messages in between.
 
 turn 0        the clients deploy, make their steps and report; the server combines
-turn 1, ...   where the method has exchanges: who was accepted gets the mail and reports again; nothing is deployed
-settled       what the server keeps of its clients, and the counts
+turn 1, ...   if the method has exchanges: accepted clients get their mail and report again; nothing is deployed
+commit        what the server keeps of its clients, and the totals
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from profl.server.entries import Report, Values
 
 
 class Turn(NamedTuple):
-    """A round under way, before its turn ``number``."""
+    """A round before its turn ``number``."""
 
     number: int
     participants: Participants
-    work: Work | None = None  # what turn 0 brought
-    combined: Combined | None = None  # what the last turn came to
+    work: Work | None = None  # of turn 0, with the reports of the last turn
+    combined: Combined | None = None  # the result of the last turn
 
     @property
     def to_ask(self) -> list[int]:
@@ -50,7 +50,7 @@ class Turn(NamedTuple):
         return sorted(set(clients.tolist()))
 
     def refused(self, work_by_client: dict[int, Work]) -> list[int]:
-        """Who answered and was not accepted."""
+        """The clients that answered and were not accepted."""
         assert self.combined is not None
         good = dict(
             zip(np.asarray(self.participants.clients).tolist(), np.asarray(self.combined.accepted), strict=True)
@@ -58,7 +58,7 @@ class Turn(NamedTuple):
         return [client for client in work_by_client if not good[client]]
 
     def order(self, federation: Federation, history: RunHistory, client: int, token: str) -> Order:
-        """What a client is asked in this turn."""
+        """The order for one client in this turn."""
         base = trees.take(history.carry.states, client)
         number = message_number(federation, history, self.number)
         since, mailed, theta = int(base.since), base.mailed, history.carry.theta
@@ -71,12 +71,12 @@ class Turn(NamedTuple):
 
 
 def message_number(federation: Federation, history: RunHistory, turn: int) -> int:
-    """Messages are counted from 1 over the whole run, turn by turn."""
+    """The number of a turn's messages, counted from 1 over the whole run."""
     return history.round * federation.turns + turn + 1
 
 
 def open_federation(federation: Federation) -> RunHistory:
-    """Before the first round: the server knows nothing of its clients but who they are."""
+    """The history before the first round; the server has no reports yet."""
     report = without_model(absent_report(federation).reports)
     mailed = (federation.start, federation.mail) if federation.delivers else ()
     absent = RemoteState(jnp.int32(0), mailed, jax.tree.map(jnp.zeros_like, report))
@@ -85,12 +85,12 @@ def open_federation(federation: Federation) -> RunHistory:
 
 
 def absent_report(federation: Federation) -> Work:
-    """The shapes of a report, without a state: that stays at the client."""
+    """The work of a client that did not answer, without a state: the state stays at the client."""
     return absent_work(federation.plan)._replace(states=())
 
 
 def without_model(report: Report) -> Values:
-    """What the server remembers of a report: the values, without the model."""
+    """The values of a report that the server keeps: all but the model."""
     return {name: value for name, value in entries.values(report).items() if name != "theta"}
 
 
@@ -101,7 +101,7 @@ def begin_round(plan: CompiledPlan, history: RunHistory) -> Turn:
 def next_turn(
     plan: CompiledPlan, history: RunHistory, turn: Turn, work_by_client: dict[int, Work], absent: Work
 ) -> Turn:
-    """After the answers to a turn: what the server makes of them; ``absent`` is the ``absent_report``."""
+    """The next turn, after the server has combined the answers to this one; ``absent`` is the ``absent_report``."""
     bare = turn.participants._replace(states=())
     work = stack_work(bare, work_by_client, lambda: absent)
     carry, usable = history.carry._replace(states=()), work.answered & work.finite
@@ -115,7 +115,7 @@ def next_turn(
 
 
 def commit_turns(federation: Federation, plan: CompiledPlan, history: RunHistory, turn: Turn, where: str) -> RunHistory:
-    """The ledger after the round whose last turn this was."""
+    """The history after a round, given its last turn."""
     work, combined = turn.work, turn.combined
     assert work is not None
     assert combined is not None
@@ -135,7 +135,7 @@ def commit_turns(federation: Federation, plan: CompiledPlan, history: RunHistory
 
 
 def final_outputs(federation: Federation, history: RunHistory) -> Any:
-    """What the run keeps of every client at its end, from what the clients reported and were sent."""
+    """What the method returns for every client at the end, from what the clients reported and received."""
     method, settings = federation.method, federation.plan.settings
 
     def one(row: Any, remote: RemoteState) -> Any:

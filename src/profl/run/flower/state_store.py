@@ -1,6 +1,6 @@
 """A client's states after its last few messages: in Flower's context, which a restart loses, and on disk.
 
-The server says after which message to go on, so one that is asked for twice gives the same report twice.
+The server says from which message to go on, so an order that is sent twice gives the same report twice.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class StateStore:
         self.token = fingerprint["token"]
 
     def load(self, number: int, like: Any) -> Any:
-        """The state after a message; None where it is not known any more."""
+        """The state after a message; None if it is no longer stored."""
         name = self._name(number)
         if name in self.records:
             return from_arrays(self.records[name], like, "the state")
@@ -46,10 +46,10 @@ class StateStore:
         return None
 
     def save(self, number: int, state: Any, base: int) -> None:
-        """Remember the state after a message, and that after ``base``, from which the server may begin the round again.
+        """Store the state after a message.
 
-        The one before this message stays as well, lest it be asked for twice; all others are forgotten, later ones of a
-        run that went back among them.
+        The states after ``base``, from which the server may repeat the round, and after the message before this one,
+        which may be repeated, stay. All others are deleted, also later ones of a run that was set back.
         """
         wanted = (base, number - 1)
         for old in [n for n in map(self._number, self.records) if n is not None and n not in wanted]:
@@ -60,7 +60,7 @@ class StateStore:
             self.disk.save(number, state)
 
     def count_report(self) -> int:
-        """How many reports have left this client in this run, with one more; repeated ones count again."""
+        """The number of reports that have left this client in this run, with one more; repeated ones count again."""
         name = f"reports of {self.token}"
         in_context = self.records[name]["count"] if name in self.records else 0
         count = 1 + max(in_context, self._on_disk())
@@ -71,7 +71,7 @@ class StateStore:
         return count
 
     def _on_disk(self) -> int:
-        """What the disk remembers of that; 0 where it cannot tell."""
+        """The number of reports that is stored on disk; 0 if there is none that can be read."""
         if self.counter is None:
             return 0
         try:

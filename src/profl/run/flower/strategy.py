@@ -1,8 +1,7 @@
 """The server's side as a Flower strategy: one payload per client, every reply checked, a checkpoint after each round.
 
-Nodes have random ids; a client is known by the partition-id that its node states when asked, and proves where clients
-are bound to keys. Who is asked, how reports are combined and what goes back is ``profl.run.round``, as in the other
-engines.
+Nodes have random ids; a client is identified by the partition-id that its node states, with a signature where clients
+are bound to keys. Participants, aggregation and mail are those of ``profl.run.round``, as in the other engines.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ log = logging.getLogger("flwr")  # what ``flwr log`` shows
 
 
 class RunFinished(Exception):
-    """The run is done before its last turn: how the strategy leaves Flower's loop."""
+    """Raised to leave Flower's loop when the run ends before its last turn."""
 
 
 class ProFLStrategy(Strategy):
@@ -90,7 +89,7 @@ class ProFLStrategy(Strategy):
         self.federation, self.plan = federation, federation.plan._replace(settings=settings)
         self.timeout = checks.positive("timeout", timeout)
         self.limit = checks.positive("guard", guard)
-        bound = os.environ.get(VARIABLE) or identities  # who runs the server has the last word
+        bound = os.environ.get(VARIABLE) or identities  # whoever runs the server decides
         self.nodes = Nodes(federation, checks.positive("wait", wait), Identities(bound) if bound else None)
         self.report = report
         self.watch = Watch(federation.world, federation.method, describe(self.plan), callbacks)
@@ -115,7 +114,7 @@ class ProFLStrategy(Strategy):
     # -- Flower's side -------------------------------------------------------------------------------------------------
 
     def run(self, grid: Grid) -> Run:
-        """All rounds that are left, and what they came to."""
+        """The run after all remaining rounds."""
         remaining = self.federation.config.rounds - self.history.round
         try:
             if remaining > 0 and not self.history.settled:
@@ -128,7 +127,7 @@ class ProFLStrategy(Strategy):
         return self.watch.finish(self.finish())
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *arguments: Any, **named: Any) -> Result:
-        """Flower's loop over turns, which a run that is done (``profl.StopWhenSettled``) leaves early."""
+        """The result of Flower's loop over turns, which a run that has settled (``StopWhenSettled``) leaves early."""
         patient = cast(Grid, RetryGrid(grid, self.nodes.wait, self._again))
         try:
             return super().start(patient, initial_arrays, *arguments, **named)
@@ -138,7 +137,7 @@ class ProFLStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """One turn of messages: Flower counts turns, a round has ``federation.turns`` of them."""
+        """The messages of one turn. What Flower calls a round is a turn; a round has ``federation.turns`` of them."""
         first = self._turn is None
         self._turn = turn = begin_round(self.plan, self.history) if self._turn is None else self._turn
         everyone = first and (self.history.round == 0 or not self.nodes.connected)
@@ -185,10 +184,8 @@ class ProFLStrategy(Strategy):
         notify_callbacks(self.plan, self.watch, before, self.history)
         if self.history.settled or self.watch.stopped:
             raise RunFinished
-        risk = self.history.latest["loss"]
-        return wire.to_arrays(self.history.carry.theta), MetricRecord(
-            {"estimated-risk": risk, "reports": len(work_by_client)}
-        )
+        metrics: dict[str, Any] = {"estimated-risk": self.history.latest["loss"], "reports": len(work_by_client)}
+        return wire.to_arrays(self.history.carry.theta), MetricRecord(metrics)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -204,7 +201,7 @@ class ProFLStrategy(Strategy):
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def finish(self) -> Run:
-        """The record of what was done so far."""
+        """The run so far."""
         history = complete_records(self.plan.settings, self.history)
         trace: Any = history.trace(self.plan, final_outputs(self.federation, history))
         trace = jax.tree.map(lambda leaf: np.asarray(leaf)[None], trace)
@@ -234,23 +231,23 @@ class ProFLStrategy(Strategy):
         return message
 
     def _again(self, message: Message, seconds: float) -> Message:
-        """The same order to a node that went away with it and is back."""
+        """A new message with the same order, for a node that was disconnected and is back."""
         order = next(order for sent, order in self._sent if sent is message)
         log.info("client %d is back and is asked again", order.client)
         return self._send(order._replace(nonce=uuid.uuid4().hex), message.metadata.dst_node_id, seconds)
 
     def _read(self, replies: list[Message]) -> dict[int, Work]:
-        """The reports that can be used, by client, in the order of the clients; the first reply of a client counts.
+        """The usable reports by client, in the order of the clients; the first reply of a client counts.
 
-        Only what a reply answers tells whose it is: the error reply of a dead node comes from the SuperLink.
+        The message that a reply answers identifies its client: the SuperLink sends the error reply of a dead node.
         """
         sent = {message.metadata.message_id: (message, order) for message, order in self._sent}
         replies_by_client: dict[int, tuple[wire.Order, Message]] = {}
         for reply in replies:
-            asked, order = sent.get(reply.metadata.reply_to_message_id, (None, None))
-            if asked is None or order is None:
+            message, order = sent.get(reply.metadata.reply_to_message_id, (None, None))
+            if message is None or order is None:
                 continue
-            node = asked.metadata.dst_node_id
+            node = message.metadata.dst_node_id
             if reply.has_error() or reply.metadata.src_node_id == node:
                 replies_by_client.setdefault(order.client, (order, reply))
             else:
@@ -264,9 +261,8 @@ class ProFLStrategy(Strategy):
             if work is not None:
                 work_by_client[order.client] = work
         if self.account is not None:
-            self.account.charge_at_least(
-                {client: wire.reports_made(replies_by_client[client][1].content) for client in work_by_client}
-            )
+            contents = {client: replies_by_client[client][1].content for client in work_by_client}
+            self.account.charge_at_least({client: wire.reports_made(content) for client, content in contents.items()})
         return work_by_client
 
     def _check(self, order: wire.Order, reply: Message) -> Work | None:

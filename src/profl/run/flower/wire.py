@@ -1,4 +1,4 @@
-"""What crosses the network, as Flower records; and nothing is believed before it is checked.
+"""The messages of a federation as Flower records; whatever arrives is checked before it is used.
 
 server to client   theta, the client's mail, and: which round and turn, which client, which message to go on from
 client to server   what the method reports, and a few numbers by name. Never samples.
@@ -25,15 +25,15 @@ HEADER = 1024  # bytes that an array may take beside its numbers
 
 
 class RemoteState(NamedTuple):
-    """What the server keeps of a client that keeps its state itself."""
+    """What the server stores about a client that keeps its own state. Checkpoints store the names of the fields."""
 
-    since: Any  # () int32: the last of its messages that counts, 0 for none; its state after that one counts
-    mailed: Any = ()  # (theta, mail) that it does not know of yet, where the method has mail or exchanges
-    report: Any = ()  # what it reported last, without the model
+    since: Any  # () int32: the last message that was accepted, 0 for none; the client goes on from its state after it
+    mailed: Any = ()  # (theta, mail) that it has not received yet, if the method has mail or exchanges
+    report: Any = ()  # its last report, without the model
 
 
 class Order(NamedTuple):
-    """What a client is asked to do."""
+    """What a client has to do in one turn."""
 
     theta: Theta
     mailed: Any  # (theta, mail) as ``RemoteState`` has it
@@ -65,7 +65,7 @@ def read_order(record: RecordDict, theta: Theta, mailed: Any) -> Order:
 
 
 def write_report(work: Work, order: Order, lost: bool, reports: int | None = None) -> RecordDict:
-    """The report; ``reports``, that left this client with this one, is told where they are accounted for."""
+    """The report as a record; ``reports`` counts those that have left this client, if that is accounted for."""
     numbers: dict[str, Any] = {
         "client": order.client,
         "number": order.number,
@@ -136,13 +136,13 @@ def _read_report(record: RecordDict, order: Order, like: Work, most: int) -> tup
 
 
 def reports_made(record: RecordDict) -> int:
-    """How many reports the client says have left it; 0 where it says nothing that can be believed."""
+    """The number of reports that the client says it has sent; 0 if it states no plausible number."""
     count = record["report"].get("reports", 0)
     return count if isinstance(count, int) and 0 <= count < MAX_REPORTS else 0
 
 
 def to_arrays(values: Any) -> ArrayRecord:
-    """The leaves of a pytree, in order."""
+    """The leaves of a pytree as a record, in order."""
     return ArrayRecord({str(i): Array(np.asarray(leaf)) for i, leaf in enumerate(jax.tree.leaves(values))})
 
 

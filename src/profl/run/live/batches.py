@@ -105,7 +105,7 @@ def read_answer(answer: Any, like: Batch, deployed: Theta, family: Family, reque
 def read(batch: Any, like: Batch, requested: int) -> tuple[Batch, int]:
     """(numpy arrays with the structure, shapes and dtypes of ``like``; the number of rows left out as incomplete).
 
-    ``requested`` rows were asked for.
+    ``requested`` is the number of rows that the client was asked for.
 
     >>> read([[1, 2], [3, 4]], np.zeros((1, 2)), 2)[0].dtype
     dtype('float64')

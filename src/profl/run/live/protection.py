@@ -3,7 +3,7 @@
     model, jacobian     entries of these kinds are clipped and noised; a model is then projected onto its space, which
                         tells nothing more; errors of a Jacobian are withheld
     other kinds         refused, before the run begins
-    samples             what was asked for, not what came
+    samples             the number requested, not the number received
     the rest            fixed: no loss, no share kept, no figures
 
 Whether a round worked depends on the data as well. Where it did not (the client raised, its batch cannot be used, its
@@ -70,7 +70,7 @@ def check_privacy(plan: CompiledPlan, privacy: Privacy | None) -> None:
 def private_round(
     privacy: Privacy, plan: CompiledPlan, theta: Theta, state: Any, client: int, round_: int, work: Callable[[], Work]
 ) -> Work:
-    """The protected report of a round that ``work`` does from ``state``, also where it fails."""
+    """The protected report of the round that ``work()`` computes from ``state``, also if it fails."""
     try:
         result = work()
     except (KeyboardInterrupt, Overdue):
@@ -87,7 +87,7 @@ def private_round(
 def unchanged_report(
     privacy: Privacy, plan: CompiledPlan, theta: Theta, state: Any, client: int, round_: int, why: str
 ) -> Work:
-    """The report of a client whose round came to nothing; ``why`` is for its own log."""
+    """The report of a client whose round failed: its model has not moved. ``why`` goes to its own log."""
     log.warning("round %d, client %d: %s; it reports that it has not moved", round_ + 1, client, why)
     return protect_report(privacy, plan, theta, absent_work(plan)._replace(states=state), client, round_)
 
@@ -128,7 +128,7 @@ def is_jacobian_estimate(entry: Entry) -> bool:
 
 @contextmanager
 def hide_errors(privacy: Privacy | None, client: int) -> Iterator[None]:
-    """With privacy an error in here reaches others as ``FAILED`` and nothing else."""
+    """A context that, with privacy, replaces any error by ``FAILED``."""
     try:
         yield
     except Exception as error:

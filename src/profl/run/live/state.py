@@ -1,4 +1,4 @@
-"""What a live run carries from round to round besides its ledger: incidents, filter alerts and the divergence guard.
+"""What a live run carries from round to round besides its history: incidents, filter alerts and the divergence guard.
 
 The guard stops a run whose loss explodes; nobody knows the optimum of a live run. Its risk is the weighted median of
 the losses that the clients of a round report: clients with less than half of the weight can neither stop a run that
@@ -54,7 +54,7 @@ class Guard(NamedTuple):
 
 
 class LiveState(NamedTuple):
-    """A live run under way."""
+    """A live run after some of its rounds."""
 
     history: RunHistory
     guard: Guard = Guard()
@@ -63,7 +63,7 @@ class LiveState(NamedTuple):
 
     @property
     def all_incidents(self) -> tuple[Incident, ...]:
-        """The incidents, filter alerts among them, by rounds."""
+        """All incidents, including filter alerts, ordered by round."""
         return tuple(sorted((*self.incidents, *(alert.incident for alert in self.alerts)), key=lambda one: one[0]))
 
     def save(self, checkpoints: Checkpoints) -> None:
@@ -73,7 +73,7 @@ class LiveState(NamedTuple):
         checkpoints.save(self.history.round, arrays, {**lists, "incidents": self.incidents}, notes)
 
     def restore(self, checkpoints: Checkpoints, rounds: int) -> LiveState:
-        """The state in the newest checkpoint; this one, that of the start, where there is none."""
+        """The state in the newest checkpoint; this state if there is none."""
         with checkpoints.closed_on_failure():
             checkpoint = checkpoints.newest(
                 pack(self.history)[0], {**item_shapes(self.history), "incidents": (0, 0, "")}
@@ -104,7 +104,7 @@ def report_incidents(report: Callable[[str], None] | None, incidents: Iterable[I
 
 
 def live_figures(history: RunHistory) -> Live:
-    """What stands in for the exact figures, for one seed; NaN at the start."""
+    """The estimates of a live run in place of exact figures, shape (1, records); NaN at the start."""
 
     def series(name: str) -> np.ndarray:
         later = [float(totals_.latest.get(name, np.nan)) for totals_ in history.totals]

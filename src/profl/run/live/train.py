@@ -149,14 +149,14 @@ def train_config(
     config: RunConfig,
     execution: Execution,
 ) -> Run:
-    """The run that ``train`` returns, from settings that were put together before."""
+    """The run that ``train`` returns, from a finished configuration."""
     clients = _check_clients(clients)
     world = problem.problem(len(clients)) if isinstance(problem, LiveProblem) else problem
     return _Session(world, _make_live_plan(world, method, len(clients), config, execution), execution).run(clients)
 
 
 class _Session:
-    """One call of ``train``, its arguments checked."""
+    """One call of ``train`` with checked arguments."""
 
     def __init__(self, problem: Problem, plan: CompiledPlan, execution: Execution) -> None:
         self.problem, self.plan, self.execution = problem, plan, execution
@@ -201,7 +201,7 @@ class _Session:
         return self.watch.finish(self._finish())
 
     def _round(self, workers: Workers, absent: Callable[[], Work]) -> None:
-        """One more round, its incidents reported."""
+        """Run one more round and report its incidents."""
         plan, live = self.plan, self.live
         history = run_round(plan, plan.roots[0], live.history, workers.work, f"seed {plan.seeds[0]}", absent)
         alerts, fresh = update_alerts(live.alerts, plan, live.history, history)
@@ -225,7 +225,7 @@ class _Session:
         live.guard.check(number, self.execution.guard)
 
     def _finish(self) -> Run:
-        """The run so far; with privacy, the clients' states at the end stay with them."""
+        """The run so far; with privacy it does not contain the clients' final states."""
         plan, account = self.plan, self.account
         history = complete_records(plan.settings, self.live.history)
         trace: Any = history.trace(plan, history.final_outputs_on_host(plan) if account is None else None)
@@ -239,7 +239,7 @@ class _Session:
 def _make_live_plan(
     world: Problem, method: Method, clients: int, config: RunConfig, execution: Execution
 ) -> CompiledPlan:
-    """The plan of a run with so many clients; raises ``profl.InputError`` before any client is asked."""
+    """The plan of a run with so many clients; raises ``profl.InputError`` before any client deploys."""
     checks.positive_int("min_reports", config.min_reports)
     plan = make_plan(world, method, config, patience=checks.positive_int("patience", execution.patience))
     if method.pooled:
@@ -270,5 +270,5 @@ def _check_clients(clients: Sequence[Client]) -> Sequence[Client]:
 
 
 def _computes_attributes(kind: type) -> bool:
-    """Whether objects of a class may have attributes that exist only when they are asked for."""
+    """Whether objects of a class may have attributes that are computed on access."""
     return hasattr(kind, "__getattr__") or kind.__getattribute__ is not object.__getattribute__

@@ -111,7 +111,7 @@ class Workers:
         self.incidents: list[tuple[int, str]] = []
 
     def work(self, round_: int, participants: Participants, theta: Theta) -> dict[int, Work]:
-        """The work of the clients that could be asked and answered in time, by their numbers."""
+        """{client: work} for the participants that were free and answered in time."""
         numbers = np.asarray(participants.clients).tolist()
         if self.account is not None:
             self.account.charge(numbers)
@@ -218,7 +218,7 @@ class Job:
 
 
 class EventLoop:
-    """The event loop of one asynchronous client, in a thread of its own that starts when it is first asked.
+    """The event loop of one asynchronous client, in a thread of its own that starts with the first call.
 
     Every client has its own, for the whole run: one that blocks it, or ends it, harms nobody else.
     """
