@@ -53,14 +53,14 @@ def _global_options(
 
 
 def main(commands: typer.Typer | None = None) -> None:
-    """The entry point of ``profl``, or of other commands: errors that a person can act on are one line."""
+    """The entry point of ``profl``, or of other commands; expected errors are printed as one line."""
     keep_compiled()
     with announce_interrupts():
         sys.exit(exit_status(commands))
 
 
 def exit_status(commands: typer.Typer | None = None) -> int:
-    """The exit status of the command that was called: 0, 1 where a claim fails, 2 for errors, 130 after Ctrl-C."""
+    """The exit status of the command: 0, 1 if a claim fails, 2 for errors, 130 after Ctrl-C."""
     try:
         result = (commands or app)(standalone_mode=False)
         return result if isinstance(result, int) else 0
@@ -85,7 +85,7 @@ def exit_status(commands: typer.Typer | None = None) -> int:
 
 
 def print_error(message: str, log: bool = False) -> None:
-    """An error on one line, or, where it ends with a log, with its lines as they are. Brackets are no markup."""
+    """Print an error on one line; if it ends with a log, with its line breaks. Brackets are not markup."""
     text = message if log else " ".join(message.split())
     line = Text.assemble(("error:", "bold red"), " ", text)
     Console(stderr=True).print(line, soft_wrap=True, highlight=False)

@@ -57,7 +57,7 @@ def cases(
 
 
 def stored_answers() -> dict[str, dict[str, Any]]:
-    """The stored rows by name."""
+    """The stored rows by the name of their case."""
     rows = json.loads(STORED.read_text())["cases"] if STORED.is_file() else []
     return {row["case"]: row for row in rows if row["optimum"] is not None}
 
@@ -68,7 +68,7 @@ def is_library_case(function: Callable[..., Problem]) -> bool:
 
 
 def print_cases(console: Console, rows: Sequence[dict[str, Any]], wide: bool) -> None:
-    """One line per case; ``wide`` has the points themselves and all that is said of a case."""
+    """Print one line per case; ``wide`` adds the points and the whole description."""
     risks = [["" if row[key] is None else f"{row[key]:.4f}" for key in ("optimum_risk", "stable_risk")] for row in rows]
     if wide:
         header = ["case", "what", "optimum PO", "risk at PO", "stable point PS", "risk at PS"]
@@ -91,7 +91,7 @@ def short_description(what: str) -> str:
 
 
 def describe_case(name: str, function: Callable[..., Problem]) -> dict[str, Any]:
-    """What a case is and its known answers; None where its data are not on this machine."""
+    """A row for a case: its description and known answers, which are None if its data are not on this machine."""
     what = (inspect.getdoc(function) or name).splitlines()[0]
     try:
         problem = function()

@@ -28,8 +28,11 @@ def print_table(
     short: str | None = None,
     styles: Sequence[str] = (),
 ) -> None:
-    """``text`` names the columns that may be wrapped (the first always may); ``short`` one that is cut off at a word
-    instead, so that a row stays one line. ``styles`` has one per row."""
+    """Print a table.
+
+    ``text`` names the columns that may be wrapped (the first always may); ``short`` names one that is cut at a word
+    instead, so that a row stays on one line. ``styles`` has one style per row.
+    """
     width = line_width(console)
     wrapped = [i for i, name in enumerate(header) if i == 0 or name in text]
     if width is not None:
@@ -60,7 +63,7 @@ def say(console: Console, line: str, style: str = "", width: int | None = None) 
 def blocks(
     header: Sequence[str], rows: Sequence[Sequence[str]], wrapped: Collection[int], width: int | None
 ) -> list[list[int]]:
-    """Which columns stand beside each other: all, or as many as fit beside the first.
+    """The columns of each block, as indices: all in one block, or as many as fit beside the first column.
 
     >>> blocks(["a", "b", "c"], [["x", "12345", "12345"]], [0], 10)
     [[0, 1], [0, 2]]
@@ -154,5 +157,5 @@ def _min_width(column: Sequence[str], number: bool) -> int:
 
 
 def _next_widest(shrinkable: Sequence[int], i: int) -> list[int]:
-    """The next widest, so that texts of one width become narrower together."""
+    """The width just below the next widest column, so that texts of one width shrink together."""
     return [max((size for k, size in enumerate(shrinkable) if k != i), default=0) - 1]

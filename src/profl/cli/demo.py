@@ -74,7 +74,7 @@ def result_line(result: work.TrialResult) -> str:
 
 
 def print_results(console: Console, name: str, results: Sequence[work.TrialResult], seeds: int) -> None:
-    """Both worlds side by side, and what the figures say."""
+    """Print the runs on clean and on contaminated data side by side, and one sentence on them."""
     header = ["method", "excess", "gap closed", f"excess, {TROUBLE}", "gap closed", "deployments"]
     rows = [
         [

@@ -52,7 +52,7 @@ def problems() -> dict[str, Problem]:
 
 
 def trials(rounds: int = ROUNDS) -> list[Trial]:
-    """The methods of every problem, from plain retraining on."""
+    """The trials of the demo: every problem with its methods, plain retraining first."""
     methods = {
         "pricing": [pfl(0.05), pg(0.05), pofl(0.05), profl(0.05, aggregate=RULE)],
         "orange juice": [pfl(0.3), pofl(0.3), profl(0.3, aggregate=RULE)],
@@ -81,7 +81,7 @@ def run(case: Problem, trial: Trial, seeds: Sequence[int], progress: bool) -> Tr
 
 
 def summary_sentence(results: Sequence[TrialResult]) -> str:
-    """One sentence from the figures of the runs in trouble: those with a filter and a robust rule, and the others."""
+    """One sentence on the runs with junk and hostile clients: first the robust methods, then the others."""
     robust = [one for one in results if one.clean.algorithm in ROBUST]
     parts = [
         ", ".join(

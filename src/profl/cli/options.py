@@ -35,7 +35,7 @@ Seeds: TypeAlias = Annotated[str, Option("--seeds", "--seed", help="One seed (3)
 
 @dataclass(frozen=True)
 class RunOptions:
-    """A case, its trouble, and how long it is run: the same words in ``run`` and ``compare``."""
+    """The case, its contamination and the length of a run: the same options in ``run`` and ``compare``."""
 
     case: Annotated[
         str,

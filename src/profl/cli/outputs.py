@@ -46,7 +46,7 @@ def check_picture(option: str, path: Path) -> None:
 
 
 def write_runs(path: Path | None, command: str, runs: Sequence[Run]) -> None:
-    """The figures of runs as JSON, where a path is given."""
+    """Write the figures of runs as JSON, if a path is given."""
     if path:
         write_json(path, {"command": command, "runs": [figures(run) for run in runs]})
 

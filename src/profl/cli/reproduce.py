@@ -135,7 +135,7 @@ def report(
 
 
 def write_pages(directory: Path, console: Console, quiet: bool) -> None:
-    """The page over everything the directory holds, and the pictures of what is new."""
+    """Write the page with all results of the directory, and the pictures of new ones."""
     from profl_papers import pages
     from profl_papers import reproduce as work
 
@@ -150,7 +150,7 @@ def write_pages(directory: Path, console: Console, quiet: bool) -> None:
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -160,7 +160,7 @@ def progress_line(result: dict[str, Any], reused: bool) -> str:
 
 
 def print_items(console: Console, items: Sequence[Item]) -> None:
-    """Every item with its paper and the data it needs."""
+    """Print every item with its paper and the data it needs."""
     header = ["item", "paper", "what it shows", "needs"]
     rows = [[item.name, item.work, item.title, ", ".join(item.data)] for item in items]
     print_table(console, "items", header, rows, header)
@@ -168,7 +168,7 @@ def print_items(console: Console, items: Sequence[Item]) -> None:
 
 
 def print_results(console: Console, results: list[dict[str, Any]]) -> None:
-    """One item in full; several as one table of claims, with every paper's count and what fails named below it."""
+    """Print one item in full; several as one table of claims, followed by a count per paper and the failures."""
     if len(results) == 1:
         print_item(console, results[0])
         return

@@ -17,7 +17,7 @@ HIDDEN_COLUMNS = ("part", "per seed", "line")
 
 
 def print_item(console: Console, result: dict[str, Any]) -> None:
-    """The rows of an item, one table per part, and its claims."""
+    """Print the rows of an item, one table per part, and its claims."""
     for part in dict.fromkeys(row.get("part", result["item"]) for row in result["rows"]):
         rows = [row for row in result["rows"] if row.get("part", result["item"]) == part]
         columns = list(dict.fromkeys(key for row in rows for key in row if key not in HIDDEN_COLUMNS))
@@ -31,7 +31,7 @@ def print_item(console: Console, result: dict[str, Any]) -> None:
 
 
 def print_claims(console: Console, items: Sequence[dict[str, Any]]) -> None:
-    """Every claim of some items: what was expected, what was measured, and whether it holds."""
+    """Print every claim of the items: what was expected, what was measured, and whether it holds."""
     several = len(items) > 1
     header = [*(["item"] if several else []), "claim", "expected", "measured", "holds"]
     rows, styles = [], []
@@ -44,7 +44,7 @@ def print_claims(console: Console, items: Sequence[dict[str, Any]]) -> None:
 
 
 def print_comparison(console: Console, title: str, runs: Sequence[Run], wide: bool = False) -> None:
-    """The comparison as a table; PO and PS, and what gaps are measured against, stand above and below it."""
+    """Print a comparison as a table, with the risks at PO and PS above it and the meaning of its columns below."""
     header, *rows = comparison(runs, wide)
     risks = f"risk at the optimum (PO) {runs[0].optimum_risk:.4f}, at the stable point (PS) {runs[0].stable_risk:.4f}"
     seeds = f"mean over {len(runs[0].seeds)} seeds" if len(runs[0].seeds) > 1 else f"seed {runs[0].seeds[0]}"
@@ -57,7 +57,7 @@ def print_comparison(console: Console, title: str, runs: Sequence[Run], wide: bo
 
 
 def caption(runs: Sequence[Run]) -> str:
-    """What the columns mean."""
+    """The meaning of the columns of a comparison."""
     of = "PFL's" if baseline(runs) else "the stable point's"
     excess = "excess: risk above PO in the last 10 % of the rounds, ± standard deviation over seeds"
     return f"{excess}; gap closed: 1 - excess / {of}; deployments: per client"

@@ -35,7 +35,7 @@ MIN_TOKEN_LENGTH = 20  # characters
 def make(
     folder: str | os.PathLike[str], clients: int, hosts: Sequence[str] = ("localhost", "127.0.0.1"), days: int = 365
 ) -> list[Path]:
-    """Write everything into ``folder``; refuses to overwrite an authority that is there.
+    """The files that were written into ``folder``; an existing authority is not overwritten.
 
     The server's certificate is for loopback as well, where runs are submitted.
     """

@@ -90,7 +90,7 @@ class PortFilter:
 
 
 class Lifespan(SuperLinkLifespan):
-    """Flower's own, whose child proves to the Runtime interface that it is the SuperLink's."""
+    """Flower's lifespan; its child process authenticates at the Runtime interface with a secret."""
 
     secret: Path
 

@@ -39,7 +39,7 @@ RETRY_SECONDS = 2.0  # seconds between two attempts
 
 
 def command(keys: Path, number: int, superlink: str, state: Path, key: Path | None = None) -> list[str]:
-    """Flower's own command for this node, which says who it is and proves it with its key."""
+    """Flower's command line for this node, with its client number and its key."""
     key_path = key or keys / f"client-{number}"
     settings = f'partition-id={number} state="{state}" key="{key_path}"'
     line = ["flower-supernode", "--superlink", superlink, "--root-certificates", str(keys / "ca.crt")]
@@ -72,7 +72,7 @@ def _lock(state: Path) -> int:
 
 
 def take_over(keys: Path, key: Path, superlink: str, state: Path) -> None:
-    """End the session of a process that is dead, if there is one. Whoever calls holds the lock."""
+    """End the session of a dead process, if there is one. The caller must hold the lock."""
     id_file = state / "node"
     with _fleet(keys, key, superlink) as (client, public):
         if id_file.is_file() and (text := id_file.read_text().strip()).isdigit() and _end_session(client, int(text)):

@@ -79,7 +79,7 @@ class LocalFederation:
     # -- processes -----------------------------------------------------------------------------------------------------
 
     def start_link(self) -> None:
-        """The SuperLink; returns once it listens."""
+        """Start the SuperLink and wait until it listens."""
         home, control = private_folder(self.folder) / "flower", f"127.0.0.1:{self.control_port}"
         command = ["python", "-m", "profl.deploy.link", str(self.folder), "--control-port", str(self.control_port)]
         if self.keys is None:
@@ -95,7 +95,7 @@ class LocalFederation:
             time.sleep(0.1)
 
     def register(self, number: int) -> None:
-        """The client's key is one that the SuperLink lets in; twice does no harm."""
+        """Register a client's key at the SuperLink; a key that is registered already is left."""
         assert self.keys is not None
         try:
             self.flwr("supernode", "register", str(self.keys / f"client-{number}.pub"), "profl")
@@ -104,7 +104,7 @@ class LocalFederation:
                 raise
 
     def start_node(self, number: int, key: str | os.PathLike[str] | None = None, name: str | None = None) -> str:
-        """A SuperNode with TLS and a key (its own unless another is given); returns the name of the child."""
+        """Start a SuperNode with TLS and a key (its own unless another is given); returns the name of the child."""
         assert self.keys is not None
         name, superlink = name or f"node-{number}", f"127.0.0.1:{self.port}"
         if key is None:
@@ -117,7 +117,7 @@ class LocalFederation:
         return name
 
     def spawn(self, name: str, command: list[str]) -> None:
-        """A child that runs one of the programs beside this Python, with its output in a log."""
+        """Start a child that runs a program installed beside this Python, with its output in a log."""
         program = Path(sys.executable).parent / command[0]
         if not program.exists():
             raise InputError(f"{command[0]} is not installed beside {sys.executable}: pip install 'profl[flower]'")
@@ -133,7 +133,7 @@ class LocalFederation:
             )
 
     def kill(self, name: str) -> None:
-        """End a child and everything it started at once, as a crash would."""
+        """Kill a child and its process group at once, as a crash would."""
         child = self.children.pop(name)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
@@ -157,7 +157,7 @@ class LocalFederation:
         return "\n".join(text.splitlines()[-lines:])
 
     def environment(self) -> dict[str, str]:
-        """Flower's settings in our own folder, no telemetry, nothing installed at run time."""
+        """The environment of the children: Flower's settings in the federation's folder, no telemetry."""
         settings = {
             **variables(self.folder / "flower"),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
@@ -180,11 +180,11 @@ class LocalFederation:
     # -- runs ----------------------------------------------------------------------------------------------------------
 
     def flwr(self, *arguments: str, timeout: float = 60.0) -> str:
-        """``flwr ARGUMENTS``; its output, or an error with it."""
+        """The output of ``flwr ARGUMENTS``; raises ``FailedError`` with it if the command fails."""
         return flwr(arguments, self.environment(), timeout)
 
     def submit(self, app: str | os.PathLike[str], *, simulated: int = 0) -> str:
-        """Start a run of the app in a folder; its id. ``simulated`` is how many clients a simulation has."""
+        """The id of a new run of the app in a folder; ``simulated`` is the number of clients of a simulation."""
         extra = []
         if simulated:
             extra = ["--federation-config", f"num-supernodes={simulated} client-resources-num-cpus=1"]

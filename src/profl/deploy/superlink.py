@@ -20,7 +20,7 @@ from profl.deploy.private import private_file, private_folder
 
 
 def connect(home: Path, host: str, port: int, keys: Path) -> dict[str, str]:
-    """The environment in which ``flwr`` talks to a SuperLink with TLS and the token; refuses one that is not there."""
+    """The environment in which ``flwr`` talks to a SuperLink with TLS and the token; raises if none answers."""
     ca = keys.resolve() / "ca.crt"
     if not ca.is_file():
         raise InputError(f"{keys} has no ca.crt: it must be the authority that signed the SuperLink's certificate")
@@ -51,8 +51,8 @@ def _check_control_port(address: str, authority: Path, token: str) -> None:
 
 
 def configure(home: Path, address: str, authority: Path | None, token: str | None = None) -> None:
-    """Flower's own settings: the SuperLink that ``flwr`` talks to, who signed its certificate (None: no TLS), and the
-    token, where ``flwr login`` would keep it.
+    """Write Flower's settings: the SuperLink's address, the authority that signed its certificate (None: no TLS), and the
+    token, where ``flwr login`` would store it.
     """
     secure = {"insecure": True} if authority is None else {"root-certificates": str(authority)}
     content = {"superlink": {"default": "profl", "profl": {"address": address, **secure}}}
@@ -69,7 +69,7 @@ def _encode(text: str) -> str:
 
 
 def variables(home: Path) -> dict[str, str]:
-    """Flower's settings in a folder of our own, no telemetry, nothing installed at run time."""
+    """Environment variables: Flower's settings in ``home``, no telemetry, nothing installed at run time."""
     return {
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
@@ -94,7 +94,7 @@ def flwr(arguments: tuple[str, ...] | list[str], environment: dict[str, str], ti
 
 
 def submit(app: str | os.PathLike[str], environment: dict[str, str], extra: list[str]) -> str:
-    """``flwr run``; the id of the run."""
+    """The id of a new run, by ``flwr run``."""
     text = flwr(["run", str(app), "profl", "--format", "json", *extra], environment, timeout=90.0)
     try:
         answer = json.loads(text[text.index("{") :])
@@ -106,12 +106,12 @@ def submit(app: str | os.PathLike[str], environment: dict[str, str], extra: list
 
 
 def run_status(run: str, environment: dict[str, str]) -> str:
-    """ "pending", "running", "finished:completed", "finished:failed", ...: ``flwr run`` itself hides a failure."""
+    """The status of a run, such as "running" or "finished:failed"; ``flwr run`` itself hides a failure."""
     text = flwr(["ls", "profl", "--run-id", run, "--format", "json"], environment)
     answer = json.loads(text[text.index("{") :])
     return str(answer["runs"][0]["status"])
 
 
 def run_log(run: str, environment: dict[str, str], lines: int = 25) -> str:
-    """The end of what the server's side of a run said."""
+    """The last lines of the log of a run's server."""
     return "\n".join(flwr(["log", run, "profl", "--show"], environment).splitlines()[-lines:])

@@ -182,9 +182,9 @@ class ClientState(NamedTuple):
 def first_states(settings: Settings, population: Population, theta: Theta) -> ClientState:
     """The states of all clients before their first step, one row each."""
     batch = batch_shape(settings, population, theta, settings.samples)
-    own = settings.method.init(settings.server, theta, batch)
+    method_state = settings.method.init(settings.server, theta, batch)
     world = jax.vmap(lambda client: settings.functions.reaction.start(theta, client))(population.clients)
-    return ClientState(trees.repeat(own, trees.rows(population.clients)), world)
+    return ClientState(trees.repeat(method_state, trees.rows(population.clients)), world)
 
 
 def first_state(settings: Settings, population: Population, theta: Theta, client: int = 0) -> ClientState:

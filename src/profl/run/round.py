@@ -30,7 +30,7 @@ from profl.typing import Array, Key, Theta
 
 
 class Carry(NamedTuple):
-    """What goes from round to round, for one seed."""
+    """What one seed carries from round to round. Checkpoints store the names of the fields."""
 
     theta: Theta
     states: Any  # one row per client

@@ -61,8 +61,8 @@ class RunHistory(NamedTuple):
     @property
     def latest(self) -> dict[str, float]:
         """The means that the clients reported in the last round that counted, by name; NaN before the first."""
-        known = np.isfinite(float(self.current.latest["loss"])) or not self.totals
-        latest = (self.current if known else self.totals[-1]).latest
+        has_loss = np.isfinite(float(self.current.latest["loss"])) or not self.totals
+        latest = (self.current if has_loss else self.totals[-1]).latest
         return {name: float(value) for name, value in latest.items()}
 
     def trace(self, plan: CompiledPlan, last: Any) -> Trace:

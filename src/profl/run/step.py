@@ -32,7 +32,7 @@ class Progress(NamedTuple):
 
 
 def client_view(settings: Settings, row: Population) -> View:
-    """The problem as one client sees it; a hostile one may take its estimates for something else."""
+    """The problem as one client sees it; the estimates of a hostile client may be poisoned."""
     family, attack = settings.functions.family, settings.attack
     if attack is not None and type(attack).f_hat is not Attack.f_hat:
         family = Poisoned(family, attack, row.hostile)
@@ -127,7 +127,7 @@ def local_steps(
 
 
 def sample_batch(settings: Settings, key: Key, world: Any, theta: Theta, client: Client, n: int) -> Batch:
-    """n samples of what comes in when theta is deployed at a client whose people are in the state ``world``.
+    """n samples of a client's data under the deployed theta, with its population in the state ``world``.
 
     Where n varies, they are drawn in blocks with a key each, so that a smaller batch is the beginning of a larger one
     and the samples do not depend on how many more an engine draws for its own convenience.

@@ -21,7 +21,7 @@ THOUSAND = 1024  # a power of two, so that counting in it is exact and cheap
 
 
 class Count(NamedTuple):
-    """A whole number past 2**31, in two of 32 bits: ``units + 1024 * thousands``."""
+    """An integer that may exceed 2**31, as two 32-bit integers: ``units + 1024 * thousands``."""
 
     units: Array
     thousands: Array
@@ -160,11 +160,11 @@ def zero_dropped(clients: int) -> Dropped:
     return Dropped(jnp.zeros(clients), jnp.zeros(clients, jnp.int32))
 
 
-def add_dropped(dropped: Dropped, clients: Array, kept: Array, accepted: Array) -> Dropped:
+def add_dropped(dropped: Dropped, clients: Array, kept_share: Array, accepted: Array) -> Dropped:
     """The sums after one more round, given the share that each participant kept; one drawn twice counts once."""
-    counts = accepted & jnp.isfinite(kept)
+    counts = accepted & jnp.isfinite(kept_share)
     before = trees.take(dropped, clients)
-    share = jnp.where(counts, jnp.clip(1.0 - kept, 0.0, 1.0), 0.0)
+    share = jnp.where(counts, jnp.clip(1.0 - kept_share, 0.0, 1.0), 0.0)
     after = Dropped(before.total + share, before.rounds + counts)
     return jax.tree.map(lambda sums, rows: sums.at[clients].set(rows), dropped, after)
 

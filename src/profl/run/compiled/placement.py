@@ -23,7 +23,7 @@ UNKNOWN = 2**33  # bytes of an accelerator that does not say how many it has
 
 
 class Placement(NamedTuple):
-    """Hashable: part of what code is compiled for."""
+    """How work is divided over chunks and devices. Hashable: a static argument of compiled code."""
 
     seed_chunk: int
     client_chunk: int
@@ -36,7 +36,7 @@ class Placement(NamedTuple):
 
 
 def place(settings: Settings, population: Population, models: Theta, client_chunk: int | None) -> Placement:
-    """As many seeds and clients at once as a block holds; or ``client_chunk`` clients of one seed."""
+    """The placement with as many seeds and clients at once as a block holds, or ``client_chunk`` clients of one seed."""
     seeds, clients = trees.rows(models), settings.slots
     over_seeds, over_clients = _even_device_count(seeds), _even_device_count(clients)
     axis = "seeds" if over_seeds >= over_clients else "clients"

@@ -47,25 +47,27 @@ def run_with_checkpoints(
     one_round = partial(segment, settings, placement, 1)
     shapes = jax.eval_shape(one_round, carry, population, plan.roots, Span(0, 1, 1, rounds))[1]
     history: list[Records] = []  # one item a round
-    done = 0
+    rounds_done = 0
     if (newest := saved.newest(carry, {"rounds": _round_shapes(shapes)})) is not None:
         if newest.round > rounds:
             raise checks.InputError(f"{saved.folder} holds round {newest.round}, asked for {rounds} rounds")
-        done, carry, history = newest.round, jax.tree.map(jnp.asarray, newest.state), newest.lists["rounds"]
+        rounds_done, carry, history = newest.round, jax.tree.map(jnp.asarray, newest.state), newest.lists["rounds"]
     with progress_bar(title, rounds, progress, compiles=True) as advance, deferred_interrupts() as pressed:
-        advance(done)
-        recorded = done - done % every
+        advance(rounds_done)
+        recorded = rounds_done - rounds_done % every
         if recorded and watch.active:  # what an earlier process counted
             watch.record(_trace_between(plan, history, 0, recorded, carry), 0, call=False)
-        while done < rounds and not is_over(carry) and not watch.stopped:
-            carry, out = segment(settings, placement, 1, carry, population, plan.roots, Span(done, done + 1, 1, rounds))
+        while rounds_done < rounds and not is_over(carry) and not watch.stopped:
+            carry, out = segment(
+                settings, placement, 1, carry, population, plan.roots, Span(rounds_done, rounds_done + 1, 1, rounds)
+            )
             history.append(records_to_host(out))
-            done += 1
-            saved.save(done, carry, {"rounds": history})
+            rounds_done += 1
+            saved.save(rounds_done, carry, {"rounds": history})
             advance(1)
-            if watch.active and (done % every == 0 or done == rounds):
-                watch.record(_trace_between(plan, history, recorded, done, carry), recorded)
-                recorded = done
+            if watch.active and (rounds_done % every == 0 or rounds_done == rounds):
+                watch.record(_trace_between(plan, history, recorded, rounds_done, carry), recorded)
+                recorded = rounds_done
             if pressed():
                 watch.interrupt()
     return make_trace(

@@ -72,16 +72,16 @@ def run_compiled(plan: CompiledPlan, title: str, progress: bool, client_chunk: i
     placement = place(settings, population, plan.models, client_chunk)
     carry = initial_carries(settings, population, plan.models)
     pieces: list[Records] = []
-    models, done = plan.models, 0
+    models, records_done = plan.models, 0
     with progress_bar(title, count, progress, compiles=True) as advance, deferred_interrupts() as pressed:
-        while done < count and not is_over(carry) and not watch.stopped:
-            started, end = time.perf_counter(), min(done + size, count)
-            span = Span(done, end, settings.record_every, settings.rounds)
+        while records_done < count and not is_over(carry) and not watch.stopped:
+            started, end = time.perf_counter(), min(records_done + size, count)
+            span = Span(records_done, end, settings.record_every, settings.rounds)
             carry, out = segment(settings, placement, slots, carry, population, plan.roots, span)
-            pieces.append(jax.tree.map(lambda leaf, k=end - done: leaf[:, :k], records_to_host(out)))
-            advance(end - done)
-            watch.record(make_trace(models, pieces[-1], carry), done * settings.record_every)
-            models, done = trees.take(pieces[-1].theta, (slice(None), -1)), end
+            pieces.append(jax.tree.map(lambda leaf, k=end - records_done: leaf[:, :k], records_to_host(out)))
+            advance(end - records_done)
+            watch.record(make_trace(models, pieces[-1], carry), records_done * settings.record_every)
+            models, records_done = trees.take(pieces[-1].theta, (slice(None), -1)), end
             if pressed():
                 watch.interrupt()
             size = 1 if watch.active else next_segment_size(size, time.perf_counter() - started, slots)
@@ -209,8 +209,8 @@ def _records(
         return carry, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), by_record)
 
     groups = jax.tree.map(lambda leaf: leaf.reshape(-1, seed_chunk, *leaf.shape[1:]), (carry, roots))
-    done = trees.map_chunks(lambda *group: some_seeds(group), 1, *groups)
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), done)
+    results = trees.map_chunks(lambda *group: some_seeds(group), 1, *groups)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), results)
 
 
 def _switch_batch_size(settings: Settings, states: Any, work: Callable[[int], Any]) -> Any:
@@ -252,20 +252,20 @@ def simulated_round(
         same, rows = PartitionSpec(), PartitionSpec("clients")
         shards = (same, same, same, rows, rows, rows)
         local = jax.shard_map(local, mesh=placement.mesh, in_specs=shards, out_specs=rows, check_vma=False)
-    done = local(root, round_, carry.theta, participants.clients, participants.rows, participants.states)
+    progress = local(root, round_, carry.theta, participants.clients, participants.rows, participants.states)
     wanted = samples_wanted(settings, participants.rows, participants.states)
-    info = jax.tree.map(lambda total: total / settings.local_steps, done.info)
+    info = jax.tree.map(lambda total: total / settings.local_steps, progress.info)
     chunk = placement.client_chunk
     work = Work(
-        states=done.state,
+        states=progress.state,
         reports=collect_reports(
-            settings, participants.rows, done.state, done.theta, chunk if settings.method.exchanges else None
+            settings, participants.rows, progress.state, progress.theta, chunk if settings.method.exchanges else None
         ),
-        regret=done.regret,
+        regret=progress.regret,
         info=info,
         figures={},
         samples=settings.local_steps * wanted.reshape(wanted.shape[0], -1).sum(1),
         answered=jnp.ones(participants.clients.shape, bool),
-        finite=jax.vmap(is_finite)(info["loss"], done.state),
+        finite=jax.vmap(is_finite)(info["loss"], progress.state),
     )
     return finish_round(settings, chunk, population, root, round_, before, participants, work)

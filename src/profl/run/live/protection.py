@@ -154,11 +154,11 @@ class Account:
                 self.counts = self._read()
 
     def charge(self, clients: Iterable[int]) -> None:
-        """One more report of each of these clients."""
+        """Count one more report of each of these clients."""
         self.charge_at_least(dict.fromkeys(clients, 0))
 
     def charge_at_least(self, counts: dict[int, int]) -> None:
-        """One more report of each of these clients, or its own count where that is larger, after a repeated round."""
+        """Count one more report of each client, or the client's own count if that is larger, after a repeated round."""
         for client, count in counts.items():
             self.counts[client] = max(self.counts[client] + 1, count)
         if self.path is not None:

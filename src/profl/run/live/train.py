@@ -47,11 +47,18 @@ OLD_ORDER = "profl.train(problem, method, clients) is the order of arguments now
 
 
 class Client(Protocol):
-    """What ``train`` needs of a client: a method ``deploy(theta, samples)``, which may take ``step`` as well."""
+    """What ``train`` needs of a client: a method ``deploy(theta, samples) -> batch``.
+
+    It deploys theta (a pytree of numpy arrays), waits, and returns the data that came in as a numpy array, a pandas
+    frame or a pytree of arrays. The batch may have fewer rows than ``samples``, or up to 64 times as many. ``deploy``
+    may be a coroutine. If it takes an argument ``step``, that is the number of the deployment, which is the same again
+    when a round is repeated after a crash. A batch that belongs to an earlier deployment is returned as
+    ``profl.worlds.Delayed(batch, deployed)``.
+    """
 
     @property
     def deploy(self) -> Callable[..., Batch]:
-        """Deploy ``theta``, wait, and return about ``samples`` samples of what came in; it may be a coroutine."""
+        """Deploy ``theta`` and return about ``samples`` samples of the data that came in."""
 
 
 def train(
@@ -81,34 +88,22 @@ def train(
     resume: bool = True,
     callbacks: Iterable[Callback] | Callback = (),
 ) -> Run:
-    """Train on clients that deploy for real.
-
-    A client has ``deploy(theta, samples) -> batch``: it puts theta (a pytree of numpy arrays) to use, waits, and
-    returns what came in as a numpy array, a pandas frame or a pytree of arrays. The batch may have fewer rows than
-    asked for, or up to 64 times as many. ``deploy`` may be a coroutine; where it takes an argument ``step``, that is
-    the number of the deployment, which is the same again when a round is repeated after a crash. A batch that an
-    earlier deployment brought in is returned as ``profl.worlds.Delayed(batch, deployed)``.
+    """The run of ``method`` on clients that deploy for real; ``profl.run.live.train.Client`` says what a client does.
 
     Args:
       problem: a ``LiveProblem``; or a ``Problem``, whose exact answers are then measured as well.
-      clients: client i has weight ``problem.weights[i]``.
-      rounds, local_steps, samples, participation, scheme, record_every, initial, attack, hostile, min_reports, stop:
-        see ``profl.RunConfig``; an attack is simulated on what the clients named ``hostile`` report.
-      seed: it fixes the start and every draw.
-      timeout: seconds that one deployment may take, reading what it brought in included.
-      patience: after so many rounds in a row with fewer than ``min_reports`` usable reports, which change nothing, the
+      clients: objects with ``deploy(theta, samples) -> batch``; client i has weight ``problem.weights[i]``.
+      rounds, local_steps, samples, seed, participation, scheme, record_every, initial, attack, hostile, min_reports,
+        stop: see ``profl.RunConfig``; an attack is simulated on what the clients named ``hostile`` report.
+      timeout: seconds that one deployment may take, reading its batch included.
+      patience: rounds in a row with fewer than ``min_reports`` usable reports, which change nothing, after which the
         run stops with ``profl.TooFewReports``, which holds what was done.
       guard: the run stops with ``profl.DivergedError`` when the estimated risk, the median of the clients', has risen,
         three rounds in a row, by more than ``guard`` times its scale in the first round.
-      privacy: clip and noise every report at its client (``profl.parts.Privacy``); nothing else about its data leaves
-        it, and ``run.privacy`` states what was spent.
+      privacy: a ``profl.parts.Privacy``, which clips and noises every report at its client; nothing else about its data
+        leaves it, and ``run.privacy`` states what was spent.
       report: called with one sentence per incident, such as ``print``; they are also in ``run.incidents``.
-      progress: show a progress bar on a terminal.
-      checkpoint: a folder; after every round all that the next one needs is written there, the clients' states, as
-        they are, among it: only its owner can read it.
-      resume: go on from the newest checkpoint in that folder.
-      callbacks: called with every record (``profl.callbacks.Record``); what returns something true ends the run. Ready
-        ones are in ``profl.callbacks``.
+      progress, checkpoint, resume, callbacks: as in ``profl.simulate``; only its owner can read the checkpoint.
 
     Ctrl-C ends the run at once with ``profl.Interrupted``, whose ``run`` holds the rounds that were finished.
 

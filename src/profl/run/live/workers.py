@@ -185,7 +185,7 @@ class Job:
         return self._thread.is_alive() or self._loop.busy
 
     def ask(self, function: Callable[[], Any], read: Callable[[Any], Any]) -> Any:
-        """``read`` of what the client answers, waited for where it is a coroutine."""
+        """``read(answer)`` of the client's answer, awaited if it is a coroutine."""
         self._set_waiting(time.monotonic())
         try:
             answer = function()
@@ -285,7 +285,7 @@ def wait_for_all(jobs: list[Job], changed: threading.Condition, timeout: float) 
 
 
 def call_client(function: Callable[[], Any], read: Callable[[Any], Any], timeout: float) -> Any:
-    """``read`` of what ``function`` returns, waited for where it is a coroutine.
+    """``read(function())``, with what ``function`` returns awaited if it is a coroutine.
 
     Raises a ``Failure`` after ``timeout`` seconds, or where either raises.
     """

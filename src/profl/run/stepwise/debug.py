@@ -33,7 +33,7 @@ from profl.typing import Key, Theta
 
 
 def run_debug(plan: CompiledPlan) -> Trace:
-    """Every seed, one after the other."""
+    """The trace of all seeds, run one after the other."""
     histories = [_one_seed(plan, seed, index) for index, seed in enumerate(plan.seeds)]
     traces = [history.trace(plan, history.final_outputs_on_host(plan)) for history in histories]
     return jax.tree.map(lambda *leaves: np.stack(leaves), *traces)
