@@ -51,7 +51,7 @@ def _check_control_port(address: str, authority: Path, token: str) -> None:
 
 
 def configure(home: Path, address: str, authority: Path | None, token: str | None = None) -> None:
-    """Write Flower's settings: the SuperLink's address, the authority that signed its certificate (None: no TLS), and the
+    """Write Flower's settings: the SuperLink's address, the authority of its certificate (None: no TLS), and the
     token, where ``flwr login`` would store it.
     """
     secure = {"insecure": True} if authority is None else {"root-certificates": str(authority)}

@@ -36,7 +36,7 @@ class Placement(NamedTuple):
 
 
 def place(settings: Settings, population: Population, models: Theta, client_chunk: int | None) -> Placement:
-    """The placement with as many seeds and clients at once as a block holds, or ``client_chunk`` clients of one seed."""
+    """The placement with as many seeds and clients as a block holds, or ``client_chunk`` clients of one seed."""
     seeds, clients = trees.rows(models), settings.slots
     over_seeds, over_clients = _even_device_count(seeds), _even_device_count(clients)
     axis = "seeds" if over_seeds >= over_clients else "clients"
