@@ -62,6 +62,7 @@ def make_problem(options: RunOptions) -> Problem:
 
 
 def _case(options: RunOptions) -> Problem:
+    """The named case study, with the options that it takes."""
     function = get_case(options.case)
     accepted = inspect.signature(function).parameters
     chosen = {"clients": options.clients, "heterogeneity": options.heterogeneity}
@@ -73,6 +74,7 @@ def _case(options: RunOptions) -> Problem:
 
 
 def _own_problem(options: RunOptions) -> Problem:
+    """The user's problem that FILE.py:NAME names."""
     for name in ("clients", "heterogeneity"):
         if getattr(options, name) is not None:
             raise checks.InputError(f"--{name} is for the case studies; {options.case} has its own")
@@ -124,6 +126,7 @@ def make_methods(text: str, options: RunOptions) -> tuple[list[Method], list[str
 
 
 def _method(name: str, parts: dict[str, Any]) -> Method:
+    """A method from its name and its options."""
     function = get_algorithm(name)
     if "share" in parts:
         yes_or_no = isinstance(inspect.signature(function).parameters["share"].default, bool)
@@ -132,6 +135,7 @@ def _method(name: str, parts: dict[str, Any]) -> Method:
 
 
 def _method_options(options: RunOptions) -> dict[str, Any]:
+    """The options for methods that were given, by parameter name."""
     parts = {name: getattr(options, name) for name in OPTIONS if name not in ("samples", "learning_rate")}
     parts["samples"] = None if options.adaptive is None else AdaptiveSamples(options.adaptive)
     parts["learning_rate"] = None if options.learning_rate is None else _rate(options.learning_rate)
@@ -139,6 +143,7 @@ def _method_options(options: RunOptions) -> dict[str, Any]:
 
 
 def _rate(text: str) -> float | str:
+    """The learning rate as a number, or "auto"."""
     try:
         return checks.positive("learning rate", float(text))
     except ValueError as error:
@@ -148,6 +153,7 @@ def _rate(text: str) -> float | str:
 
 
 def _share(name: str, text: str, yes_or_no: bool) -> Any:
+    """The value of ``share`` that a method takes, from the text of ``--share``."""
     if text in ("none", "auto") or (text == "shrink" and not yes_or_no):
         return (text == "auto") if yes_or_no else None if text == "none" else text
     if not (text.isascii() and text.isdigit()) or yes_or_no:

@@ -69,6 +69,7 @@ def demo(
 
 
 def result_line(result: work.TrialResult) -> str:
+    """One line on a finished trial."""
     clean, trouble = (number(figures(run)["tail_excess"]["mean"]) for run in (result.clean, result.trouble))
     return f"{result.problem}, {result.clean.algorithm}: {clean} above the optimum; with {TROUBLE} clients {trouble}"
 
@@ -91,5 +92,6 @@ def print_results(console: Console, name: str, results: Sequence[work.TrialResul
 
 
 def _cells(run: Run) -> list[str]:
+    """The excess and the closed gap of a run, as table cells."""
     tail = figures(run)["tail_excess"]
     return [f"{number(tail['mean'])} ± {number(tail['sd'])}", work.format_gap_closed(run)]

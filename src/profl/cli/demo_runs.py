@@ -48,6 +48,7 @@ class TrialResult(NamedTuple):
 
 
 def problems() -> dict[str, Problem]:
+    """The problems of the demo, by name."""
     return {"pricing": pricing(), "orange juice": orange_juice(clients=12)}
 
 

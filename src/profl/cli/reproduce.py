@@ -155,6 +155,7 @@ def cores() -> int:
 
 
 def progress_line(result: dict[str, Any], reused: bool) -> str:
+    """One line on a finished item."""
     when = "kept" if reused else f"{result['seconds']:.1f} s"
     return f"{result['item']}: {claims_summary(result['claims'])} ({when})"
 

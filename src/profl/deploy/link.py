@@ -83,6 +83,7 @@ class PortFilter:
             await send({"type": "websocket.close", "code": 1008})
 
     def _allowed(self, scope: Any) -> bool:
+        """Whether a request may pass: from the control port anything, otherwise only Fleet."""
         host, port = scope.get("server") or (None, None)
         return (host == LOOPBACK and port == self.control_port) or (
             scope["type"] == "http" and scope["path"].startswith(FLEET)

@@ -63,6 +63,7 @@ def run_node(keys: Path, number: int, superlink: str, state: Path) -> None:
 
 
 def _lock(state: Path) -> int:
+    """The locked file of the state's folder; raises ``InputError`` if another process has it."""
     lock = os.open(state / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -152,6 +152,7 @@ class LocalFederation:
             self.kill(name)
 
     def log(self, name: str, lines: int = 15) -> str:
+        """The last lines of a child's log."""
         path = self.folder / f"{name}.log"
         text = path.read_text(errors="replace") if path.exists() else ""
         return "\n".join(text.splitlines()[-lines:])
@@ -171,6 +172,7 @@ class LocalFederation:
         }
 
     def _must_run(self, name: str, deadline: float) -> None:
+        """Raise ``FailedError`` if a child has ended or the deadline has passed."""
         child = self.children[name]
         if child.poll() is not None:
             raise FailedError(f"{name} ended with status {child.returncode}:\n{self.log(name)}")

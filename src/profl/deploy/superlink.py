@@ -79,6 +79,7 @@ def variables(home: Path) -> dict[str, str]:
 
 
 def flwr(arguments: tuple[str, ...] | list[str], environment: dict[str, str], timeout: float = 60.0) -> str:
+    """The output of Flower's command ``flwr``; raises ``FailedError`` if it fails."""
     program = Path(sys.executable).parent / "flwr"
     if not program.exists():
         raise InputError("flwr is not installed: pip install 'profl[flower]'")

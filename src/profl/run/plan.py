@@ -260,14 +260,17 @@ def _check_reaction_states(settings: Settings, population: Population, models: T
 
 @partial(jax.jit, static_argnums=0)
 def _finite_reaction_states(start: Callable[..., Any], models: Theta, clients: Client) -> Array:
+    """Whether each population's initial state is finite, shape (seeds, clients)."""
     return jax.vmap(lambda theta: jax.vmap(lambda c: trees.all_finite(start(theta, c)))(clients))(models)
 
 
 def _byte_count(tree: Any) -> int:
+    """The bytes of a pytree of arrays."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def _initial_models(problem: Problem, keys: Key, initial: Theta | None) -> Theta:
+    """One initial model per seed, projected onto the model space."""
     if initial is None:
         models = jax.vmap(problem.initial)(keys)
     else:

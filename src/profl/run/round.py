@@ -277,6 +277,7 @@ def _final_outputs(settings: Settings, population: Population, carry: Carry) -> 
 
 
 def _map_clients(function: Any, chunk: int | None, *rows: Any) -> Any:
+    """``function`` of every row, ``chunk`` rows at a time; all at once if it is None."""
     return jax.vmap(function)(*rows) if chunk is None else trees.map_chunks(function, chunk, *rows)
 
 

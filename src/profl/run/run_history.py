@@ -142,6 +142,7 @@ def record_if_due(settings: Settings, history: RunHistory) -> RunHistory:
 
 
 def _append_record(settings: Settings, history: RunHistory) -> RunHistory:
+    """The history with a record of its last round."""
     model = jax.tree.map(np.asarray, (history.carry.theta, FORECAST(settings, history.carry.server)))
     figures = tuple(name for name in history.current.latest if name not in (*history.current.info, *LOSS_SUMMARY))
     nothing = zero_totals(tuple(history.current.info), figures, median=True)
@@ -242,4 +243,5 @@ def notify_callbacks(plan: CompiledPlan, watch: Watch, before: RunHistory, after
 
 
 def _stack_rows(rows: list[Any]) -> Any:
+    """Items of one structure, stacked along a new first axis."""
     return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *rows)

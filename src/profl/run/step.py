@@ -108,6 +108,8 @@ def batch_weights(settings: Settings, n: int, row: Population, state: Any) -> Ar
 def _draw_batch(
     settings: Settings, key: Key, world: Any, deployed: Theta, row: Population, n: int, round_: Array
 ) -> Batch:
+    """A batch of n samples, computed once if the method reads it several times."""
+
     def make() -> Batch:
         return sample_batch(settings, key, world, deployed, row.clients, n)
 

@@ -142,6 +142,7 @@ def add_to_count(total: Count, times: int, values: Array) -> Count:
 
 
 def _int_sum(values: Array) -> Array:
+    """The sum as a 32-bit integer."""
     return jnp.sum(values, dtype=jnp.int32)
 
 

@@ -32,6 +32,7 @@ class Placement(NamedTuple):
 
     @property
     def mesh(self) -> Mesh:
+        """The devices, with ``axis`` as the name of their only axis."""
         return Mesh(np.asarray(jax.local_devices()[: self.devices]), (self.axis,))
 
 

@@ -85,6 +85,7 @@ def _trace_between(plan: CompiledPlan, history: list[Records], first: int, last:
 
 
 def _concatenate(history: list[Records]) -> Records:
+    """The records of several rounds as one."""
     return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *history)
 
 

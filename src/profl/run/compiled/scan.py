@@ -133,16 +133,19 @@ def final_outputs_on_host(plan: CompiledPlan, carry: Carry) -> Any:
 
 
 def records_to_host(records: Records) -> Records:
+    """The records as NumPy arrays."""
     return jax.tree.map(np.asarray, records)._replace(tally=totals_to_host(records.tally))
 
 
 @compile_for_settings
 def _final_outputs_of_seeds(settings: Settings, population: Population, carry: Carry) -> Any:
+    """``final_outputs`` for every seed."""
     return jax.vmap(partial(final_outputs, settings, population))(carry)
 
 
 @compile_for_settings
 def initial_carries(settings: Settings, population: Population, models: Theta) -> Carry:
+    """The carry before the first round, for every seed."""
     return jax.vmap(partial(initial_carry, settings, population))(models)
 
 

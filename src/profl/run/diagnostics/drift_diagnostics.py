@@ -41,6 +41,7 @@ def drift_findings(subject: Subject, deploy: Deploy, hold: int, first: int) -> I
 
 
 def _memory(result: probes.ReactionDynamics, hold: int) -> Finding:
+    """Whether the population reacts slowly."""
     if not result.memory:
         limit = "the two models bring in too much the same to tell: take more samples"
         if result.fastest:
@@ -56,6 +57,7 @@ def _memory(result: probes.ReactionDynamics, hold: int) -> Finding:
 
 
 def _drift(result: probes.ReactionDynamics, hold: int) -> Finding:
+    """Whether the data move with time."""
     if not result.drift:
         least = f"; a trend below {result.visible:.2g} standard deviations of f_hat a deployment would not be"
         return Finding("drift", "ok", f"none to be seen in {3 * hold} deployments{least}")
@@ -69,6 +71,7 @@ def _drift(result: probes.ReactionDynamics, hold: int) -> Finding:
 
 
 def _spread(family: Family, result: probes.VarianceChange) -> Finding:
+    """Whether the variance of the data depends on the model."""
     size = f"{100 * (result.ratio - 1):+.2g} ± {100 * result.error * result.ratio:.1g} %"
     if not result.moves:
         return Finding("spread", "ok", f"the same under models {2 * ASIDE:g} natural units apart: {size}")
@@ -99,12 +102,13 @@ def log_variances(family: Family, batch: Batch, f: Array) -> Array:
 
 
 def _log_variance(centred: Array, before: Array, weights: Array) -> Array:
+    """The log variance of the entries of a leaf, shape (entries,), bounded below by rounding errors."""
     least = (FLAT * jnp.finfo(centred.dtype).eps * before[0]) ** 2 + jnp.finfo(centred.dtype).tiny
     return jnp.log(jnp.maximum(average(weights, centred**2), least)).ravel()
 
 
 def _moved_leaves(family: Family, batch: Batch, f: Array) -> list[int]:
-    """Which leaves of a sample the family's ``shift`` changes."""
+    """The indices of the leaves of a sample that the family's ``shift`` changes."""
     z, f = jax.eval_shape(lambda batch, f: (trees.take(batch, 0), f), batch, f)
     jaxpr = jax.make_jaxpr(family.apply_shift)(z, f, f).jaxpr
     changed = [i for i, leaf in enumerate(jaxpr.outvars) if leaf not in jaxpr.invars]

@@ -30,6 +30,7 @@ SHOWN = 5  # numbers of a model in a message
 
 
 def losses(subject: Subject, batch: Batch) -> Finding:
+    """Whether losses are finite at theta and around it."""
     for model in [subject.theta, *subject.around(AROUND, ASIDE)]:
         values = np.asarray(jax.vmap(subject.world.loss, (None, 0))(model, batch))
         bad = int(np.sum(~np.isfinite(values)))
@@ -41,7 +42,7 @@ def losses(subject: Subject, batch: Batch) -> Finding:
 
 
 def gradient(subject: Subject, batch: Batch) -> Finding:
-    """Central differences along random directions; a kink or a stopped gradient shows here."""
+    """Whether the gradient agrees with central differences along random directions; kinks show here."""
     loss = subject.world.loss
     with jax.enable_x64(True):
         theta64, batch64 = trees.cast((subject.theta, batch), jnp.float64)
@@ -66,6 +67,7 @@ def gradient(subject: Subject, batch: Batch) -> Finding:
 
 
 def projection(subject: Subject) -> Finding:
+    """Whether projecting twice is the same as projecting once."""
     project = subject.world.project
     far, back = flatten(subject.theta)
     projected = project(back(far * FAR + FAR))
@@ -75,4 +77,5 @@ def projection(subject: Subject) -> Finding:
 
 
 def _format_model(theta: Theta) -> str:
+    """The first entries of a model, as text."""
     return np.array2string(flatten(theta)[0][:SHOWN], precision=3)

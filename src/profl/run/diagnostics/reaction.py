@@ -39,7 +39,7 @@ COMPARED = 20  # samples from which on two batches that are the same are no chan
 
 
 def draws(subject: Subject, batch: Batch, deploy: Deploy) -> Finding:
-    """One model twice, with different keys."""
+    """Whether two deployments of one model bring in different samples."""
     one = batch if deploy.memoryless is None else deploy.memoryless(subject.theta, 0)
     other = deploy(subject.theta, 1) if deploy.memoryless is None else deploy.memoryless(subject.theta, 1)
     if batches.rows(batch) < COMPARED or not _equal(one, other):
@@ -52,7 +52,7 @@ def draws(subject: Subject, batch: Batch, deploy: Deploy) -> Finding:
 
 
 class Step(NamedTuple):
-    """What the pairs of models of one step showed at one client."""
+    """The reaction of one client to the pairs of models of one step."""
 
     deviations: float
     changes: np.ndarray  # of f_hat, in standard deviations of each, (PAIRS, p)
@@ -83,6 +83,7 @@ def reaction_findings(subject: Subject, deploy: list[Deploy]) -> Iterator[Findin
 
 
 def _measure(subject: Subject, deploy: Deploy, models: list[Theta], first: int) -> Step:
+    """The changes of f_hat at one client between the two models of each pair."""
     pairs = [estimate_and_noise(subject.world, deploy(model, first + i)) for i, model in enumerate(models)]
     f, noise = np.stack([one for one, _ in pairs]), np.concatenate([resampled for _, resampled in pairs])
     white, _ = probes.whiten(f, noise)
@@ -94,12 +95,13 @@ def _measure(subject: Subject, deploy: Deploy, models: list[Theta], first: int) 
 
 
 def _strength(steps: list[list[Step]]) -> np.ndarray:
-    """The most that each client showed in any step, where that is a reaction; else what it showed in the largest."""
+    """The strongest reaction of each client over all steps, shape (clients,); without one, that of the largest step."""
     all_ = np.array([[one.deviations for one in clients] for clients in steps])
     return np.where(all_.max(axis=0) > REACTS, all_.max(axis=0), all_[-1])
 
 
 def _reaction_finding(subject: Subject, deploy: list[Deploy], strength: np.ndarray, largest_step: float) -> Finding:
+    """Whether the data react to the model, and at which clients."""
     where, moves = f"under models {largest_step:g} natural units from theta", strength > REACTS
     moving = f"the data move with the model{_strength_text(deploy, moves, strength)}"
     if moves.all():
@@ -114,6 +116,7 @@ def _reaction_finding(subject: Subject, deploy: list[Deploy], strength: np.ndarr
 
 
 def _strength_text(deploy: list[Deploy], which: np.ndarray, strength: np.ndarray) -> str:
+    """Where and how strongly data react, as text."""
     chosen = np.flatnonzero(which)
     figures = ", ".join(f"{value:.0f}" if value > REACTS else f"{value:.1f}" for value in strength[chosen])
     where = "" if len(deploy) == 1 else f" at {_client_names([deploy[i] for i in chosen])}"
@@ -121,11 +124,12 @@ def _strength_text(deploy: list[Deploy], which: np.ndarray, strength: np.ndarray
 
 
 def _client_names(deploy: list[Deploy]) -> str:
+    """The numbers of the clients, as text."""
     return f"client{'s' if len(deploy) > 1 else ''} {', '.join(str(one.number) for one in deploy)}"
 
 
 def _explain_no_reaction(subject: Subject, deploy: list[Deploy], still: np.ndarray, largest_step: float) -> str:
-    """With the same key, a model far up and one far down: simulated people cannot hide what they do."""
+    """A possible reason why nothing reacts, as text, from draws under two distant models with the same key."""
     up, down = subject.around(1, largest_step)
     draws = [draw for i in np.flatnonzero(still) if (draw := deploy[i].memoryless) is not None]
     if not draws:
@@ -136,7 +140,7 @@ def _explain_no_reaction(subject: Subject, deploy: list[Deploy], still: np.ndarr
 
 
 def _compare_clients(deploy: list[Deploy], steps: list[list[Step]]) -> Finding:
-    """Entries of f_hat that the same pair of models moves up at one client and down at another."""
+    """Whether a pair of models moves an entry of f_hat up at one client and down at another."""
     for clients in steps:
         for (one, a), (other, b) in combinations(zip(deploy, clients, strict=True), 2):
             apart = (np.minimum(np.abs(a.changes), np.abs(b.changes)) > OPPOSITE) & (a.changes * b.changes < 0)
@@ -154,5 +158,6 @@ def _compare_clients(deploy: list[Deploy], steps: list[list[Step]]) -> Finding:
 
 
 def _equal(one: Batch, other: Batch) -> bool:
+    """Whether two pytrees hold the same numbers."""
     pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
     return all(np.array_equal(np.asarray(a), np.asarray(b)) for a, b in pairs)

@@ -38,12 +38,12 @@ class Finding(NamedTuple):
 
 
 class CheckStopped(Exception):
-    """Nothing further can be checked; its argument is the finding that says why."""
+    """Raised when nothing further can be checked; its argument is the finding that says why."""
 
 
 @dataclass(frozen=True)
 class Deploy:
-    """Deploys a model at one client: ``deploy(theta, step) -> batch``. It stops the check where that cannot be used."""
+    """Deploys a model at one client: ``deploy(theta, step) -> batch``; an unusable batch stops the check."""
 
     ask: Callable[[Callable[[Any], Batch], Theta, int], Batch]  # ask(read, theta, step), as in ``live.workers.Ask``
     samples: int
@@ -59,6 +59,7 @@ class Deploy:
             raise CheckStopped(Finding("batch", "fail", str(as_failure(error)))) from error
 
     def _read(self, answer: Any) -> Batch:
+        """The batch of a client's answer; raises ``InputError`` if it cannot be used."""
         answer = answer.batch if isinstance(answer, batches.Delayed) else answer
         if answer is None:
             raise checks.InputError("deploy sent nothing")
@@ -71,12 +72,15 @@ class Deploy:
 
 @dataclass(frozen=True)
 class Subject:
+    """A problem under test, with its initial model."""
+
     world: Problem
     theta: Theta
     like: Batch
     scales: np.ndarray | None = None  # natural units of the parameters, once a batch has come in
 
     def finding(self) -> Finding:
+        """That the functions of the problem fit together, with the sizes of a model and a sample."""
         return Finding(
             "structure", "ok", f"{_entry_count(self.theta)} numbers in a model, {_entry_count(self.like)} in a sample"
         )
@@ -88,7 +92,7 @@ class Subject:
         return replace(self, scales=np.asarray(scales))
 
     def around(self, count: int, step: float) -> list[Theta]:
-        """Models so many natural units from theta in every parameter, in pairs: theta + delta, theta - delta."""
+        """``count`` pairs of models, theta + delta and theta - delta, ``step`` natural units away in each parameter."""
         assert self.scales is not None
         flat, back = flatten(self.theta)
         rng = np.random.default_rng(0)
@@ -97,7 +101,7 @@ class Subject:
 
 
 def make_subject(problem: Problem | LiveProblem, client: Any, seed: int) -> Subject:
-    """The problem with its initial model, where its functions fit together."""
+    """The problem with its initial model; raises ``CheckStopped`` if its functions do not fit together."""
     try:
         world = problem
         if isinstance(problem, LiveProblem):
@@ -117,7 +121,7 @@ def make_subject(problem: Problem | LiveProblem, client: Any, seed: int) -> Subj
 
 
 def deployments(subject: Subject, client: Any, samples: int, timeout: float, seed: int) -> list[Deploy]:
-    """One for a client from outside; else for the first client of the problem, the one in the middle and the last."""
+    """One for the given client; without one, for the first, the middle and the last client of the problem."""
     if client is not None:
 
         def ask(read: Callable[[Any], Batch], theta: Theta, step: int) -> Batch:
@@ -130,7 +134,7 @@ def deployments(subject: Subject, client: Any, samples: int, timeout: float, see
 
 
 def _simulated_deploy(subject: Subject, number: int, samples: int, seed: int) -> Deploy:
-    """People of the problem's own reaction, who remember what was deployed before, as others do by themselves."""
+    """A simulated client of the problem, whose population remembers earlier deployments."""
     reaction = subject.world.reaction
     row = trees.take(trees.cast(subject.world.clients), number)
     people = start = reaction.start(subject.theta, row)
@@ -148,7 +152,7 @@ def _simulated_deploy(subject: Subject, number: int, samples: int, seed: int) ->
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _draw(reaction: Reaction, samples: int, people: Any, key: Key, theta: Theta, client: Client) -> tuple[Any, Batch]:
-    """(the state of the people after a deployment, the samples that come in)."""
+    """(the state of the population after a deployment, its samples)."""
     people = reaction.move(people, jax.random.fold_in(key, WORLD), theta, client)
     return people, reaction.sample_in(people, key, theta, client, samples)
 
@@ -160,4 +164,5 @@ def flatten(theta: Theta) -> tuple[np.ndarray, Callable[[Any], Theta]]:
 
 
 def _entry_count(tree: Any) -> int:
+    """The number of entries of a pytree of arrays."""
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))

@@ -97,6 +97,7 @@ def answer_order(
 def _answer(
     federation: Federation, clients: Clients, order: wire.Order, context: Context, folder: Folder
 ) -> RecordDict:
+    """The answer to an order that has passed all checks."""
     settings, population = federation.plan.settings, federation.plan.population
     empty = first_state(settings, population, federation.start, order.client)
     store = StateStore(context.state, folder, order.client, {"token": order.token, "digest": order.digest})
@@ -118,6 +119,7 @@ def _answer(
 
 
 def _receive(settings: Settings, row: Population, state: Any, theta: Theta, mail: Any) -> tuple[Theta, Any]:
+    """The model and the state of a client after it has received its mail."""
     theta, method_state = settings.method.receive(client_view(settings, row), state.own, theta, mail)
     return theta, state._replace(own=method_state)
 
@@ -156,6 +158,7 @@ def _reply(message: Message, answer: Callable[[], RecordDict]) -> Message:
 
 
 def _number(context: Context, federation: Federation) -> int:
+    """The client number of a node, from its settings."""
     number = context.node_config.get("partition-id")
     if not isinstance(number, int) or not 0 <= number < federation.clients:
         raise InputError(
@@ -172,10 +175,12 @@ def _named_clients(context: Context) -> Clients:
 
 
 def _client_by_number(clients: Callable[[int], Any] | Sequence[Any], number: int) -> Any:
+    """One client of a function or a sequence of clients."""
     return clients(number) if callable(clients) else clients[number]
 
 
 def _client(federation: Federation, clients: Clients, number: int) -> Any:
+    """The object that deploys for a client; a simulated one if there are no others."""
     if clients is None:
         return SimulatedClient(federation.plan, number)
     return _client_by_number(clients, number)

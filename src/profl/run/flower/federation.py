@@ -143,6 +143,7 @@ class Federation:
 
     @cached_property
     def digest(self) -> str:
+        """A short hash of the fingerprint, which every order carries."""
         return hashlib.sha256(json.dumps(self.fingerprint, sort_keys=True).encode()).hexdigest()[:16]
 
     @cached_property
@@ -153,6 +154,7 @@ class Federation:
 
     @property
     def start(self) -> Theta:
+        """The initial model."""
         return trees.take(self.plan.models, 0)
 
     @cached_property
@@ -172,6 +174,7 @@ class Federation:
 
     @cached_property
     def figures(self) -> tuple[str, ...]:
+        """The names of the method's figures."""
         return figure_names(self.plan)
 
     @property

@@ -67,6 +67,7 @@ class Nodes:
         return news
 
     def _look(self, grid: Grid) -> None:
+        """Update who is connected, and ask new nodes who they are."""
         present = set(grid.get_node_ids())
         self.connected = {client: node for client, node in self.connected.items() if node in present}
         self.refusals = {node: why for node, why in self.refusals.items() if node in present}

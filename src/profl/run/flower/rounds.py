@@ -95,6 +95,7 @@ def without_model(report: Report) -> Values:
 
 
 def begin_round(plan: CompiledPlan, history: RunHistory) -> Turn:
+    """The first turn of the next round."""
     return Turn(0, next_participants(plan, plan.roots[0], history))
 
 

@@ -49,6 +49,7 @@ class Order(NamedTuple):
 
 
 def write_order(order: Order) -> RecordDict:
+    """The order as a record."""
     fields: dict[str, Any] = {name: getattr(order, name) for name in ORDER_FIELDS}
     record = RecordDict({"theta": to_arrays(order.theta), "order": ConfigRecord(fields)})
     if jax.tree.leaves(order.mailed):
@@ -82,6 +83,7 @@ def write_report(work: Work, order: Order, lost: bool, reports: int | None = Non
 
 
 def _entry_arrays(reports: dict[str, Any]) -> dict[str, ArrayRecord]:
+    """The entries of a report as records, by name."""
     return {f"entry {name}": to_arrays(entry) for name, entry in reports.items()}
 
 

@@ -131,6 +131,7 @@ def read(batch: Any, like: Batch, requested: int) -> tuple[Batch, int]:
 
 
 def rows(batch: Batch) -> int:
+    """The number of samples in a batch."""
     return len(jax.tree.leaves(batch)[0])
 
 
@@ -179,6 +180,7 @@ def _frame_leaves(frame: Any, like: Batch, structure: Any) -> list[Any]:
 
 
 def _is_column(value: Any) -> bool:
+    """Whether a value is a pandas column or frame."""
     return hasattr(value, "to_numpy")
 
 
@@ -277,4 +279,5 @@ def _cast(array: np.ndarray, name: str, dtype: Any) -> np.ndarray:
 
 
 def _bad_rows(bad: np.ndarray) -> int:
+    """The number of rows with at least one bad cell."""
     return int(np.sum(bad.reshape(len(bad), -1).any(axis=1))) if bad.size else 0

@@ -41,6 +41,7 @@ class FilterAlert(NamedTuple):
 
     @property
     def incident(self) -> tuple[int, int, str]:
+        """(round, client, what happened), as for every incident."""
         length = f", in {self.rounds} rounds in a row" if self.rounds > 1 else ""
         before = "" if math.isnan(self.usual) else f" ({self.usual:.1%} before)"
         return self.round, self.client, f"lost {self.dropped:.1%} of its samples to the filter{before}{length}"

@@ -166,9 +166,11 @@ class Account:
                 temporary.write_text(json.dumps({"privacy": repr(self.privacy), "reports": self.counts.tolist()}))
 
     def spent(self) -> Spent:
+        """The privacy that the reports so far have spent, per client."""
         return self.privacy.spent(self.counts.copy(), self.share)
 
     def _read(self) -> np.ndarray:
+        """The stored counts; raises ``InputError`` if they cannot be read or belong to another run."""
         assert self.path is not None
         try:
             account = json.loads(self.path.read_text(encoding="utf-8"))

@@ -115,4 +115,5 @@ def live_figures(history: RunHistory) -> Live:
 
 
 def _plain(values: Iterable[Any]) -> list[Any]:
+    """The values as Python numbers, for JSON."""
     return [value.tolist() if hasattr(value, "tolist") else value for value in values]

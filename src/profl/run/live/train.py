@@ -161,6 +161,7 @@ class _Session:
         self.account: Account | None = None
 
     def run(self, clients: Sequence[Client]) -> Run:
+        """The run, once all rounds are done or it was ended."""
         plan, execution, privacy = self.plan, self.execution, self.execution.privacy
         checkpoints, rounds = None, plan.settings.rounds
         if execution.checkpoint is not None:

@@ -40,6 +40,7 @@ def run_debug(plan: CompiledPlan) -> Trace:
 
 
 def _one_seed(plan: CompiledPlan, seed: int, index: int) -> RunHistory:
+    """The history of one seed with all its records."""
     root, figures = plan.roots[index], figure_names(plan)
 
     def clients(round_: int, participants: Participants, theta: Theta) -> dict[int, Work]:
