@@ -104,7 +104,7 @@ def column_widths(part: Sequence[Sequence[str]], numbers: Collection[int], width
 def wrap_row(cells: Sequence[str], sizes: Sequence[int], numbers: Collection[int]) -> list[str]:
     """The lines of one row: texts aligned left, numbers right.
 
-    >>> folded(["much text", "1.5"], [5, 4], [1])
+    >>> wrap_row(["much text", "1.5"], [5, 4], [1])
     ['much    1.5', 'text']
     """
     stacks = [textwrap.wrap(cell, size) or [""] for cell, size in zip(cells, sizes, strict=True)]
@@ -122,7 +122,7 @@ def wrap_row(cells: Sequence[str], sizes: Sequence[int], numbers: Collection[int
 def shorten(text: str, size: int) -> str:
     """The text cut to whole words that fit, without trailing punctuation.
 
-    >>> cut("Shelf prices of 11 orange juices, at 83 real stores", 40)
+    >>> shorten("Shelf prices of 11 orange juices, at 83 real stores", 40)
     'Shelf prices of 11 orange juices'
     """
     if len(text) <= size:
