@@ -32,7 +32,7 @@ from profl.results.callbacks import Watch
 from profl.results.measure import make_run
 from profl.run.compiled.scan import run_compiled
 from profl.run.config import RunConfig
-from profl.run.plan import Plan, describe, make_plan
+from profl.run.plan import CompiledPlan, describe, make_plan
 from profl.server import attacks
 from profl.server.entries import Report
 from profl.typing import Array, Theta
@@ -175,7 +175,7 @@ def runs(
             yield name, coded_run(problem, plan, code)
 
 
-def coded_run(problem: profl.Problem, plan: Plan, code: int) -> profl.Run:
+def coded_run(problem: profl.Problem, plan: CompiledPlan, code: int) -> profl.Run:
     """A run whose hostile clients attack as the code says."""
     hostile = jnp.where(plan.population.hostile, jnp.int32(code), jnp.int32(0))
     plan = plan._replace(population=plan.population._replace(hostile=hostile))

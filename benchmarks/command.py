@@ -13,7 +13,7 @@ from benchmarks.deployments import bench as deployments
 from profl import checks, cli
 from profl.cli import outputs
 from profl.cli.options import JsonPath, Quiet
-from profl.cli.shown import print_item
+from profl.cli.result_tables import print_item
 from profl.progress import progress_bar
 from profl.storage.atomic import write_json
 

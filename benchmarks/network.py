@@ -31,7 +31,7 @@ from profl.methods import pfl, pofl
 from profl.problem.families import GaussianMean
 from profl.problem.problem import Problem
 from profl.run.compiled.placement import place
-from profl.run.compiled.scan import Span, segment, start
+from profl.run.compiled.scan import Span, initial_carries, segment
 from profl.run.compiled.simulate import simulate
 from profl.run.config import RunConfig
 from profl.run.plan import make_plan
@@ -111,7 +111,7 @@ def account(problem: Problem, method: Any) -> float:
     """Megabytes that the compiled rounds take by XLA's own account: what goes in, and what is needed on the way."""
     plan = make_plan(problem, method, RunConfig(rounds=1, record_every=1, **SCHEDULE))
     placed = place(plan.settings, plan.population, plan.models, None)
-    carry = start(plan.settings, plan.population, plan.models)
+    carry = initial_carries(plan.settings, plan.population, plan.models)
     code = jax.jit(lambda *given: segment(plan.settings, placed, 1, *given))
     used: Any = code.lower(carry, plan.population, plan.roots, Span(0, 1, 1, 1)).compile().memory_analysis()
     return (used.argument_size_in_bytes + used.temp_size_in_bytes) / 2**20

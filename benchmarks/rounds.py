@@ -18,7 +18,7 @@ from profl import trees
 from profl.run.config import RunConfig
 from profl.run.live.state import LiveState
 from profl.run.plan import make_plan
-from profl.run.run_history import item_shapes, open_ledger
+from profl.run.run_history import item_shapes, start_history
 from profl.storage.checkpoints import Checkpoints
 
 TIMES = 50
@@ -28,14 +28,14 @@ def measure(rounds: int) -> tuple[float, float]:
     """Milliseconds that keeping a round takes after so many."""
     schedule = RunConfig(rounds=rounds, local_steps=1, samples=30, seeds=[0], min_reports=1)
     plan = make_plan(profl.cases.pricing(clients=4), profl.pofl(), schedule)
-    ledger = open_ledger(plan, trees.take(plan.models, 0))
-    tally = jax.tree.map(np.asarray, item_shapes(ledger)["tallies"])
-    records, tallies = ledger.records * rounds, [tally] * (rounds - 1)
+    history = start_history(plan, trees.take(plan.models, 0))
+    tally = jax.tree.map(np.asarray, item_shapes(history)["tallies"])
+    records, tallies = history.records * rounds, [tally] * (rounds - 1)
     clock, processor = [], []
     with tempfile.TemporaryDirectory() as folder, Checkpoints(folder, {"run": "bench"}) as saved:
         for number in range(rounds, rounds + TIMES + 1):
             records, tallies = [*records, records[0]], [*tallies, tally]
-            live = LiveState(ledger._replace(round=number, records=records, tallies=tallies))
+            live = LiveState(history._replace(round=number, records=records, totals=tallies))
             began = time.perf_counter(), time.process_time()
             live.save(saved)
             clock.append(1e3 * (time.perf_counter() - began[0]))

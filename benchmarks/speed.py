@@ -22,7 +22,7 @@ from benchmarks.timing import in_turns, ratio
 from profl import random
 from profl.cases import pricing
 from profl.methods import pfl, pofl, profl
-from profl.run.compiled.placement import block
+from profl.run.compiled.placement import block_size
 from profl.run.compiled.simulate import simulate
 from profl_papers.claims import Advance, Part, at_least, at_most, item, nothing
 
@@ -113,7 +113,7 @@ def shape(clients: int, seeds: int, turns: int, steps: int) -> Part:
 
 def ceiling(batches: int, rounds: int) -> Callable[[], Any]:
     """Draw (n, d) normals for every client of every seed in every step, and average them: compiled."""
-    chunk = max(c for c in range(1, batches + 1) if batches % c == 0 and c * N * D <= max(block(), N * D))
+    chunk = max(c for c in range(1, batches + 1) if batches % c == 0 and c * N * D <= max(block_size(), N * D))
 
     @jax.jit
     def draw(root: random.Key) -> jax.Array:

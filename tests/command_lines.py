@@ -130,7 +130,7 @@ def check(number: int, folder: Path) -> str:
     try:
         printed = contextlib.redirect_stdout(out), contextlib.redirect_stderr(said)
         with contextlib.chdir(folder), mock.patch.object(sys, "argv", ["profl", *words]), printed[0], printed[1]:
-            status = cli.status()
+            status = cli.exit_status()
     except SystemExit as end:
         status = end.code
     except BaseException as error:

@@ -234,7 +234,7 @@ def test_a_reaction_that_turns_round_between_clients_is_found():
 
 def test_what_is_near_the_threshold_is_called_unclear():
     subject = make_subject(lender([1.0]), None, 0)
-    finding = reaction._finding(subject, deployments(subject, Shop(), 500, 60.0, 0), np.array([3.4]), 50.0)
+    finding = reaction._reaction_finding(subject, deployments(subject, Shop(), 500, 60.0, 0), np.array([3.4]), 50.0)
     assert (finding.verdict, finding.detail) == ("warn", "unclear: 3.4 standard deviations; try more samples")
 
 

@@ -17,7 +17,7 @@ from profl import cli
 from profl.cases import CASES
 from profl.cli import app, main
 from profl.cli import demo_runs as demo
-from profl.cli.cases import ANSWERS, describe_case, stored
+from profl.cli.cases import ANSWERS, describe_case, stored_answers
 
 SHORT = ["--rounds", "3", "--samples", "20", "--seeds", "0-1", "--clients", "2"]
 
@@ -221,7 +221,7 @@ def test_cases(names, tmp_path, monkeypatch):
     "name", ["housing", *[pytest.param(n, marks=pytest.mark.slow) for n in CASES if n != "housing"]]
 )
 def test_stored_answers_are_those_of_today(name):
-    known = stored()
+    known = stored_answers()
     if name not in known:
         pytest.skip("not stored: solved when asked for")
     found = describe_case(name, CASES[name])
@@ -276,7 +276,7 @@ def test_an_error_is_one_line_and_exit_2_of_the_process():
 
 
 def test_brackets_are_no_markup(capsys):
-    cli.complain("this needs Flower: pip install 'profl[flower]'")
+    cli.print_error("this needs Flower: pip install 'profl[flower]'")
     assert capsys.readouterr().err == "error: this needs Flower: pip install 'profl[flower]'\n"
 
 

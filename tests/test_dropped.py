@@ -13,8 +13,8 @@ import pytest
 
 import profl
 from profl import parts
-from profl.run.dropped import Dropped, add_round, mean_share, nothing_dropped
 from profl.run.live.filter_alerts import FilterAlert, update_alerts
+from profl.run.totals import Dropped, add_dropped, mean_dropped_share, zero_dropped
 from tests.test_loop import SHOP, Shop
 
 
@@ -96,9 +96,9 @@ def test_rounds_that_do_not_count():
     """A refused report and a share that was not told add nothing; a client drawn twice counts once."""
     clients, kept = jnp.array([2, 0, 2, 1]), jnp.array([0.6, 0.5, 0.6, jnp.nan])
     accepted = jnp.array([True, False, True, True])
-    found = add_round(add_round(nothing_dropped(4), clients, kept, accepted), clients, kept, accepted)
+    found = add_dropped(add_dropped(zero_dropped(4), clients, kept, accepted), clients, kept, accepted)
     np.testing.assert_array_equal(found.rounds, [0, 0, 2, 0])
-    np.testing.assert_allclose(mean_share(found), [np.nan, np.nan, 0.4, np.nan], rtol=1e-6)
+    np.testing.assert_allclose(mean_dropped_share(found), [np.nan, np.nan, 0.4, np.nan], rtol=1e-6)
 
 
 def test_pooled_clients_have_the_share_of_the_pool():
@@ -173,14 +173,14 @@ def test_filter_alerts(shares, expected):
     n = 25 if shares[0] == 0.2 else 500
     plan = SimpleNamespace(settings=settings, population=SimpleNamespace(counts=np.array([n])))
 
-    def ledger(round_):
+    def history(round_):
         known = [share for share in shares[:round_] if not math.isnan(share)]
         dropped = Dropped(np.array([sum(known)]), np.array([len(known)]))
         return SimpleNamespace(round=round_, carry=SimpleNamespace(dropped=dropped))
 
     alerts: tuple[FilterAlert, ...] = ()
     for round_ in range(len(shares)):
-        alerts, _ = update_alerts(alerts, plan, ledger(round_), ledger(round_ + 1))
+        alerts, _ = update_alerts(alerts, plan, history(round_), history(round_ + 1))
     found = [(one.round, one.rounds, one.dropped, one.usual) for one in alerts]
     np.testing.assert_allclose(found, np.reshape(expected, np.shape(found)))
 

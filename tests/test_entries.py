@@ -16,7 +16,7 @@ from profl.parts import privacy as mechanism
 from profl.run.config import RunConfig
 from profl.run.live import protection
 from profl.run.plan import describe, make_plan
-from profl.run.run_history import blank
+from profl.run.run_history import absent_work
 from profl.server import entries
 from profl.server.gate import LARGEST_SIZE_RATIO, accept
 
@@ -103,9 +103,9 @@ def test_privacy_protects_models_and_jacobians_whatever_their_name(monkeypatch):
     plan = make_plan(CASE, Reporting(more), RUN)
     privacy = profl.parts.Privacy(1.0, clip=1.0, clip_jacobian=np.sqrt(6.0) / 100)
     protection.check_privacy(plan, privacy)
-    sent, work = jnp.ones(2), blank(plan)
+    sent, work = jnp.ones(2), absent_work(plan)
     report = Reporting(more).report(None, (), jnp.array([1.0, 3.0]))
-    noised = protection.protected(privacy, plan, sent, work._replace(reports=report), 0, 0).reports
+    noised = protection.protect_report(privacy, plan, sent, work._replace(reports=report), 0, 0).reports
     assert jax.tree.structure(noised) == jax.tree.structure(report)
     np.testing.assert_allclose(noised["theta"].value, [1.0, 2.0], rtol=1e-6)
     for name in ("first", "second"):

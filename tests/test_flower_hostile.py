@@ -22,7 +22,7 @@ from profl.deploy import certificates
 from profl.run.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app, wire
 from profl.run.flower.identity import Identities, proof
 from profl.run.flower.nodes import NOBODY, Nodes
-from profl.run.flower.rounds import begin_round, blank_report, open_federation
+from profl.run.flower.rounds import absent_report, begin_round, open_federation
 from profl.run.live.simulated import SimulatedClient
 from tests.flower_run import federation
 
@@ -225,11 +225,11 @@ def test_a_binding_that_cannot_be_used(tmp_path, keys):
 @pytest.fixture(scope="module")
 def answer(own):
     """(the order, a good answer to it, the shapes of a report)."""
-    ledger = open_federation(own)
-    order = begin_round(own.plan, ledger).order(own, ledger, 1, "token")
+    history = open_federation(own)
+    order = begin_round(own.plan, history).order(own, history, 1, "token")
     grid = InProcessGrid(make_client_app(own), 4)
     message = Message(wire.write_order(order), dst_node_id=101, message_type="train")
-    return order, grid.deliver(message)[0].content, blank_report(own)
+    return order, grid.deliver(message)[0].content, absent_report(own)
 
 
 def stated(**numbers):
@@ -347,9 +347,9 @@ def test_a_reply_from_another_node_than_was_asked(own):
 
 def test_an_order_cannot_be_guessed(own):
     """Everybody else knows all of it, but for the nonce."""
-    ledger = open_federation(own)
-    turn = begin_round(own.plan, ledger)
-    first, second = (turn.order(own, ledger, 1, "token") for _ in range(2))
+    history = open_federation(own)
+    turn = begin_round(own.plan, history)
+    first, second = (turn.order(own, history, 1, "token") for _ in range(2))
     assert len(first.nonce) == 32
     assert first.nonce != second.nonce
 

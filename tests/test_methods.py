@@ -140,7 +140,7 @@ def test_one_trajectory_in_every_engine(name, attack, engines):
 def test_what_a_method_sends_crosses_a_wire_as_it_is(name):
     """The form of its report and of the mail to it, every number another one: the short form of the rows above."""
     from profl.run.flower import Federation, wire
-    from profl.run.flower.rounds import blank_report
+    from profl.run.flower.rounds import absent_report
 
     federation = Federation(CASE, METHODS[name], 4, rounds=12, local_steps=2, samples=30)
     numbers = iter(range(10_000))
@@ -149,7 +149,7 @@ def test_what_a_method_sends_crosses_a_wire_as_it_is(name):
         rows = [jnp.full(jnp.shape(leaf), next(numbers), jnp.asarray(leaf).dtype) for leaf in jax.tree.leaves(like)]
         return jax.tree.unflatten(jax.tree.structure(like), rows)
 
-    like = blank_report(federation)
+    like = absent_report(federation)
     mailed = (federation.start, federation.mail) if federation.delivers else ()
     order = wire.Order(filled(federation.start), filled(mailed), 1, 2, 0, 3, 2, 2, "run", federation.digest)
     sent = like._replace(reports=filled(like.reports), info=filled(like.info), figures=filled(like.figures))

@@ -164,7 +164,7 @@ def test_averaging_renormalises_over_those_who_can_be_used():
     assert float(mean["b"][0]) == pytest.approx(3.25)
 
 
-FILES = 42  # of these 13 are the filter's, and two look for memory and drift
+FILES = 43  # of these 14 are the filter's, and two look for memory and drift
 
 
 def test_a_round_can_be_followed_through_few_files():
@@ -174,16 +174,17 @@ def test_a_round_can_be_followed_through_few_files():
 
     from profl import trees
     from profl.run.compiled.placement import place
-    from profl.run.compiled.scan import one_round, start
+    from profl.run.compiled.scan import initial_carries, simulated_round
     from profl.run.config import RunConfig
     from profl.run.plan import make_plan
-    from profl.run.tally import empty_tally
+    from profl.run.round import RoundState
+    from profl.run.totals import zero_totals
 
     config = RunConfig(rounds=1, samples=20, seeds=0)
     plan = make_plan(profl.cases.pricing(clients=4, goods=2), profl.profl(), config)
     settings, population = plan.settings, plan.population
-    carry = trees.take(start(settings, population, plan.models), 0)
-    where, tally = place(settings, population, plan.models, None), empty_tally(settings.method.info)
+    carry = trees.take(initial_carries(settings, population, plan.models), 0)
+    where, tally = place(settings, population, plan.models, None), zero_totals(settings.method.info)
     seen = set()
 
     def listen(frame, event, argument):
@@ -193,7 +194,7 @@ def test_a_round_can_be_followed_through_few_files():
     sys.setprofile(listen)
     try:
         root, zero = plan.roots[0], jnp.int32(0)
-        jax.eval_shape(lambda: one_round(settings, 20, where, population, root, zero, carry, tally))
+        jax.eval_shape(lambda: simulated_round(settings, 20, where, population, root, zero, RoundState(carry, tally)))
     finally:
         sys.setprofile(None)
     assert {"run/step.py", "methods/chain.py"} <= seen

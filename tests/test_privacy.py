@@ -311,7 +311,7 @@ def test_over_flower_a_node_counts_what_it_sent(tmp_path):
     grid = InProcessGrid(make_client_app(own, folder=tmp_path / "nodes"), 4)
     dying = ProFLStrategy(own, checkpoint=tmp_path / "server", wait=1.0)
     read = dying._read
-    dying._read = lambda replies: (_ for _ in ()).throw(Crash) if dying.ledger.round == 1 else read(replies)
+    dying._read = lambda replies: (_ for _ in ()).throw(Crash) if dying.history.round == 1 else read(replies)
     with pytest.raises(Crash):
         dying.run(grid)
     for context in grid.contexts.values():
@@ -328,12 +328,12 @@ def test_over_flower_a_node_counts_what_it_sent(tmp_path):
 def test_over_flower_an_error_says_nothing(monkeypatch, caplog):
     pytest.importorskip("flwr")
     from profl.run.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
-    from profl.run.flower.memory import Memory
+    from profl.run.flower.state_store import StateStore
 
     def full(*arguments):
         raise OSError("no space left for customer 7")
 
-    monkeypatch.setattr(Memory, "keep", full)
+    monkeypatch.setattr(StateStore, "save", full)
     own = Federation(CASE, SHARED, 4, privacy=profl.parts.Privacy(4.0), rounds=1, local_steps=2, samples=20)
     with pytest.raises(profl.TooFewReports) as stopped:
         ProFLStrategy(own, wait=1.0, patience=1).run(InProcessGrid(make_client_app(own), 4))

@@ -197,12 +197,12 @@ def test_nothing_that_leaves_tells_neighbours_apart(engine, names):
 )
 def test_a_field_that_leaks_is_noticed(field, monkeypatch):
     """The comparison itself: each field of a report in turn leaves as it is. (Who is silent never gets so far.)"""
-    protect, compared = protection.protected, {"sound": "huge"}.get(field, "fewer rows")
+    protect, compared = protection.protect_report, {"finite": "huge"}.get(field, "fewer rows")
 
     def leaky(privacy, plan, sent, work, client, round_):
         return protect(privacy, plan, sent, work, client, round_)._replace(**{field: getattr(work, field)})
 
-    monkeypatch.setattr(protection, "protected", leaky)
+    monkeypatch.setattr(protection, "protect_report", leaky)
     problem = profl.cases.pricing(clients=CLIENTS, goods=2) if field == "regret" else CASE
     usual = by_train(SHARED, NEIGHBOURS["as it is"], problem)
     assert differences(usual, by_train(SHARED, NEIGHBOURS[compared], problem))

@@ -21,7 +21,7 @@ from profl import random, trees
 from profl.parts import filters
 from profl.parts.filters.normality_test import figures, gaussian
 from profl.problem import oracle
-from profl.run import tally
+from profl.run import totals
 from profl.run.plan import make_plan
 from profl.run.step import sample_batch
 from tests.problems import unmeasured
@@ -204,8 +204,8 @@ def ten_steps(problem, sampled):
 
 
 def test_what_is_counted_may_pass_two_thousand_million():
-    count = tally.empty_tally(("loss",)).samples
+    count = totals.zero_totals(("loss",)).samples
     for _ in range(3):
-        count = tally.add(count, 5, jnp.full(10_000_000, 1501))
-    count = tally.add(count, 1, jnp.asarray([1, 2]))
-    assert int(count.units) + tally.THOUSAND * int(count.thousands) == 3 * 5 * 15_010_000_000 + 3
+        count = totals.add_to_count(count, 5, jnp.full(10_000_000, 1501))
+    count = totals.add_to_count(count, 1, jnp.asarray([1, 2]))
+    assert int(count.units) + totals.THOUSAND * int(count.thousands) == 3 * 5 * 15_010_000_000 + 3

@@ -19,7 +19,7 @@ from rich.console import Console
 import profl
 from profl.cli import cases, reproduce
 from profl.cli.console import print_table
-from profl.cli.shown import print_comparison, print_item
+from profl.cli.result_tables import print_comparison, print_item
 from profl.results.tables import comparison
 from profl_papers.reproduce import choose
 
@@ -105,7 +105,7 @@ def test_every_result_of_the_paper_fits(width):
 
 @pytest.mark.parametrize("width", [80, None])
 def test_items_fit(width):
-    assert_whole(printed(lambda console: reproduce.show_list(console, choose([])), width), width)
+    assert_whole(printed(lambda console: reproduce.print_items(console, choose([])), width), width)
 
 
 @pytest.mark.parametrize("width", [80, 70])
@@ -117,15 +117,15 @@ def test_a_case_is_one_line(width):
         {"case": "orange_juice", "what": what, **known},
         {"case": "adult", "what": "Income. (needs: profl data get adult)", **missing},
     ]
-    short = printed(lambda console: cases.show(console, rows, wide=False), width)
+    short = printed(lambda console: cases.print_cases(console, rows, wide=False), width)
     assert_whole(short, width)
     assert len(short.split("\n")) == len(rows) + 4  # title, header, and an empty line at the end
     assert "-0.8770" in short
     assert "needs: profl data get adult" in short
-    wide = printed(lambda console: cases.show(console, rows, wide=True), width)
+    wide = printed(lambda console: cases.print_cases(console, rows, wide=True), width)
     assert_whole(wide, width)
     assert wide.count("0.123") == 11
-    assert what in printed(lambda console: cases.show(console, rows, wide=False))
+    assert what in printed(lambda console: cases.print_cases(console, rows, wide=False))
 
 
 SMALL = "--rounds 3 -n 20 --seeds 0-1 --clients 2"

@@ -173,15 +173,15 @@ def _until_the_end(world: World, folder: Path) -> tuple[Any, int]:
 def _watched(world: World) -> Any:
     """``run_round`` with faults of the process before and inside it, and a look at all states after it."""
 
-    def watched(plan: Any, root: Any, ledger: Any, clients: Any, *rest: Any) -> Any:
+    def watched(plan: Any, root: Any, history: Any, clients: Any, *rest: Any) -> Any:
         team: Workers = clients.__self__
-        world.round = ledger.round
-        if ledger.round < world.begun:
-            raise Broken(f"states: round {world.begun} had begun, and the run goes on from round {ledger.round}")
-        world.begun = ledger.round
-        states = jax.tree.map(np.array, ledger.carry.states)
-        if ledger.round and not same(states, world.states[ledger.round]):
-            raise Broken(f"states: round {ledger.round} goes on from others than it ended with")
+        world.round = history.round
+        if history.round < world.begun:
+            raise Broken(f"states: round {world.begun} had begun, and the run goes on from round {history.round}")
+        world.begun = history.round
+        states = jax.tree.map(np.array, history.carry.states)
+        if history.round and not same(states, world.states[history.round]):
+            raise Broken(f"states: round {history.round} goes on from others than it ended with")
         if world.take("killed before a round"):
             raise Killed
         if world.take("clock ahead"):
@@ -197,12 +197,14 @@ def _watched(world: World) -> Any:
                 raise Killed
             return done
 
-        after = run_round(plan, root, ledger, work, *rest)
-        refused = np.asarray(after.carry.refused) > np.asarray(ledger.carry.refused)
+        after = run_round(plan, root, history, work, *rest)
+        refused = np.asarray(after.carry.refused) > np.asarray(history.carry.refused)
         for client in range(CASE.count):
             kept = same(*(trees.take(each, client) for each in (states, after.carry.states)))
             if kept != (client not in done or bool(refused[client])) and not after.given_up:
-                raise Broken(f"states: client {client} in round {ledger.round}, {'kept' if kept else 'lost'} its state")
+                raise Broken(
+                    f"states: client {client} in round {history.round}, {'kept' if kept else 'lost'} its state"
+                )
         world.states[after.round] = jax.tree.map(np.array, after.carry.states)
         return after
 

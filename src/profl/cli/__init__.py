@@ -11,8 +11,8 @@ from rich.text import Text
 
 from profl import checks
 from profl.cli import cases, check, compare, data, demo, flower, reproduce, run
-from profl.cli.compiling import keep_compiled
-from profl.cli.interrupts import answered
+from profl.cli.compilation import keep_compiled
+from profl.cli.interrupts import announce_interrupts
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -33,12 +33,12 @@ app.add_typer(data.app, name="data")
 app.add_typer(flower.app, name="flower")
 
 # Typer's errors are Click's, or those of the Click that newer ones carry within themselves.
-FROM_CLICK: Any = typer.BadParameter.__mro__[2]
-EXPECTED = (checks.InputError, checks.DivergedError, checks.TooFewReports, checks.FailedError)
+CLICK_ERROR: Any = typer.BadParameter.__mro__[2]
+USER_ERRORS = (checks.InputError, checks.DivergedError, checks.TooFewReports, checks.FailedError)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         import profl
 
         typer.echo(f"profl {profl.__version__}")
@@ -46,46 +46,46 @@ def _version(asked: bool) -> None:
 
 
 @app.callback()
-def _of_all(
+def _global_options(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Which profl.")] = False,
 ) -> None:
     pass
 
 
 def main(commands: typer.Typer | None = None) -> None:
-    """The entry point of ``profl``, or of other commands: errors that a person can act on are one line."""
+    """The entry point of ``profl``, or of other commands; expected errors are printed as one line."""
     keep_compiled()
-    with answered():
-        sys.exit(status(commands))
+    with announce_interrupts():
+        sys.exit(exit_status(commands))
 
 
-def status(commands: typer.Typer | None = None) -> int:
-    """The exit status of the command that was called: 0, 1 where a claim fails, 2 for errors, 130 after Ctrl-C."""
+def exit_status(commands: typer.Typer | None = None) -> int:
+    """The exit status of the command: 0, 1 if a claim fails, 2 for errors, 130 after Ctrl-C."""
     try:
-        found = (commands or app)(standalone_mode=False)
-        return found if isinstance(found, int) else 0
-    except FROM_CLICK as error:
+        result = (commands or app)(standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except CLICK_ERROR as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
         else:
-            complain(error.format_message())
+            print_error(error.format_message())
     except typer.Abort:
         return 130
     except checks.FailedError as error:
-        complain(str(error), log=True)
-    except EXPECTED as error:
-        complain(str(error))
+        print_error(str(error), log=True)
+    except USER_ERRORS as error:
+        print_error(str(error))
     except OSError as error:
-        complain(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
+        print_error(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
     except ImportError as error:
         if "pip install" not in str(error):
             raise
-        complain(str(error))
+        print_error(str(error))
     return 2
 
 
-def complain(message: str, log: bool = False) -> None:
-    """An error on one line, or, where it ends with a log, with its lines as they are. Brackets are no markup."""
+def print_error(message: str, log: bool = False) -> None:
+    """Print an error on one line; if it ends with a log, with its line breaks. Brackets are not markup."""
     text = message if log else " ".join(message.split())
     line = Text.assemble(("error:", "bold red"), " ", text)
     Console(stderr=True).print(line, soft_wrap=True, highlight=False)

@@ -26,7 +26,7 @@ from profl.problem.problem import Problem
 from profl.progress import progress_bar
 from profl.storage.atomic import write_json
 
-OF = {"gmsc3": "credit", "gmsc10": "credit"}
+DATA_SETS = {"gmsc3": "credit", "gmsc10": "credit"}
 """The data set of a case that is not called after it."""
 
 STORED = Path(library.__file__).parent / "answers.json"
@@ -44,31 +44,31 @@ def cases(
     Example: profl cases --wide
     """
     outputs.check_files(json=json_path)
-    known = {} if solve else stored()
+    stored = {} if solve else stored_answers()
     rows = []
     with progress_bar("cases", len(CASES), not quiet) as advance:
         for name, function in CASES.items():
-            rows.append(known[name] if own(function) and name in known else describe_case(name, function))
+            rows.append(stored[name] if is_library_case(function) and name in stored else describe_case(name, function))
             advance(1)
     if json_path:
         write_json(json_path, {"cases": rows})
     if not quiet:
-        show(Console(), rows, wide)
+        print_cases(Console(), rows, wide)
 
 
-def stored() -> dict[str, dict[str, Any]]:
-    """The stored rows by name."""
+def stored_answers() -> dict[str, dict[str, Any]]:
+    """The stored rows by the name of their case."""
     rows = json.loads(STORED.read_text())["cases"] if STORED.is_file() else []
     return {row["case"]: row for row in rows if row["optimum"] is not None}
 
 
-def own(function: Callable[..., Problem]) -> bool:
-    """Whether a case is the library's, and not one that somebody added."""
+def is_library_case(function: Callable[..., Problem]) -> bool:
+    """Whether a case is defined in this library, not by a user."""
     return function.__module__.startswith(library.__name__ + ".")
 
 
-def show(console: Console, rows: Sequence[dict[str, Any]], wide: bool) -> None:
-    """One line per case; ``wide`` has the points themselves and all that is said of a case."""
+def print_cases(console: Console, rows: Sequence[dict[str, Any]], wide: bool) -> None:
+    """Print one line per case; ``wide`` adds the points and the whole description."""
     risks = [["" if row[key] is None else f"{row[key]:.4f}" for key in ("optimum_risk", "stable_risk")] for row in rows]
     if wide:
         header = ["case", "what", "optimum PO", "risk at PO", "stable point PS", "risk at PS"]
@@ -81,22 +81,26 @@ def show(console: Console, rows: Sequence[dict[str, Any]], wide: bool) -> None:
         print_table(console, "Cases (default settings)", header, cells, text)
         return
     header = ["case", "what", "risk at PO", "risk at PS"]
-    cells = [[row["case"], needed(row["what"]), *risk] for row, risk in zip(rows, risks, strict=True)]
+    cells = [[row["case"], short_description(row["what"]), *risk] for row, risk in zip(rows, risks, strict=True)]
     print_table(console, "Cases (default settings; --wide has the points)", header, cells, ["what"], short="what")
 
 
-def needed(what: str) -> str:
-    """How to get the data, where they are missing, and what the case is otherwise: a line has no room for both."""
+def short_description(what: str) -> str:
+    """The command that fetches the data if they are missing; otherwise the description of the case."""
     return what[what.index("(needs: ") + 1 : -1] if "(needs: " in what else what
 
 
 def describe_case(name: str, function: Callable[..., Problem]) -> dict[str, Any]:
-    """What a case is and its known answers; None where its data are not on this machine."""
+    """A row for a case: its description and known answers, which are None if its data are not on this machine."""
     what = (inspect.getdoc(function) or name).splitlines()[0]
     try:
         problem = function()
     except MissingDataError:
-        return {"case": name, "what": f"{what} (needs: profl data get {OF.get(name, name)})", **dict.fromkeys(ANSWERS)}
+        return {
+            "case": name,
+            "what": f"{what} (needs: profl data get {DATA_SETS.get(name, name)})",
+            **dict.fromkeys(ANSWERS),
+        }
     points = (problem.optimum, problem.stable)
     answers = [value for point in points for value in (trees.ravel(point).tolist(), problem.risk(point))]
     return {"case": name, "what": what, **dict(zip(ANSWERS, answers, strict=True))}

@@ -37,12 +37,12 @@ def check(
     Example: profl check shops.py:problem --client shops.py:clients
     """
     outputs.check_files(json=json_path)
-    asked = import_object(problem)
-    clients = [None] if client is None else _several(import_object(client))
+    problem_object = import_object(problem)
+    clients = [None] if client is None else _as_list(import_object(client))
     rows: list[dict[str, Any]] = []
     for number, one in enumerate(clients):
-        found = examine(asked, one, samples=samples, timeout=timeout, hold=hold)
-        rows += [{"client": number, **finding._asdict()} for finding in found]
+        findings = examine(problem_object, one, samples=samples, timeout=timeout, hold=hold)
+        rows += [{"client": number, **finding._asdict()} for finding in findings]
     if json_path:
         write_json(json_path, {"findings": rows})
     if not quiet:
@@ -59,5 +59,5 @@ def check(
         raise typer.Exit(1)
 
 
-def _several(found: Any) -> list[Any]:
-    return list(found) if isinstance(found, (list, tuple)) else [found]
+def _as_list(findings: Any) -> list[Any]:
+    return list(findings) if isinstance(findings, (list, tuple)) else [findings]

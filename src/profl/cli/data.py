@@ -19,7 +19,7 @@ from profl.storage.atomic import write_json
 app = typer.Typer(no_args_is_help=True, help="Real data sets: what there is, how to get it, where it lies.")
 
 Name = Annotated[str, typer.Argument(help=f"Data set: {', '.join(DATASETS)}.")]
-Given = Annotated[Path | None, typer.Option("--from", help="A file or directory that holds the data.")]
+SourcePath = Annotated[Path | None, typer.Option("--from", help="A file or directory that holds the data.")]
 
 
 @app.command("list")
@@ -31,13 +31,13 @@ def list_(
     outputs.check_files(json=json_path)
     rows: list[dict[str, Any]] = [
         {
-            "name": known.name,
-            "what": known.title,
-            "rows": known.rows,
-            "licence": known.licence,
-            "here": here(known.name),
+            "name": data_set.name,
+            "what": data_set.title,
+            "rows": data_set.rows,
+            "licence": data_set.licence,
+            "here": availability(data_set.name),
         }
-        for known in DATASETS.values()
+        for data_set in DATASETS.values()
     ]
     if json_path:
         write_json(json_path, {"data": rows})
@@ -53,7 +53,7 @@ def list_(
 @app.command("get")
 def get_(
     names: Annotated[list[str], typer.Argument(help=f"Data sets: {', '.join(DATASETS)}, or all.")],
-    given: Given = None,
+    source: SourcePath = None,
     force: Annotated[bool, typer.Option("--force", help="Fetch it again, whatever is here.")] = False,
     wait: Annotated[float, typer.Option(help="Seconds to wait for each source.")] = WAIT,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the path only.")] = False,
@@ -69,16 +69,16 @@ def get_(
             if not quiet:
                 console.print(f"{name}: {line}", markup=False, highlight=False, soft_wrap=True)
 
-        typer.echo(get(name, given, force=force, wait=wait, say=say))
+        typer.echo(get(name, source, force=force, wait=wait, say=say))
 
 
 @app.command("path")
-def path_(name: Name, given: Given = None) -> None:
+def path_(name: Name, source: SourcePath = None) -> None:
     """Print the file that holds a data set, checked; exit status 2 where it is not on this machine."""
-    typer.echo(find(name, given))
+    typer.echo(find(name, source))
 
 
-def here(name: str) -> str:
+def availability(name: str) -> str:
     """Whether the data set is on this machine: yes, no, or damaged."""
     if locate(name) is None:
         return "no"

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from profl.cli import demo_runs as work
 from profl.cli import outputs
-from profl.cli.compiling import compile_lightly
-from profl.cli.console import fitting, print_table, say
-from profl.cli.making import parse_seeds
+from profl.cli.builders import parse_seeds
+from profl.cli.compilation import compile_lightly
+from profl.cli.console import line_width, print_table, say
 from profl.cli.options import JsonPath, Quiet, Rounds, Seeds
 from profl.results.cells import number
 from profl.results.plots import plot_excess
@@ -39,40 +39,43 @@ def demo(
     files = outputs.check_files(json=json_path, out=out if picture else None)
     compile_lightly()
     console, aside = Console(quiet=quiet), Console(stderr=True, quiet=quiet)
-    chosen, results, pressed = parse_seeds(seeds), dict[str, list[work.Found]](), False
+    chosen, results, pressed = parse_seeds(seeds), dict[str, list[work.TrialResult]](), False
     for name, problem in work.problems().items():
         gap = problem.risk(problem.stable) - problem.risk(problem.optimum)
         words = f"{name}: retraining leads to the stable point, whose risk is {number(gap)} above the optimum's"
-        say(console, words, width=fitting(console))
+        say(console, words, width=line_width(console))
     say(aside, "compiling ... (the second time it is there already)")
     try:
-        for found in work.demo(seeds=chosen, rounds=rounds, progress=not quiet):
-            results.setdefault(found.problem, []).append(found)
-            say(aside, line(found), width=fitting(aside))
-            if all(trial.problem != found.problem for trial in work.trials()[sum(map(len, results.values())) :]):
-                show(console, found.problem, results[found.problem], len(chosen))
+        for result in work.demo(seeds=chosen, rounds=rounds, progress=not quiet):
+            results.setdefault(result.problem, []).append(result)
+            say(aside, result_line(result), width=line_width(aside))
+            if all(trial.problem != result.problem for trial in work.trials()[sum(map(len, results.values())) :]):
+                print_results(console, result.problem, results[result.problem], len(chosen))
     except KeyboardInterrupt:
         pressed = True
-    runs = [run for found in results.values() for each in found for run in (each.clean, each.trouble)]
+    runs = [run for group in results.values() for one in group for run in (one.clean, one.trouble)]
     if runs:
         outputs.write_runs(json_path, "demo", runs)
         if picture:
-            clean = {name: [each.clean for each in found] for name, found in results.items()}
-            trouble = {name: [each.trouble for each in found] for name, found in results.items()}
+            clean = {name: [one.clean for one in group] for name, group in results.items()}
+            trouble = {name: [one.trouble for one in group] for name, group in results.items()}
             plot_excess({"clean": clean, TROUBLE: trouble}, out)
             say(console, f"Picture: {out}")
     if pressed:
-        done = ", ".join(f"{each.clean.algorithm} on {name}" for name, found in results.items() for each in found)
-        outputs.end(f"interrupted; finished: {done or 'nothing'}; {outputs.kept(files if runs else [])}")
+        finished = ", ".join(f"{each.clean.algorithm} on {name}" for name, result in results.items() for each in result)
+        outputs.exit_interrupted(
+            f"interrupted; finished: {finished or 'nothing'}; {outputs.saved_files_note(files if runs else [])}"
+        )
 
 
-def line(found: work.Found) -> str:
-    clean, trouble = (number(figures(run)["tail_excess"]["mean"]) for run in (found.clean, found.trouble))
-    return f"{found.problem}, {found.clean.algorithm}: {clean} above the optimum; with {TROUBLE} clients {trouble}"
+def result_line(result: work.TrialResult) -> str:
+    """One line on a finished trial."""
+    clean, trouble = (number(figures(run)["tail_excess"]["mean"]) for run in (result.clean, result.trouble))
+    return f"{result.problem}, {result.clean.algorithm}: {clean} above the optimum; with {TROUBLE} clients {trouble}"
 
 
-def show(console: Console, name: str, found: Sequence[work.Found], seeds: int) -> None:
-    """Both worlds side by side, and what the figures say."""
+def print_results(console: Console, name: str, results: Sequence[work.TrialResult], seeds: int) -> None:
+    """Print the runs on clean and on contaminated data side by side, and one sentence on them."""
     header = ["method", "excess", "gap closed", f"excess, {TROUBLE}", "gap closed", "deployments"]
     rows = [
         [
@@ -81,13 +84,14 @@ def show(console: Console, name: str, found: Sequence[work.Found], seeds: int) -
             *_cells(each.trouble),
             work.deployments(each.clean),
         ]
-        for each in found
+        for each in results
     ]
     print_table(console, f"{name}: risk above the optimum, mean ± sd over {seeds} seeds", header, rows)
-    say(console, work.told(found), width=fitting(console))
+    say(console, work.summary_sentence(results), width=line_width(console))
     say(console, "")
 
 
 def _cells(run: Run) -> list[str]:
+    """The excess and the closed gap of a run, as table cells."""
     tail = figures(run)["tail_excess"]
-    return [f"{number(tail['mean'])} ± {number(tail['sd'])}", work.closed(run)]
+    return [f"{number(tail['mean'])} ± {number(tail['sd'])}", work.format_gap_closed(run)]

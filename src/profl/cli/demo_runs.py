@@ -39,8 +39,8 @@ class Trial(NamedTuple):
     steps: int
 
 
-class Found(NamedTuple):
-    """What became of it: clean, and in trouble."""
+class TrialResult(NamedTuple):
+    """The runs of a trial: on clean data, and with junk and hostile clients."""
 
     problem: str
     clean: Run
@@ -48,11 +48,12 @@ class Found(NamedTuple):
 
 
 def problems() -> dict[str, Problem]:
+    """The problems of the demo, by name."""
     return {"pricing": pricing(), "orange juice": orange_juice(clients=12)}
 
 
 def trials(rounds: int = ROUNDS) -> list[Trial]:
-    """The methods of every problem, from plain retraining on."""
+    """The trials of the demo: every problem with its methods, plain retraining first."""
     methods = {
         "pricing": [pfl(0.05), pg(0.05), pofl(0.05), profl(0.05, aggregate=RULE)],
         "orange juice": [pfl(0.3), pofl(0.3), profl(0.3, aggregate=RULE)],
@@ -61,15 +62,15 @@ def trials(rounds: int = ROUNDS) -> list[Trial]:
     return [*steady, Trial("orange juice", prm(filter="robust", aggregate=RULE, keep=KEEP), CHANGES, 1)]
 
 
-def demo(*, seeds: Sequence[int] = SEEDS, rounds: int = ROUNDS, progress: bool = True) -> Iterator[Found]:
-    """What every method found, one after the other: two at a time are hardly quicker (120 s, not 129, on two cores)."""
+def demo(*, seeds: Sequence[int] = SEEDS, rounds: int = ROUNDS, progress: bool = True) -> Iterator[TrialResult]:
+    """The results of all trials, one after the other: two at a time take 120 s, not 129, on two cores."""
     cases = problems()
     for trial in trials(rounds):
         yield run(cases[trial.problem], trial, seeds, progress)
 
 
-def run(case: Problem, trial: Trial, seeds: Sequence[int], progress: bool) -> Found:
-    """The method on the clean problem, and on the one in trouble."""
+def run(case: Problem, trial: Trial, seeds: Sequence[int], progress: bool) -> TrialResult:
+    """The runs of one trial: on clean data, and with junk and hostile clients."""
     settings: dict[str, Any] = {"rounds": trial.rounds, "local_steps": trial.steps, "samples": SAMPLES, "seeds": seeds}
     runs = []
     for junk, hostile in ((0.0, 0.0), (JUNK, HOSTILE)):
@@ -77,17 +78,18 @@ def run(case: Problem, trial: Trial, seeds: Sequence[int], progress: bool) -> Fo
         if not junk:
             problem = replace(problem, name=case.name)
         runs.append(simulate(problem, trial.method, attack=ATTACK, hostile=hostile, progress=progress, **settings))
-    return Found(trial.problem, *runs)
+    return TrialResult(trial.problem, *runs)
 
 
-def told(found: Sequence[Found]) -> str:
-    """One sentence from the figures of the runs in trouble: those with a filter and a robust rule, and the others."""
-    robust = [each for each in found if each.clean.algorithm in ROBUST]
+def summary_sentence(results: Sequence[TrialResult]) -> str:
+    """One sentence on the runs with junk and hostile clients: first the robust methods, then the others."""
+    robust = [one for one in results if one.clean.algorithm in ROBUST]
     parts = [
         ", ".join(
-            f"{each.clean.algorithm} {closed(each.trouble)} in {deployments(each.clean)} deployments" for each in some
+            f"{one.clean.algorithm} {format_gap_closed(one.trouble)} in {deployments(one.clean)} deployments"
+            for one in group
         )
-        for some in (robust, [each for each in found if each not in robust])
+        for group in (robust, [one for one in results if one not in robust])
     ]
     return (
         f"With {JUNK:.0%} junk samples and {HOSTILE:.0%} hostile clients, of the gap between the stable point and the "
@@ -95,11 +97,11 @@ def told(found: Sequence[Found]) -> str:
     )
 
 
-def closed(run: Run) -> str:
-    """How much of the gap a run closes; without a minus before nothing."""
+def format_gap_closed(run: Run) -> str:
+    """The share of the gap that a run closes, as text; never "-0.0 %"."""
     return f"{round(100 * gap_closed(run), 1) + 0.0:.1f} %"
 
 
 def deployments(run: Run) -> str:
-    """Per client."""
+    """The number of deployments per client, as text."""
     return f"{run.deployments[:, -1].mean() / run.settings['clients']:.0f}"

@@ -123,9 +123,9 @@ def node_(
     state: Annotated[Path | None, typer.Option(help="Where the client's state is kept.")] = None,
 ) -> None:
     """One client's SuperNode, until it is stopped; started again, it gets in at once and finds its state."""
-    from profl.deploy.node import become
+    from profl.deploy.node import run_node
 
-    become(keys, number, superlink, Path(f"out/state-{number}") if state is None else state)
+    run_node(keys, number, superlink, Path(f"out/state-{number}") if state is None else state)
 
 
 @app.command("submit")

@@ -1,4 +1,4 @@
-"""Ctrl-C on the command line: answered in words at once, and acted on when the step under way is over.
+"""Ctrl-C on the command line: a message at once, the interrupt itself after the current step.
 
 Python runs its own answer to a signal between two instructions, so not while code is compiled, which may take half a
 minute. The number of the signal goes through a socket at once, and a thread that waits for it speaks.
@@ -13,19 +13,19 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-AT_ONCE = "interrupted: ending after the step it is at (again: at once)"
+MESSAGE = "interrupted: ending after the step it is at (again: at once)"
 
 
 @contextmanager
-def answered() -> Iterator[None]:
-    """Says so when Ctrl-C is pressed for the first time."""
+def announce_interrupts() -> Iterator[None]:
+    """A context in which the first Ctrl-C prints a message at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-    threading.Thread(target=_wait, args=(reader,), daemon=True).start()
+    threading.Thread(target=_wait_for_interrupt, args=(reader,), daemon=True).start()
     try:
         yield
     finally:
@@ -33,8 +33,8 @@ def answered() -> Iterator[None]:
         writer.close()
 
 
-def _wait(reader: socket.socket) -> None:
+def _wait_for_interrupt(reader: socket.socket) -> None:
     while numbers := reader.recv(1):
         if numbers[0] == signal.SIGINT:
-            print(AT_ONCE, file=sys.stderr, flush=True)
+            print(MESSAGE, file=sys.stderr, flush=True)
             return

@@ -1,4 +1,4 @@
-"""Options that several commands take. ``Asked`` has those of ``run`` and ``compare``; None is what was not given."""
+"""Options that several commands take. ``RunOptions`` has those of ``run`` and ``compare``; None means not given."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ Seeds: TypeAlias = Annotated[str, Option("--seeds", "--seed", help="One seed (3)
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A case, its trouble, and how long it is run: the same words in ``run`` and ``compare``."""
+class RunOptions:
+    """The case, its contamination and the length of a run: the same options in ``run`` and ``compare``."""
 
     case: Annotated[
         str,
@@ -137,14 +137,16 @@ AlgorithmName = Annotated[
 Algorithms = Annotated[str, Option("--algorithms", "-a", help=f"Names, with commas: {', '.join(ALGORITHMS)}.")]
 
 
-def asks(command: Callable[..., None]) -> Callable[..., None]:
-    """A command that takes ``asked: Asked`` becomes one that takes its fields as arguments and options as well."""
-    hints = get_type_hints(Asked, include_extras=True)
-    own = [p for name, p in inspect.signature(command, eval_str=True).parameters.items() if name != "asked"]
-    names = [field.name for field in fields(Asked)]
+def with_run_options(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that takes the fields of ``RunOptions`` as options, from one that takes ``options: RunOptions``."""
+    hints = get_type_hints(RunOptions, include_extras=True)
+    own_parameters = [
+        p for name, p in inspect.signature(command, eval_str=True).parameters.items() if name != "options"
+    ]
+    names = [field.name for field in fields(RunOptions)]
 
     def call(**named: Any) -> None:
-        command(Asked(**{name: named.pop(name) for name in names}), **named)
+        command(RunOptions(**{name: named.pop(name) for name in names}), **named)
 
     first, *others = (
         inspect.Parameter(
@@ -153,9 +155,9 @@ def asks(command: Callable[..., None]) -> Callable[..., None]:
             default=inspect.Parameter.empty if field.default is MISSING else field.default,
             annotation=hints[field.name],
         )
-        for field in fields(Asked)
+        for field in fields(RunOptions)
     )
-    parameters = [first, *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *others]
+    parameters = [first, *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own_parameters), *others]
     call.__name__, call.__doc__ = command.__name__, command.__doc__
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
 
 from profl.cli import outputs
-from profl.cli.console import fitting, print_table, say
-from profl.cli.making import parse_seeds
+from profl.cli.builders import parse_seeds
+from profl.cli.console import line_width, print_table, say
 from profl.cli.options import JsonPath, Quiet
-from profl.cli.shown import print_claims, print_item
+from profl.cli.result_tables import print_claims, print_item
 from profl.results.cells import changes_note, claims_summary, verdict
 from profl.storage.paths import check_folder
 
@@ -41,7 +41,9 @@ def reproduce(
     workers: Annotated[
         int | None, typer.Option(help="Items run at a time, each in a process.", show_default="one per core, 4 at most")
     ] = None,
-    listed: Annotated[bool, typer.Option("--list", help="Show the items and the data they need; run nothing.")] = False,
+    list_only: Annotated[
+        bool, typer.Option("--list", help="Show the items and the data they need; run nothing.")
+    ] = False,
     json_path: JsonPath = None,
     quiet: Quiet = False,
 ) -> None:
@@ -55,46 +57,70 @@ def reproduce(
     from profl_papers import reproduce as work
 
     chosen = work.choose(items or [])
-    if listed:
-        show_list(Console(), chosen)
+    if list_only:
+        print_items(Console(), chosen)
         return
     outputs.check_files(json=json_path)
     check_folder("--out", out)
-    console, pressed = Console(stderr=True), False
+    settings = Settings(
+        parse_seeds((QUICK_SEEDS if quick else "0-9") if seeds is None else seeds),
+        quick=quick,
+        out=out,
+        force=force,
+        workers=min(cores(), 4) if workers is None else workers,
+    )
+    results, interrupted = run_items(chosen, settings, quiet)
+    if out is not None:
+        write_pages(out, Console(stderr=True), quiet)
+    if json_path is not None:
+        work.write(json_path, {"items": results})
+    if not quiet:
+        print_results(Console(), results)
+    if interrupted:
+        note = outputs.saved_files_note([path for path in (out, json_path) if path is not None])
+        outputs.exit_interrupted(f"interrupted; {len(results)} of {len(chosen)} items were finished; {note}")
+    if not all(claim["holds"] for result in results for claim in result["claims"]):
+        raise typer.Exit(1)
+
+
+class Settings(NamedTuple):
+    """How items are run: the arguments of ``profl_papers.reproduce.reproduce``."""
+
+    seeds: Sequence[int]
+    quick: bool
+    out: Path | None
+    force: bool
+    workers: int
+
+
+def run_items(items: Sequence[Item], settings: Settings, quiet: bool) -> tuple[list[dict[str, Any]], bool]:
+    """(the results in the order of the items, whether Ctrl-C ended it); exits if no item was finished."""
+    from profl_papers import reproduce as work
+
+    console, interrupted = Console(stderr=True), False
     results: dict[str, dict[str, Any]] = {}
 
-    def finished(result: dict[str, Any], kept: bool) -> None:
+    def finished(result: dict[str, Any], reused: bool) -> None:
         results[result["item"]] = result
         if not quiet:
-            done = f"{len(results)} of {len(chosen)}  {progress_line(result, kept)}"
-            say(console, done, width=fitting(console))
+            line = f"{len(results)} of {len(items)}  {progress_line(result, reused)}"
+            say(console, line, width=line_width(console))
 
     try:
         work.reproduce(
-            chosen,
-            parse_seeds((QUICK_SEEDS if quick else "0-9") if seeds is None else seeds),
-            quick=quick,
-            out=out,
-            force=force,
-            workers=min(cores(), 4) if workers is None else workers,
+            items,
+            settings.seeds,
+            quick=settings.quick,
+            out=settings.out,
+            force=settings.force,
+            workers=settings.workers,
             finished=finished,
         )
     except KeyboardInterrupt:
-        pressed = True
+        interrupted = True
     if not results:
-        outputs.end("interrupted; no item was finished")
-    done = [results[item.name] for item in chosen if item.name in results]
-    if out is not None:
-        write_pages(out, console, quiet)
-    if json_path is not None:
-        work.write(json_path, {"items": done})
-    if not quiet:
-        show(Console(), done)
-    if pressed:
-        places = [path for path in (out, json_path) if path is not None]
-        outputs.end(f"interrupted; {len(done)} of {len(chosen)} items were finished; {outputs.kept(places)}")
-    if not all(claim["holds"] for result in done for claim in result["claims"]):
-        raise typer.Exit(1)
+        outputs.exit_interrupted("interrupted; no item was finished")
+    return [results[item.name] for item in items if item.name in results], interrupted
 
 
 def report(
@@ -109,7 +135,7 @@ def report(
 
 
 def write_pages(directory: Path, console: Console, quiet: bool) -> None:
-    """The page over everything the directory holds, and the pictures of what is new."""
+    """Write the page with all results of the directory, and the pictures of new ones."""
     from profl_papers import pages
     from profl_papers import reproduce as work
 
@@ -124,25 +150,26 @@ def write_pages(directory: Path, console: Console, quiet: bool) -> None:
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def progress_line(result: dict[str, Any], kept: bool) -> str:
-    when = "kept" if kept else f"{result['seconds']:.1f} s"
+def progress_line(result: dict[str, Any], reused: bool) -> str:
+    """One line on a finished item."""
+    when = "kept" if reused else f"{result['seconds']:.1f} s"
     return f"{result['item']}: {claims_summary(result['claims'])} ({when})"
 
 
-def show_list(console: Console, items: Sequence[Item]) -> None:
-    """Every item with its paper and the data it needs."""
+def print_items(console: Console, items: Sequence[Item]) -> None:
+    """Print every item with its paper and the data it needs."""
     header = ["item", "paper", "what it shows", "needs"]
     rows = [[item.name, item.work, item.title, ", ".join(item.data)] for item in items]
     print_table(console, "items", header, rows, header)
     say(console, f"{len(items)} items; --workers runs several at a time")
 
 
-def show(console: Console, results: list[dict[str, Any]]) -> None:
-    """One item in full; several as one table of claims, with every paper's count and what fails named below it."""
+def print_results(console: Console, results: list[dict[str, Any]]) -> None:
+    """Print one item in full; several as one table of claims, followed by a count per paper and the failures."""
     if len(results) == 1:
         print_item(console, results[0])
         return
@@ -152,13 +179,13 @@ def show(console: Console, results: list[dict[str, Any]]) -> None:
         say(console, f"{name}: {claims_summary(claim for result, claim in claims if result['work'] == name)}")
     seconds = sum(result["seconds"] for result in results)
     say(console, f"in all: {claims_summary(claim for _, claim in claims)}; {seconds:.0f} s over all items")
-    width = fitting(console)
+    width = line_width(console)
     for result, claim in claims:
-        name, found = f"{result['item']}: {claim['claim']}", verdict(claim)
-        if found == "no":
+        name, verdict_text = f"{result['item']}: {claim['claim']}", verdict(claim)
+        if verdict_text == "no":
             say(console, f"does not hold: {name}", "red", width)
-        elif found != "yes":
-            say(console, f"{found}: {name}", "yellow", width)
+        elif verdict_text != "yes":
+            say(console, f"{verdict_text}: {name}", "yellow", width)
     for result in results:
         if result["changed"]:
             say(console, f"{result['item']}: {changes_note(result)}", "yellow", width)

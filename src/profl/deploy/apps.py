@@ -15,7 +15,7 @@ COMPONENTS = {
 
 
 def write_app(folder: str | os.PathLike[str], settings: Mapping[str, str | int | float | bool]) -> Path:
-    """A Flower app whose run has these settings; ``federation.from_config`` and ``make_server_app`` read them."""
+    """The folder of a new Flower app with these settings, which ``from_config`` and ``make_server_app`` read."""
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     project = {

@@ -26,16 +26,16 @@ from cryptography.x509.oid import NameOID
 from profl import checks
 from profl.checks import InputError
 
-NEEDED = ("ca.crt", "server.pem", "server.key")
+REQUIRED = ("ca.crt", "server.pem", "server.key")
 CLIENTS = "clients.json"
 TOKEN = "submit.token"
-LEAST_TOKEN = 20  # characters
+MIN_TOKEN_LENGTH = 20  # characters
 
 
 def make(
     folder: str | os.PathLike[str], clients: int, hosts: Sequence[str] = ("localhost", "127.0.0.1"), days: int = 365
 ) -> list[Path]:
-    """Write everything into ``folder``; refuses to overwrite an authority that is there.
+    """The files that were written into ``folder``; an existing authority is not overwritten.
 
     The server's certificate is for loopback as well, where runs are submitted.
     """
@@ -50,15 +50,15 @@ def make(
     key, certificate = _server(ca_key, ca, hosts, days)
     files = {"ca.crt": _pem(ca), "ca.key": _private(ca_key), "server.pem": _pem(certificate)}
     files["server.key"] = _private(key)
-    bound: dict[str, str] = {}
+    public_keys: dict[str, str] = {}
     for number in range(clients):
-        own = ec.generate_private_key(ec.SECP384R1())
-        files[f"client-{number}"] = _private(own, serialization.PrivateFormat.OpenSSH)
+        client_key = ec.generate_private_key(ec.SECP384R1())
+        files[f"client-{number}"] = _private(client_key, serialization.PrivateFormat.OpenSSH)
         public = serialization.PublicFormat.OpenSSH
-        text = own.public_key().public_bytes(serialization.Encoding.OpenSSH, public)
+        text = client_key.public_key().public_bytes(serialization.Encoding.OpenSSH, public)
         files[f"client-{number}.pub"] = text + b"\n"
-        bound[str(number)] = text.decode()
-    files[CLIENTS] = (json.dumps(bound, indent=2) + "\n").encode()
+        public_keys[str(number)] = text.decode()
+    files[CLIENTS] = (json.dumps(public_keys, indent=2) + "\n").encode()
     files[TOKEN] = (secrets.token_urlsafe(32) + "\n").encode()
     for name, content in files.items():
         secret = name.endswith((".key", ".token")) or (name.startswith("client-") and not name.endswith(".pub"))
@@ -71,7 +71,7 @@ def make(
 def check(folder: str | os.PathLike[str], clients: int = 0) -> Path:
     """The folder, if it holds what a federation needs and nothing has expired."""
     place = Path(folder)
-    names = [*NEEDED, *(f"client-{i}{end}" for i in range(clients) for end in ("", ".pub"))]
+    names = [*REQUIRED, *(f"client-{i}{end}" for i in range(clients) for end in ("", ".pub"))]
     names += [CLIENTS, TOKEN] if clients else []
     missing = [name for name in names if not (place / name).is_file()]
     if missing:
@@ -89,16 +89,16 @@ def check(folder: str | os.PathLike[str], clients: int = 0) -> Path:
 
 
 def token(folder: Path) -> str:
-    """What whoever submits has to know."""
+    """The token that is needed to submit runs, from the folder's file."""
     try:
-        found = (folder / TOKEN).read_text(encoding="utf-8").strip()
+        text = (folder / TOKEN).read_text(encoding="utf-8").strip()
     except OSError as error:
         raise InputError(
             f"{folder} has no {TOKEN}, without which nobody may submit: profl flower certificates writes it"
         ) from error
-    if len(found) < LEAST_TOKEN:
-        raise InputError(f"{folder / TOKEN} must hold at least {LEAST_TOKEN} characters, got {len(found)}")
-    return found
+    if len(text) < MIN_TOKEN_LENGTH:
+        raise InputError(f"{folder / TOKEN} must hold at least {MIN_TOKEN_LENGTH} characters, got {len(text)}")
+    return text
 
 
 def _authority(days: int) -> tuple[Any, x509.Certificate]:

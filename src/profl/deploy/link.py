@@ -1,4 +1,4 @@
-"""The SuperLink with a guard at its doors: ``python -m profl.deploy.link FOLDER --keys KEYS --port 9500 ...``.
+"""The SuperLink with access control on its ports: ``python -m profl.deploy.link FOLDER --keys KEYS --port 9500 ...``.
 
 Flower serves three interfaces on one port, and whoever reaches it may submit code to the server and to every node:
 
@@ -6,10 +6,10 @@ Flower serves three interfaces on one port, and whoever reaches it may submit co
     Control    submits, lists and stops runs, registers keys; open to all, unless an identity provider is at hand
     Runtime    for the processes that run the server's side of an app; open to all
 
-Here they are two doors. At the public address there is Fleet alone. At the control port, on loopback, there is all of
-it: Control asks for the bearer token of ``submit.token`` (by Flower's own account authentication, which takes any
-plugin), Runtime for a secret that only the SuperLink's own child gets. Without keys it is a simulation on this machine:
-no TLS, no nodes, the second door alone.
+Here they are on two ports. The public address serves only Fleet. The control port, on loopback, serves all three:
+Control requires the bearer token of ``submit.token`` (by Flower's own account authentication, which takes any plugin),
+Runtime a secret that only the SuperLink's own child gets. Without keys it is a simulation on this machine: no TLS, no
+nodes, only the control port.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ LOOPBACK = "127.0.0.1"
 Metadata = Sequence[tuple[str, str | bytes]]
 
 
-class Token(ControlAuthnPlugin):
-    """Who has the token may submit; nobody can log in to get one."""
+class TokenAuthentication(ControlAuthnPlugin):
+    """Flower's authentication by a fixed bearer token; there is no login."""
 
     def __init__(self, token: str) -> None:
         self.token = token
 
     def validate_tokens_in_metadata(self, metadata: Metadata) -> tuple[bool, AccountInfo | None]:
-        stated = dict(metadata).get(ACCESS_TOKEN_KEY, "")
-        stated = stated.encode() if isinstance(stated, str) else stated
-        if not hmac.compare_digest(stated, self.token.encode()):
+        token = dict(metadata).get(ACCESS_TOKEN_KEY, "")
+        token = token.encode() if isinstance(token, str) else token
+        if not hmac.compare_digest(token, self.token.encode()):
             return False, None
         return True, AccountInfo(flwr_aid=NOOP_FLWR_AID, account_name=NOOP_ACCOUNT_NAME)
 
@@ -67,14 +67,14 @@ class Token(ControlAuthnPlugin):
         return None, None
 
 
-class Doors:
-    """An ASGI app in front of another: what did not come in through the control port gets to Fleet alone."""
+class PortFilter:
+    """An ASGI app that lets requests outside the control port reach only the Fleet interface."""
 
     def __init__(self, app: Any, control_port: int) -> None:
         self.app, self.control_port = app, control_port
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "lifespan" or self._may(scope):
+        if scope["type"] == "lifespan" or self._allowed(scope):
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
             await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})
@@ -82,7 +82,8 @@ class Doors:
         else:
             await send({"type": "websocket.close", "code": 1008})
 
-    def _may(self, scope: Any) -> bool:
+    def _allowed(self, scope: Any) -> bool:
+        """Whether a request may pass: from the control port anything, otherwise only Fleet."""
         host, port = scope.get("server") or (None, None)
         return (host == LOOPBACK and port == self.control_port) or (
             scope["type"] == "http" and scope["path"].startswith(FLEET)
@@ -90,7 +91,7 @@ class Doors:
 
 
 class Lifespan(SuperLinkLifespan):
-    """Flower's own, whose child proves to the Runtime interface that it is the SuperLink's."""
+    """Flower's lifespan; its child process authenticates at the Runtime interface with a secret."""
 
     secret: Path
 
@@ -104,7 +105,7 @@ class Lifespan(SuperLinkLifespan):
 
 
 def make_app(keys: Path | None, folder: Path, control_port: int) -> tuple[Any, Any]:
-    """(Flower's app behind two doors, its settings)."""
+    """(Flower's app behind a ``PortFilter``, its settings)."""
     secret = private_file(private_folder(folder) / "superexec.secret", secrets.token_hex(32))
     command = ["flower-superlink", "--host", LOOPBACK, "--port", str(control_port)]
     command += ["--isolation", ISOLATION_MODE_PROCESS, "--superexec-auth-secret-file", str(secret)]
@@ -119,24 +120,26 @@ def make_app(keys: Path | None, folder: Path, control_port: int) -> tuple[Any, A
         if (keys / certificates.CLIENTS).is_file():
             os.environ[VARIABLE] = str(keys / certificates.CLIENTS)  # for the server's side of every run
     sys.argv = command
-    config = replace(_parse_superlink_lifespan_config(), authn_plugin=Token(certificates.token(keys or folder)))
+    config = replace(
+        _parse_superlink_lifespan_config(), authn_plugin=TokenAuthentication(certificates.token(keys or folder))
+    )
     lifespan = type("OwnLifespan", (Lifespan,), {"secret": secret})
-    return Doors(create_app(config, lifespan), control_port), config
+    return PortFilter(create_app(config, lifespan), control_port), config
 
 
 def serve(keys: Path | None, folder: Path, host: str, port: int | None, control_port: int) -> None:
-    """Both doors, until a signal."""
+    """Serve both ports until a signal arrives."""
     app, config = make_app(None if keys is None else keys.resolve(), folder.resolve(), control_port)
-    doors = [(LOOPBACK, control_port)] if port is None else [(host, port), (LOOPBACK, control_port)]
+    addresses = [(LOOPBACK, control_port)] if port is None else [(host, port), (LOOPBACK, control_port)]
     settings = uvicorn.Config(
         app,
         ssl_keyfile=config.ssl_keyfile,
         ssl_certfile=config.ssl_certfile,
         log_config=get_uvicorn_log_config(console_handler.level),
-        proxy_headers=False,  # nobody may say where he comes from
+        proxy_headers=False,  # a client must not choose its own address
         access_log=False,
     )
-    uvicorn.Server(settings).run(sockets=[socket.create_server(door) for door in doors])
+    uvicorn.Server(settings).run(sockets=[socket.create_server(address) for address in addresses])
 
 
 def main() -> None:
@@ -146,8 +149,8 @@ def main() -> None:
     parser.add_argument("--host", default=LOOPBACK)
     parser.add_argument("--port", type=int)
     parser.add_argument("--control-port", type=int, required=True)
-    asked = parser.parse_args()
-    serve(asked.keys, asked.folder, asked.host, asked.port, asked.control_port)
+    arguments = parser.parse_args()
+    serve(arguments.keys, arguments.folder, arguments.host, arguments.port, arguments.control_port)
 
 
 if __name__ == "__main__":

@@ -33,22 +33,22 @@ from profl.checks import FailedError, InputError, words
 from profl.deploy.ports import free_port
 from profl.deploy.private import private_file, private_folder
 
-NOTICED = 4.0  # seconds in which a server that waits for the old session has seen that it is over
-REFUSED = 90.0  # seconds after which a SuperLink that still refuses the key means it
-AGAIN = 2.0  # seconds between two attempts
+SESSION_END_SECONDS = 4.0  # seconds in which a server that waits for the old session has seen that it is over
+MAX_REFUSED_SECONDS = 90.0  # seconds after which a SuperLink that still refuses the key means it
+RETRY_SECONDS = 2.0  # seconds between two attempts
 
 
 def command(keys: Path, number: int, superlink: str, state: Path, key: Path | None = None) -> list[str]:
-    """Flower's own command for this node, which says who it is and proves it with its key."""
-    own = key or keys / f"client-{number}"
-    settings = f'partition-id={number} state="{state}" key="{own}"'
+    """Flower's command line for this node, with its client number and its key."""
+    key_path = key or keys / f"client-{number}"
+    settings = f'partition-id={number} state="{state}" key="{key_path}"'
     line = ["flower-supernode", "--superlink", superlink, "--root-certificates", str(keys / "ca.crt")]
-    line += ["--auth-supernode-private-key", str(own), "--host", "127.0.0.1", "--port", str(free_port())]
+    line += ["--auth-supernode-private-key", str(key_path), "--host", "127.0.0.1", "--port", str(free_port())]
     return [*line, "--node-config", settings]
 
 
-def become(keys: Path, number: int, superlink: str, state: Path) -> None:
-    """This process is the node from now on."""
+def run_node(keys: Path, number: int, superlink: str, state: Path) -> None:
+    """Replace this process by Flower's node."""
     keys, state = keys.resolve(), private_folder(state.resolve())
     missing = [name for name in ("ca.crt", f"client-{number}") if not (keys / name).is_file()]
     if missing:
@@ -63,6 +63,7 @@ def become(keys: Path, number: int, superlink: str, state: Path) -> None:
 
 
 def _lock(state: Path) -> int:
+    """The locked file of the state's folder; raises ``InputError`` if another process has it."""
     lock = os.open(state / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -72,19 +73,19 @@ def _lock(state: Path) -> int:
 
 
 def take_over(keys: Path, key: Path, superlink: str, state: Path) -> None:
-    """End the session of a process that is dead, if there is one. Whoever calls holds the lock."""
-    known = state / "node"
+    """End the session of a dead process, if there is one. The caller must hold the lock."""
+    id_file = state / "node"
     with _fleet(keys, key, superlink) as (client, public):
-        if known.is_file() and (text := known.read_text().strip()).isdigit() and _ended(client, int(text)):
-            time.sleep(NOTICED)
+        if id_file.is_file() and (text := id_file.read_text().strip()).isdigit() and _end_session(client, int(text)):
+            time.sleep(SESSION_END_SECONDS)
             return
-        node = _activated(client, public, superlink)
-        private_file(known, str(node))
-        _ended(client, node)  # Flower's process begins a session of its own
+        node = _activate(client, public, superlink)
+        private_file(id_file, str(node))
+        _end_session(client, node)  # Flower's process begins a session of its own
 
 
-def _ended(client: Any, node: int) -> bool:
-    """Whether there was a session to end."""
+def _end_session(client: Any, node: int) -> bool:
+    """End the node's session; whether there was one."""
     try:
         client.DeactivateNode(DeactivateNodeRequest(node_id=node))
     except httpx.HTTPError:
@@ -92,9 +93,9 @@ def _ended(client: Any, node: int) -> bool:
     return True
 
 
-def _activated(client: Any, public: bytes, superlink: str) -> int:
-    """The node's id: it is told to whom the SuperLink lets in."""
-    deadline = time.monotonic() + REFUSED
+def _activate(client: Any, public: bytes, superlink: str) -> int:
+    """The node's id, which the SuperLink assigns when it accepts the key."""
+    deadline = time.monotonic() + MAX_REFUSED_SECONDS
     while True:
         try:
             request = ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
@@ -105,7 +106,7 @@ def _activated(client: Any, public: bytes, superlink: str) -> int:
             why = f"no SuperLink answers at {superlink}: {words(error)}"
         if time.monotonic() > deadline:
             raise FailedError(why)
-        time.sleep(AGAIN)
+        time.sleep(RETRY_SECONDS)
 
 
 @contextmanager
@@ -132,8 +133,8 @@ def main() -> None:
     parser.add_argument("number", type=int)
     parser.add_argument("--superlink", required=True)
     parser.add_argument("--state", type=Path, required=True)
-    asked = parser.parse_args()
-    become(asked.keys, asked.number, asked.superlink, asked.state)
+    arguments = parser.parse_args()
+    run_node(arguments.keys, arguments.number, arguments.superlink, arguments.state)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Ports of this machine: a free one, one that can be had, one that answers."""
+"""Ports of this machine: find a free one, check one, see whether one accepts connections."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from profl.checks import InputError
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """A free port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def check_port(port: int) -> int:
-    """The port, if it can be had."""
+    """The port, if it is free; raises ``InputError`` otherwise."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -26,7 +26,7 @@ def check_port(port: int) -> int:
 
 
 def listens(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether something answers there."""
+    """Whether something accepts connections at the port."""
     try:
         socket.create_connection((host, port), timeout=5.0).close()
     except OSError:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 
 def private_folder(folder: Path) -> Path:
-    """The folder, made where it is not there, 0700."""
+    """The folder with mode 0700, created if it does not exist."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     return folder
 
 
 def private_file(path: Path, content: str | None = None) -> Path:
-    """The file, 0600 from its first moment on; with this content, or with what it has."""
+    """The file with mode 0600 from its creation on; ``content`` replaces what it holds, if given."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         os.fchmod(descriptor, 0o600)

@@ -22,7 +22,7 @@ from profl.deploy.ports import check_port, free_port, listens
 from profl.deploy.private import private_file, private_folder
 from profl.deploy.superlink import configure, flwr, run_status, submit, variables
 
-READY = 30.0  # seconds until something that was started must be there
+START_SECONDS = 30.0  # seconds until something that was started must be there
 
 
 class LocalFederation:
@@ -79,7 +79,7 @@ class LocalFederation:
     # -- processes -----------------------------------------------------------------------------------------------------
 
     def start_link(self) -> None:
-        """The SuperLink; returns once it listens."""
+        """Start the SuperLink and wait until it listens."""
         home, control = private_folder(self.folder) / "flower", f"127.0.0.1:{self.control_port}"
         command = ["python", "-m", "profl.deploy.link", str(self.folder), "--control-port", str(self.control_port)]
         if self.keys is None:
@@ -89,13 +89,13 @@ class LocalFederation:
             configure(home, control, self.keys / "ca.crt", certificates.token(self.keys))
             command += ["--keys", str(self.keys), "--host", self.host, "--port", str(self.port)]
         self.spawn("superlink", command)
-        deadline = time.monotonic() + READY
+        deadline = time.monotonic() + START_SECONDS
         while not listens(self.control_port):
             self._must_run("superlink", deadline)
             time.sleep(0.1)
 
     def register(self, number: int) -> None:
-        """The client's key is one that the SuperLink lets in; twice does no harm."""
+        """Register a client's key at the SuperLink; a key that is registered already is left."""
         assert self.keys is not None
         try:
             self.flwr("supernode", "register", str(self.keys / f"client-{number}.pub"), "profl")
@@ -104,7 +104,7 @@ class LocalFederation:
                 raise
 
     def start_node(self, number: int, key: str | os.PathLike[str] | None = None, name: str | None = None) -> str:
-        """A SuperNode with TLS and a key (its own unless another is given); returns the name of the child."""
+        """Start a SuperNode with TLS and a key (its own unless another is given); returns the name of the child."""
         assert self.keys is not None
         name, superlink = name or f"node-{number}", f"127.0.0.1:{self.port}"
         if key is None:
@@ -117,7 +117,7 @@ class LocalFederation:
         return name
 
     def spawn(self, name: str, command: list[str]) -> None:
-        """A child that runs one of the programs beside this Python, with its output in a log."""
+        """Start a child that runs a program installed beside this Python, with its output in a log."""
         program = Path(sys.executable).parent / command[0]
         if not program.exists():
             raise InputError(f"{command[0]} is not installed beside {sys.executable}: pip install 'profl[flower]'")
@@ -133,14 +133,14 @@ class LocalFederation:
             )
 
     def kill(self, name: str) -> None:
-        """End a child and everything it started at once, as a crash would."""
+        """Kill a child and its process group at once, as a crash would."""
         child = self.children.pop(name)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait(timeout=10)
 
     def stop(self) -> None:
-        """End every child and what it started: asked first, made to after ten seconds."""
+        """End every child and its process group: SIGTERM first, SIGKILL after ten seconds."""
         for child in self.children.values():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGTERM)
@@ -152,34 +152,41 @@ class LocalFederation:
             self.kill(name)
 
     def log(self, name: str, lines: int = 15) -> str:
+        """The last lines of a child's log."""
         path = self.folder / f"{name}.log"
         text = path.read_text(errors="replace") if path.exists() else ""
         return "\n".join(text.splitlines()[-lines:])
 
     def environment(self) -> dict[str, str]:
-        """Flower's settings in our own folder, no telemetry, nothing installed at run time."""
-        own = {
+        """The environment of the children: Flower's settings in the federation's folder, no telemetry."""
+        settings = {
             **variables(self.folder / "flower"),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
             "RAY_DISABLE_DOCKER_CPU_WARNING": "1",
         }
-        return {"JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": str(self.folder / "compiled"), **os.environ, **own}
+        return {
+            "JAX_PLATFORMS": "cpu",
+            "JAX_COMPILATION_CACHE_DIR": str(self.folder / "compiled"),
+            **os.environ,
+            **settings,
+        }
 
     def _must_run(self, name: str, deadline: float) -> None:
+        """Raise ``FailedError`` if a child has ended or the deadline has passed."""
         child = self.children[name]
         if child.poll() is not None:
             raise FailedError(f"{name} ended with status {child.returncode}:\n{self.log(name)}")
         if time.monotonic() > deadline:
-            raise FailedError(f"{name} is not ready after {READY:g} s:\n{self.log(name)}")
+            raise FailedError(f"{name} is not ready after {START_SECONDS:g} s:\n{self.log(name)}")
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 
     def flwr(self, *arguments: str, timeout: float = 60.0) -> str:
-        """``flwr ARGUMENTS``; its output, or an error with it."""
+        """The output of ``flwr ARGUMENTS``; raises ``FailedError`` with it if the command fails."""
         return flwr(arguments, self.environment(), timeout)
 
     def submit(self, app: str | os.PathLike[str], *, simulated: int = 0) -> str:
-        """Start a run of the app in a folder; its id. ``simulated`` is how many clients a simulation has."""
+        """The id of a new run of the app in a folder; ``simulated`` is the number of clients of a simulation."""
         extra = []
         if simulated:
             extra = ["--federation-config", f"num-supernodes={simulated} client-resources-num-cpus=1"]
@@ -189,11 +196,11 @@ class LocalFederation:
         """The run's final status, such as "finished:completed"."""
         deadline = time.monotonic() + timeout
         while True:
-            asked = time.monotonic()
+            started = time.monotonic()
             status = run_status(run, self.environment())
             if status.startswith("finished"):
                 return status
-            self._must_run("superlink", deadline + READY)
+            self._must_run("superlink", deadline + START_SECONDS)
             if time.monotonic() > deadline:
                 raise FailedError(f"run {run} is {status} after {timeout:g} s:\n{self.log('superlink')}")
-            time.sleep(max(3.0, 2 * (time.monotonic() - asked)))  # asking takes a process with seconds of imports
+            time.sleep(max(3.0, 2 * (time.monotonic() - started)))  # asking takes a process with seconds of imports

@@ -20,7 +20,7 @@ from profl.deploy.private import private_file, private_folder
 
 
 def connect(home: Path, host: str, port: int, keys: Path) -> dict[str, str]:
-    """The environment in which ``flwr`` talks to a SuperLink with TLS and the token; refuses one that is not there."""
+    """The environment in which ``flwr`` talks to a SuperLink with TLS and the token; raises if none answers."""
     ca = keys.resolve() / "ca.crt"
     if not ca.is_file():
         raise InputError(f"{keys} has no ca.crt: it must be the authority that signed the SuperLink's certificate")
@@ -30,13 +30,13 @@ def connect(home: Path, host: str, port: int, keys: Path) -> dict[str, str]:
             f"no SuperLink answers at {host}:{port}: start one (profl flower up), or give its control port; from "
             f"another machine, ssh -L {port}:127.0.0.1:{port} MACHINE brings that port here"
         )
-    _check_door(f"https://{host}:{port}", ca, token)
+    _check_control_port(f"https://{host}:{port}", ca, token)
     configure(home, f"{host}:{port}", ca, token)
     return {**os.environ, **variables(home)}
 
 
-def _check_door(address: str, authority: Path, token: str) -> None:
-    """Refuse in words what ``flwr`` would only give a number for."""
+def _check_control_port(address: str, authority: Path, token: str) -> None:
+    """Raise ``InputError`` with a reason where ``flwr`` would only show a status code."""
     headers = {"authorization": f"Bearer {token}", "content-type": "application/protobuf"}
     trust = ssl.create_default_context(cafile=authority)
     try:
@@ -51,25 +51,25 @@ def _check_door(address: str, authority: Path, token: str) -> None:
 
 
 def configure(home: Path, address: str, authority: Path | None, token: str | None = None) -> None:
-    """Flower's own settings: the SuperLink that ``flwr`` talks to, who signed its certificate (None: no TLS), and the
-    token, where ``flwr login`` would keep it.
+    """Write Flower's settings: the SuperLink's address, the authority of its certificate (None: no TLS), and the
+    token, where ``flwr login`` would store it.
     """
     secure = {"insecure": True} if authority is None else {"root-certificates": str(authority)}
     content = {"superlink": {"default": "profl", "profl": {"address": address, **secure}}}
     private_folder(home)
     private_file(home / "config.toml", tomli_w.dumps(content))
     if token is not None:
-        stored = {"authn-type": "oidc", "oidc-access-token": token, "oidc-refresh-token": "none"}
-        lines = {f"flower.account-auth.{address}.{name}": _encoded(text) for name, text in stored.items()}
+        credentials = {"authn-type": "oidc", "oidc-access-token": token, "oidc-refresh-token": "none"}
+        lines = {f"flower.account-auth.{address}.{name}": _encode(text) for name, text in credentials.items()}
         private_file(home / "credentials.yaml", json.dumps(lines))  # JSON is YAML
 
 
-def _encoded(text: str) -> str:
+def _encode(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
 def variables(home: Path) -> dict[str, str]:
-    """Flower's settings in a folder of our own, no telemetry, nothing installed at run time."""
+    """Environment variables: Flower's settings in ``home``, no telemetry, nothing installed at run time."""
     return {
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
@@ -79,22 +79,23 @@ def variables(home: Path) -> dict[str, str]:
 
 
 def flwr(arguments: tuple[str, ...] | list[str], environment: dict[str, str], timeout: float = 60.0) -> str:
+    """The output of Flower's command ``flwr``; raises ``FailedError`` if it fails."""
     program = Path(sys.executable).parent / "flwr"
     if not program.exists():
         raise InputError("flwr is not installed: pip install 'profl[flower]'")
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             [str(program), *arguments], env=environment, capture_output=True, text=True, timeout=timeout
         )
     except subprocess.TimeoutExpired as error:
         raise FailedError(f"flwr {arguments[0]} did not answer within {timeout:g} s") from error
-    if done.returncode != 0:
-        raise FailedError(f"flwr {' '.join(arguments[:2])} failed:\n{done.stdout}{done.stderr}".strip())
-    return done.stdout
+    if completed.returncode != 0:
+        raise FailedError(f"flwr {' '.join(arguments[:2])} failed:\n{completed.stdout}{completed.stderr}".strip())
+    return completed.stdout
 
 
 def submit(app: str | os.PathLike[str], environment: dict[str, str], extra: list[str]) -> str:
-    """``flwr run``; the id of the run."""
+    """The id of a new run, by ``flwr run``."""
     text = flwr(["run", str(app), "profl", "--format", "json", *extra], environment, timeout=90.0)
     try:
         answer = json.loads(text[text.index("{") :])
@@ -106,12 +107,12 @@ def submit(app: str | os.PathLike[str], environment: dict[str, str], extra: list
 
 
 def run_status(run: str, environment: dict[str, str]) -> str:
-    """ "pending", "running", "finished:completed", "finished:failed", ...: ``flwr run`` itself hides a failure."""
+    """The status of a run, such as "running" or "finished:failed"; ``flwr run`` itself hides a failure."""
     text = flwr(["ls", "profl", "--run-id", run, "--format", "json"], environment)
     answer = json.loads(text[text.index("{") :])
     return str(answer["runs"][0]["status"])
 
 
 def run_log(run: str, environment: dict[str, str], lines: int = 25) -> str:
-    """The end of what the server's side of a run said."""
+    """The last lines of the log of a run's server."""
     return "\n".join(flwr(["log", run, "profl", "--show"], environment).splitlines()[-lines:])

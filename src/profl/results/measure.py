@@ -23,7 +23,7 @@ class Trace(NamedTuple):
     """The raw result of an engine (seeds x records; models begin with the start, counts with the first record)."""
 
     theta: Theta
-    tally: dict[str, Any]  # what was counted between two records, by name: ``profl.run.tally.Tally``
+    totals: dict[str, Any]  # what was counted between two records, by name: ``profl.run.totals.Totals``
     figures: dict[str, Any]  # the method's own, at the records
     final: Any  # what each client had at the end, or None
     forecast: Any  # what the method expected at the records, a ``Forecast``, or None
@@ -50,24 +50,24 @@ class Layout(NamedTuple):
 
 def make_run(problem: Problem, method: Method, trace: Trace, layout: Layout, seconds: float) -> Run:
     """The run of a trace; means and totals are from its first record on."""
-    tally = trace.tally
-    later = np.arange(tally["deployments"].shape[1] + 1) * layout.record_every
+    totals = trace.totals
+    later = np.arange(totals["deployments"].shape[1] + 1) * layout.record_every
     records = np.minimum(layout.first + later, layout.rounds)
     shape = (len(layout.seeds), records.size)
     exact = problem.exact
     answers = _answers(problem, trace.theta, records * layout.local_steps, shape)
-    rounds_made = _total(tally["deployments"]) // layout.local_steps
-    samples = _total(tally["samples"])
+    rounds_made = _total(totals["deployments"]) // layout.local_steps
+    samples = _total(totals["samples"])
     # A centralised learner gets the raw data; a client of a federation sends what its method reports.
     reported = layout.turns * layout.report_bytes + REPORT_EXTRA_BYTES
     up = samples * layout.sample_bytes if method.pooled else rounds_made * reported
     settled = tuple(int(end) + 1 if why else None for end, why in zip(trace.stopped, trace.why, strict=True))
     ends = np.array([layout.rounds if end is None else end for end in settled])[:, None]
     rounds_run = np.minimum(records, ends)  # rounds until each record; none after the end
-    info = {name: _per_round(total, rounds_run) for name, total in tally["info"].items()}
+    info = {name: _per_round(total, rounds_run) for name, total in totals["info"].items()}
     info |= {name: _after_start(value) for name, value in trace.figures.items() if name not in JACOBIAN}
     with np.errstate(invalid="ignore", divide="ignore"):
-        regret = _total(tally["regret"]) / ((rounds_run - layout.first) * layout.local_steps)
+        regret = _total(totals["regret"]) / ((rounds_run - layout.first) * layout.local_steps)
     if exact and problem.reaction.drifts:  # it was counted against the optimum of the beginning
         regret = regret + problem.risk(problem.optimum)
         regret = regret - _mean_so_far(answers.optimum_risk, (records - layout.first) * layout.local_steps)
@@ -85,13 +85,13 @@ def make_run(problem: Problem, method: Method, trace: Trace, layout: Layout, sec
         to_optimum=answers.to_optimum,
         to_stable=answers.to_stable,
         accuracy=_measure(problem.accuracies, trace.theta, shape) if classifies else None,
-        deployments=_total(tally["deployments"]) * layout.members,
+        deployments=_total(totals["deployments"]) * layout.members,
         samples=samples,
         bytes_up=up,
         bytes_down=rounds_made * layout.members * layout.turns * layout.mail_bytes,
-        refused=_total(tally["refused"]),
+        refused=_total(totals["refused"]),
         kept=np.where(np.arange(records.size) == 0, 1.0, info["kept"]) if "kept" in info else np.ones(shape),
-        first_refused=_first_refused(tally["bad_round"], tally["bad_client"]),
+        first_refused=_first_refused(totals["bad_round"], totals["bad_client"]),
         optimum=answers.optimum,
         stable=answers.stable,
         optimum_risk=float(answers.optimum_risk[-1]),

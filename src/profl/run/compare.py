@@ -54,20 +54,8 @@ def compare(
     chosen = list(methods)
     if not chosen:
         raise checks.InputError("compare needs at least one method, such as [profl.pfl(), profl.pofl()], got none")
-    config = RunConfig(
-        rounds,
-        local_steps,
-        samples,
-        seeds,
-        participation,
-        scheme,
-        record_every,
-        initial,
-        attack,
-        hostile,
-        min_reports,
-        stop,
-    )
+    options = (participation, scheme, record_every, initial, attack, hostile, min_reports)
+    config = RunConfig(rounds, local_steps, samples, seeds, *options, stop)
     execution = Execution(progress, engine, client_chunk, checkpoint, resume, callbacks)
     runs = Comparison()
     for method in chosen:

@@ -28,7 +28,7 @@ class RunConfig:
       local_steps: R, steps per round; each deploys and draws fresh data.
       samples: n_i per deployment: one number, or one per client; the first one where the method adapts it.
       seeds: one run each; a seed fixes the start and every draw.
-      participation: share of clients asked per round, in (0, 1].
+      participation: share of clients that take part in a round, in (0, 1].
       scheme: "uniform" (without replacement) or "weighted" (by alpha_i, with replacement).
       record_every: rounds between two records; the start and the last round are always recorded.
       initial: the model to start from, instead of the problem's own start.

@@ -1,4 +1,4 @@
-"""What a run is, in words that stay the same from process to process; the checkpoint of another run has other words."""
+"""The fingerprint of a run: text that is the same in every process and differs between runs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import jax.numpy as jnp
 from profl.methods.chain import Chain
 from profl.methods.method import Method
 from profl.problem.problem import Problem
-from profl.run.plan import Plan
+from profl.run.plan import CompiledPlan
 from profl.storage.fingerprint import entries
 from profl.storage.hashes import digest
 from profl.storage.values import ValueWalker
 
 
-def fingerprint(engine: str, problem: Problem, plan: Plan) -> dict[str, str]:
+def fingerprint(engine: str, problem: Problem, plan: CompiledPlan) -> dict[str, str]:
     """Everything that decides what a run computes, except how many rounds it has.
 
-    Raises ``InputError`` where a part cannot be told from another one, unless ``problem.version`` stands for it.
+    Raises ``InputError`` if a part has no stable description and ``problem.version`` does not stand for it.
     """
     settings, population = plan.settings, plan.population
     method = settings.method
@@ -31,7 +31,7 @@ def fingerprint(engine: str, problem: Problem, plan: Plan) -> dict[str, str]:
     def words(name: str, value: Any) -> dict[str, str]:
         return entries(name, value, walk, problem.version)
 
-    found = {
+    identity = {
         "engine": engine,
         "precision": str(jnp.zeros(()).dtype),
         "problem": problem.name,
@@ -49,12 +49,12 @@ def fingerprint(engine: str, problem: Problem, plan: Plan) -> dict[str, str]:
         "method": method.name,
     }
     for name in ("loss", "family", "reaction", "project", "signal", "push"):
-        found |= words(name, getattr(problem, name))
+        identity |= words(name, getattr(problem, name))
     for name in ("attack", "stop"):
-        found |= words(name, getattr(settings, name))
+        identity |= words(name, getattr(settings, name))
     for name, value in method_settings(method):
-        found |= words(name, value)
-    return found | {f"package {name}": _version(name) for name in sorted(walk.packages)}
+        identity |= words(name, value)
+    return identity | {f"package {name}": _version(name) for name in sorted(walk.packages)}
 
 
 def method_settings(method: Method) -> Iterator[tuple[str, Any]]:

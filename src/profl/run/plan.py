@@ -1,4 +1,4 @@
-"""What every engine does before its first round: check the request, and lay out what a run needs."""
+"""The plan of a run, which every engine makes before its first round: arguments checked, clients as arrays."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ class Settings(NamedTuple):
     record_every: int
     scheme: str
     clients: int  # how many there are
-    slots: int  # how many of them a round asks
+    slots: int  # how many of them take part in a round
     attack: Attack | None
     min_reports: int  # a round with fewer usable reports changes nothing
-    patience: int  # after so many of them in a row the run stops
+    patience: int  # the run stops after so many such rounds in a row
     measured: bool  # whether the exact risk is known
     stop: StopWhenSettled | None  # when a run is done before its last round
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The batch sizes that may occur."""
+        """The batch sizes that may occur, increasing."""
         return self.method.sizes or (self.samples,)
 
     def size(self, wanted: int) -> int:
-        """The batch size for which code is compiled that holds what a client wants to draw."""
+        """The smallest compiled batch size that holds ``wanted`` samples."""
         return next(n for n in self.sizes if n >= wanted) if self.method.sizes else self.samples
 
     @property
@@ -57,12 +57,13 @@ class Settings(NamedTuple):
         return self.functions.view()._replace(client_count=self.clients)
 
 
-def compiled(
+def compile_for_settings(
     function: Callable[..., Any], static: tuple[int, ...] = (), donated: tuple[int, ...] = ()
 ) -> Callable[..., Any]:
-    """``function(settings, ...)`` compiled, where it does not ask how long the run is: runs of any length share it.
+    """``function(settings, ...)``, compiled; runs of different lengths share the code.
 
-    ``static`` are its further arguments that are part of the code, ``donated`` those whose memory it may take.
+    The function must not read ``settings.rounds`` or ``settings.record_every``. ``static`` are the positions of further
+    static arguments, ``donated`` those of arguments whose memory may be reused.
     """
     code = jax.jit(function, static_argnums=(0, *static), donate_argnums=donated)
 
@@ -82,7 +83,9 @@ class Population(NamedTuple):
     hostile: Array  # bool
 
 
-class Plan(NamedTuple):
+class CompiledPlan(NamedTuple):
+    """A problem, a method and a ``RunConfig``, checked and turned into settings and arrays for an engine."""
+
     settings: Settings
     population: Population
     seeds: tuple[int, ...]
@@ -93,8 +96,8 @@ class Plan(NamedTuple):
     mail: Any  # the shapes of what is sent back to it beside the model
 
 
-def make_plan(problem: Problem, method: Method, config: RunConfig, patience: int = 1) -> Plan:
-    """Check everything, then lay it out; raises ``profl.InputError`` before any work is done."""
+def make_plan(problem: Problem, method: Method, config: RunConfig, patience: int = 1) -> CompiledPlan:
+    """The plan of a run; raises ``profl.InputError`` for invalid arguments before any work is done."""
     if not isinstance(problem, Problem):
         raise checks.InputError(f"problem must be a profl.Problem such as profl.cases.pricing(), got {problem!r}")
     if not isinstance(method, Method):
@@ -108,76 +111,89 @@ def make_plan(problem: Problem, method: Method, config: RunConfig, patience: int
             f"{method.name} learns nothing from fewer than {method.least_deployments} deployments, "
             f"got {config.rounds} rounds of {config.local_steps}"
         )
-    asked = slots(config.participation, world.count)
-    if config.min_reports > asked:
-        raise checks.InputError(
-            f"min_reports must be at most {asked}, the clients that a round asks, got {config.min_reports}"
-        )
-    weightless = config.min_reports == 0 and bool(np.any(world.weights == 0))
-    settings = Settings(
-        functions=world.functions,
-        method=method,
-        rounds=config.rounds,
-        local_steps=config.local_steps,
-        samples=int(counts.max()),
-        record_every=config.record_every,
-        scheme=config.scheme,
-        clients=world.count,
-        slots=asked,
-        attack=None if config.attack is None else attacks.get(config.attack),
-        # where clients have weight 0, a round may see only those, as in simulations of a share of the clients: it
-        # changes nothing, and the run goes on
-        min_reports=1 if weightless else config.min_reports,
-        patience=config.rounds + 1 if weightless else patience,
-        measured=problem.exact,
-        stop=config.stop,
-    )
+    settings = _settings(problem, world, method, config, int(counts.max()), patience)
     seeds: Any = config.seeds  # a tuple, once the config is made
     roots, starts = random.first_keys(seeds)
-    floor = world.client_risks(problem.optimum) if problem.exact else np.full(world.count, np.nan)
-    nobody = np.zeros(world.count, bool)
-    hostile = nobody if config.attack is None else hostile_clients(config.hostile, world.count)
-    population = Population(
-        clients=trees.cast(world.clients),
-        weights=trees.cast(world.weights),
-        counts=jax.device_put(counts[None] if method.pooled else counts),
-        floor=trees.cast(floor),
-        hostile=jax.device_put(hostile),
-    )
-    models = _models(problem, starts, config.initial)
-    _check_people(settings, population, models)
+    population = _population(problem, world, config, counts[None] if method.pooled else counts)
+    models = _initial_models(problem, starts, config.initial)
+    _check_reaction_states(settings, population, models)
     if settings.stop is not None and _first_forecast(settings, models) is None:
         raise checks.InputError(
             "stop needs a method that states what it expects of its model, "
             f"got {method.name}: this method states no uncertainty; prm does"
         )
-    report, mail = _messages(settings, population, models)
+    report, mail = _message_shapes(settings, population, models)
     entries.check(report, method.name)
-    return Plan(settings, population, seeds, roots, models, problem.count if method.pooled else 1, report, mail)
+    members = problem.count if method.pooled else 1
+    return CompiledPlan(settings, population, seeds, roots, models, members, report, mail)
 
 
-class Kept(NamedTuple):
-    """What goes from step to step at a client."""
+def _settings(
+    problem: Problem, world: Problem, method: Method, config: RunConfig, samples: int, patience: int
+) -> Settings:
+    """The fixed part of a run on ``world``, the problem or its pooled form."""
+    participants = slots(config.participation, world.count)
+    if config.min_reports > participants:
+        raise checks.InputError(
+            f"min_reports must be at most {participants}, the clients that a round asks, got {config.min_reports}"
+        )
+    # Where some clients have weight 0, a round may have only those, as in simulations of a share of the clients. Such a
+    # round changes nothing, and the run goes on.
+    weightless = config.min_reports == 0 and bool(np.any(world.weights == 0))
+    return Settings(
+        functions=world.functions,
+        method=method,
+        rounds=config.rounds,
+        local_steps=config.local_steps,
+        samples=samples,
+        record_every=config.record_every,
+        scheme=config.scheme,
+        clients=world.count,
+        slots=participants,
+        attack=None if config.attack is None else attacks.get(config.attack),
+        min_reports=1 if weightless else config.min_reports,
+        patience=config.rounds + 1 if weightless else patience,
+        measured=problem.exact,
+        stop=config.stop,
+    )
+
+
+def _population(problem: Problem, world: Problem, config: RunConfig, counts: np.ndarray) -> Population:
+    """The clients of ``world`` as arrays on the device, one row each."""
+    floor = world.client_risks(problem.optimum) if problem.exact else np.full(world.count, np.nan)
+    nobody = np.zeros(world.count, bool)
+    hostile = nobody if config.attack is None else hostile_clients(config.hostile, world.count)
+    return Population(
+        clients=trees.cast(world.clients),
+        weights=trees.cast(world.weights),
+        counts=jax.device_put(counts),
+        floor=trees.cast(floor),
+        hostile=jax.device_put(hostile),
+    )
+
+
+class ClientState(NamedTuple):
+    """What a client carries from step to step. Checkpoints store the names of the fields."""
 
     own: Any  # the method's state
-    world: Any  # that of its people, where they are simulated: ``Reaction.start``
+    world: Any  # the state of its simulated population (``Reaction.start``), () for real clients
 
 
-def first_states(settings: Settings, population: Population, theta: Theta) -> Kept:
-    """The state of every client before its first step, stacked."""
+def first_states(settings: Settings, population: Population, theta: Theta) -> ClientState:
+    """The states of all clients before their first step, one row each."""
     batch = batch_shape(settings, population, theta, settings.samples)
-    own = settings.method.init(settings.server, theta, batch)
+    method_state = settings.method.init(settings.server, theta, batch)
     world = jax.vmap(lambda client: settings.functions.reaction.start(theta, client))(population.clients)
-    return Kept(trees.repeat(own, trees.rows(population.clients)), world)
+    return ClientState(trees.repeat(method_state, trees.rows(population.clients)), world)
 
 
-def first_state(settings: Settings, population: Population, theta: Theta, client: int = 0) -> Kept:
+def first_state(settings: Settings, population: Population, theta: Theta, client: int = 0) -> ClientState:
     """The state of one client before its first step."""
     return trees.take(first_states(settings, trees.take(population, slice(client, client + 1)), theta), 0)
 
 
 def batch_shape(settings: Settings, population: Population, theta: Theta, n: int) -> Batch:
-    """The shapes of n samples of one client, of all its members where it is pooled."""
+    """The shapes of n samples of one client; if the method pools data, n samples of each member."""
 
     def draw(theta: Theta, clients: Client) -> Batch:
         return settings.functions.reaction.sample(random.seed_key(0), theta, trees.take(clients, 0), n)
@@ -185,8 +201,8 @@ def batch_shape(settings: Settings, population: Population, theta: Theta, n: int
     return jax.eval_shape(draw, theta, population.clients)
 
 
-def describe(plan: Plan) -> Layout:
-    """What a record needs to know of the plan."""
+def describe(plan: CompiledPlan) -> Layout:
+    """The layout of the records of a run: seeds, rounds, and bytes per message."""
     settings, population, method = plan.settings, plan.population, plan.settings.method
     theta = trees.row_shape(plan.models)
     batch = batch_shape(settings, population, theta, 1)
@@ -198,26 +214,26 @@ def describe(plan: Plan) -> Layout:
         members=plan.members,
         clients=population.weights.shape[0] * plan.members,
         turns=1 + method.exchanges,
-        sample_bytes=_bytes(batch) // trees.rows(batch),
-        report_bytes=sum(_bytes(entry.value) for entry in plan.report.values()),
-        mail_bytes=_bytes(theta) + _bytes(plan.mail),
+        sample_bytes=_byte_count(batch) // trees.rows(batch),
+        report_bytes=sum(_byte_count(entry.value) for entry in plan.report.values()),
+        mail_bytes=_byte_count(theta) + _byte_count(plan.mail),
     )
 
 
 def forecast(settings: Settings, server: Any) -> Forecast | None:
-    """What the method expects of its model, from its state at the server; None where it states nothing."""
-    found = settings.method.forecast(settings.server, server)
-    return None if found is None else Forecast(*(jnp.asarray(figure, float).reshape(()) for figure in found))
+    """The method's forecast for its model, from its server state; None if the method makes none."""
+    figures = settings.method.forecast(settings.server, server)
+    return None if figures is None else Forecast(*(jnp.asarray(figure, float).reshape(()) for figure in figures))
 
 
 def _first_forecast(settings: Settings, models: Theta) -> Forecast | None:
-    """The shapes of a forecast."""
+    """The shapes of a forecast; None if the method makes none."""
     return jax.eval_shape(
         lambda theta: forecast(settings, settings.method.open(settings.server, theta)), trees.row_shape(models)
     )
 
 
-def _messages(settings: Settings, population: Population, models: Theta) -> tuple[Report, Any]:
+def _message_shapes(settings: Settings, population: Population, models: Theta) -> tuple[Report, Any]:
     """The shapes of a client's report and of its mail."""
 
     def messages(theta: Theta) -> tuple[Report, Any]:
@@ -228,12 +244,12 @@ def _messages(settings: Settings, population: Population, models: Theta) -> tupl
     return jax.eval_shape(messages, trees.row_shape(models))
 
 
-def _check_people(settings: Settings, population: Population, models: Theta) -> None:
-    """Refuse a state that is not finite before the first deployment; one that becomes so is a report to refuse."""
+def _check_reaction_states(settings: Settings, population: Population, models: Theta) -> None:
+    """Refuse initial population states that are not finite. Later ones make a report that is refused."""
     start = settings.functions.reaction.start
     if not jax.tree.leaves(jax.eval_shape(start, *trees.take((models, population.clients), 0))):
         return
-    bad = ~np.asarray(_finite_people(start, models, population.clients))
+    bad = ~np.asarray(_finite_reaction_states(start, models, population.clients))
     if bad.any():
         seed, client = np.argwhere(bad)[0]
         raise checks.InputError(
@@ -243,15 +259,18 @@ def _check_people(settings: Settings, population: Population, models: Theta) -> 
 
 
 @partial(jax.jit, static_argnums=0)
-def _finite_people(start: Callable[..., Any], models: Theta, clients: Client) -> Array:
+def _finite_reaction_states(start: Callable[..., Any], models: Theta, clients: Client) -> Array:
+    """Whether each population's initial state is finite, shape (seeds, clients)."""
     return jax.vmap(lambda theta: jax.vmap(lambda c: trees.all_finite(start(theta, c)))(clients))(models)
 
 
-def _bytes(tree: Any) -> int:
+def _byte_count(tree: Any) -> int:
+    """The bytes of a pytree of arrays."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def _models(problem: Problem, keys: Key, initial: Theta | None) -> Theta:
+def _initial_models(problem: Problem, keys: Key, initial: Theta | None) -> Theta:
+    """One initial model per seed, projected onto the model space."""
     if initial is None:
         models = jax.vmap(problem.initial)(keys)
     else:

@@ -25,12 +25,12 @@ CHANCE = 3e-4
 
 RATES = np.geomspace(0.05, 0.9, 24)  # of people who react slowly
 NO_NOISE = 1e-9  # of the largest variance: directions with less do not vary (shares add up to one)
-PER_ENTRY = 4  # draws of the noise that every entry of f needs for their covariance to be worth something
+DRAWS_PER_ENTRY = 4  # draws of the noise that every entry of f needs for their covariance to be worth something
 CLEAR = 4.0  # standard errors of a trend that would have been seen
 
 
-class World(NamedTuple):
-    """What was found. Rates are of the way with a deployment."""
+class ReactionDynamics(NamedTuple):
+    """Memory and drift of the population. Rates are the share of the way to the new state per deployment."""
 
     memory: bool
     rate: float  # 1 where people answer at once
@@ -42,43 +42,46 @@ class World(NamedTuple):
     visible: float  # the trend of one entry that would have been seen, in deviations of f_hat
 
 
-def schedule(hold: int) -> np.ndarray:
-    """x: which of two models is deployed when."""
+def deployment_schedule(hold: int) -> np.ndarray:
+    """x, shape (3 hold,): which of the two models is deployed at each step."""
     return np.repeat([0.0, 1.0, 0.0], hold)
 
 
-def look(f: np.ndarray, noise: np.ndarray, hold: int) -> World:
-    """``f`` has f_hat of every deployment, (3 hold, p); ``noise`` draws of its noise, (draws, p)."""
-    white, back = whitened(f, noise)
+def estimate_dynamics(f: np.ndarray, noise: np.ndarray, hold: int) -> ReactionDynamics:
+    """The dynamics from f_hat of every deployment, (3 hold, p), and draws of its noise, (draws, p)."""
+    white, back = whiten(f, noise)
     if white.shape[1] == 0:
-        return World(False, 1.0, 1.0, 1.0, 0.0, False, np.zeros(f.shape[1]), math.inf)
+        return ReactionDynamics(False, 1.0, 1.0, 1.0, 0.0, False, np.zeros(f.shape[1]), math.inf)
     size = white.shape[1]
-    bare, full = (
-        {rate: _left(white, _columns(rate, hold, with_time)) for rate in (1.0, *RATES)} for with_time in (False, True)
+    without_time, with_trend = (
+        {rate: _residual(white, _columns(rate, hold, with_time)) for rate in (1.0, *RATES)}
+        for with_time in (False, True)
     )
-    best = min(RATES, key=lambda rate: full[rate])
-    scale = max(1.0, full[best] / (size * (3 * hold - 4) - 1))
-    gain = (full[1.0] - full[best]) / scale
-    memory = _slow(gain, size)
+    best = min(RATES, key=lambda rate: with_trend[rate])
+    scale = max(1.0, with_trend[best] / (size * (3 * hold - 4) - 1))
+    gain = (with_trend[1.0] - with_trend[best]) / scale
+    memory = _is_slow(gain, size)
     rate = best if memory else 1.0
-    near = [r for r in RATES if full[r] - full[best] < 4 * scale]
-    without = min(bare.values()) if memory else bare[1.0]
-    drift = _tail((without - full[rate]) / scale, size + memory) < CHANCE
+    near = [r for r in RATES if with_trend[r] - with_trend[best] < 4 * scale]
+    without_trend = min(without_time.values()) if memory else without_time[1.0]
+    drift = _tail((without_trend - with_trend[rate]) / scale, size + memory) < CHANCE
     columns = _columns(rate, hold, True)
     trend = np.linalg.lstsq(columns, white, rcond=None)[0][-1] @ back
     error = math.sqrt(scale * np.linalg.pinv(columns.T @ columns)[-1, -1])
-    fastest = max((r for r in RATES if _slow(_expected(white, r, hold) / scale, size)), default=0.0)
-    return World(memory, rate, near[0], near[-1], fastest, bool(drift), trend, CLEAR * error)
+    fastest = max((r for r in RATES if _is_slow(_expected_gain(white, r, hold) / scale, size)), default=0.0)
+    return ReactionDynamics(memory, rate, near[0], near[-1], fastest, bool(drift), trend, CLEAR * error)
 
 
-class Spread(NamedTuple):
+class VarianceChange(NamedTuple):
+    """How the standard deviation of the data differs between two models."""
+
     moves: bool
     ratio: float  # of the standard deviations under the two models, in the coordinate that shows it best
     error: float  # relative
 
 
-def compare(y: np.ndarray, rate: float, hold: int) -> Spread:
-    """``y`` has the log variance of every coordinate, (3 hold, m); Student's t, for as many as there are."""
+def compare_variances(y: np.ndarray, rate: float, hold: int) -> VarianceChange:
+    """The change in variance by Student's t test, from the log variance of every coordinate, (3 hold, m)."""
     columns = _columns(rate, hold, False)[:, :2]
     fit = np.linalg.lstsq(columns, y, rcond=None)[0]
     freedom = y.shape[0] - 2
@@ -87,50 +90,51 @@ def compare(y: np.ndarray, rate: float, hold: int) -> Spread:
     t = fit[1] / error
     most = int(np.argmax(np.abs(t)))
     tail = float(jax.scipy.special.betainc(freedom / 2, 0.5, freedom / (freedom + float(t[most]) ** 2)))
-    return Spread(bool(t.size * tail < CHANCE), math.exp(fit[1, most] / 2), float(error[most]) / 2)
+    return VarianceChange(bool(t.size * tail < CHANCE), math.exp(fit[1, most] / 2), float(error[most]) / 2)
 
 
-def _slow(gain: float, size: int) -> bool:
-    """Whether a better fit shows a memory: without a reaction, too, where the rate and b are both free."""
+def _is_slow(gain: float, size: int) -> bool:
+    """Whether the gain of a fit with a slow rate is significant, with the rate and b both free."""
     return len(RATES) * _tail(gain, 2 * size) < CHANCE
 
 
-def _expected(white: np.ndarray, rate: float, hold: int) -> float:
-    """How much better a fit with that rate would be, were it the true one: less two standard deviations."""
+def _expected_gain(white: np.ndarray, rate: float, hold: int) -> float:
+    """The expected gain of a fit with that rate if it were true, less two standard deviations."""
     at_once = _columns(1.0, hold, True)
     reaction = np.linalg.lstsq(at_once, white, rcond=None)[0][1]
-    gain = float(np.sum(reaction**2)) * _left(_columns(rate, hold, False)[:, 1:2], at_once)
+    gain = float(np.sum(reaction**2)) * _residual(_columns(rate, hold, False)[:, 1:2], at_once)
     return gain - 4 * math.sqrt(gain)
 
 
 def _columns(rate: float, hold: int, with_time: bool) -> np.ndarray:
-    """(1, u, what is left of before, time); the third only where people are slow."""
-    x = schedule(hold)
+    """The regressors (1, u, (1 - rate)^t, time), shape (3 hold, 2 to 4); the third only if rate < 1."""
+    x = deployment_schedule(hold)
     time = np.arange(x.size, dtype=float)
     u = np.zeros_like(x)
     for t in range(x.size):
         u[t] = (u[t - 1] if t else 0.0) * (1 - rate) + rate * x[t]
-    left = [] if rate == 1.0 else [(1 - rate) ** (time + 1)]
-    return np.stack([np.ones_like(x), u, *left, *([time - time.mean()] if with_time else [])], axis=1)
+    decay = [] if rate == 1.0 else [(1 - rate) ** (time + 1)]
+    return np.stack([np.ones_like(x), u, *decay, *([time - time.mean()] if with_time else [])], axis=1)
 
 
-def _left(values: np.ndarray, columns: np.ndarray) -> float:
-    """The sum of squares that a fit leaves."""
+def _residual(values: np.ndarray, columns: np.ndarray) -> float:
+    """The residual sum of squares of a least-squares fit."""
     return float(np.sum((values - columns @ np.linalg.lstsq(columns, values, rcond=None)[0]) ** 2))
 
 
-def whitened(f: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """f in coordinates in which its noise is white, and the way back, (q, p)."""
+def whiten(f: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(f in coordinates in which its noise is white, (n, q); the matrix back to the entries of f, (q, p))."""
     draws, entries = noise.shape
-    if draws < PER_ENTRY * entries:  # too few for a covariance: every entry by itself
+    if draws < DRAWS_PER_ENTRY * entries:  # too few for a covariance: every entry by itself
         covariance = np.diag(noise.var(axis=0))
     else:  # an inverse of what is estimated is too large by so much (Hotelling)
         covariance = np.atleast_2d(np.cov(noise.T)) * (draws - 1) / (draws - entries - 2)
     values, vectors = np.linalg.eigh(covariance)
-    there = values > max(NO_NOISE * values.max(initial=0.0), np.finfo(np.float32).tiny)
-    root = np.sqrt(values[there])
-    return (f - f.mean(0)) @ vectors[:, there] / root, (vectors[:, there] * root).T
+    varying = values > max(NO_NOISE * values.max(initial=0.0), np.finfo(np.float32).tiny)
+    root = np.sqrt(values[varying])
+    return (f - f.mean(0)) @ vectors[:, varying] / root, (vectors[:, varying] * root).T
 
 
 def _tail(value: float, freedom: int) -> float:
+    """The probability that a chi-squared variable exceeds a value."""
     return float(jax.scipy.stats.chi2.sf(max(value, 0.0), freedom))

@@ -1,11 +1,10 @@
-"""One round of one seed (paper, Algorithm 1, lines 3 and 18-21): who is asked, and what is made of the answers.
+"""One round of one seed (paper, Algorithm 1, lines 3 and 18-21): participants, aggregation, stopping.
 
-    asked           the server sends the global model to the clients of this round
-    (their steps)   each engine's own affair: ``profl.run.step``
-    combined        reports are attacked where that is simulated, screened, and combined by the method
-    delivered       the mail reaches the clients; where the method has exchanges, they report again
-    settled         states, counts, and whether the run goes on: too few reports give it up, ``StopWhenSettled`` says
-                    that it is done
+    choose_participants   which clients get the global model in this round
+    (local steps)         each engine runs ``profl.run.step`` in its own way
+    combine               reports are attacked where an attack is simulated, screened, and combined by the method
+    deliver               clients receive their mail; if the method has exchanges, they report again
+    commit_round          new states and totals, and whether the run stops: too few reports, or ``StopWhenSettled``
 
 The same functions in every engine: compiled as a whole, compiled one by one, or with a network in between.
 """
@@ -19,10 +18,9 @@ import jax
 import jax.numpy as jnp
 
 from profl import random, trees
-from profl.run.dropped import Dropped, add_round, nothing_dropped
-from profl.run.plan import Population, Settings, compiled, first_states, forecast
+from profl.run.plan import Population, Settings, compile_for_settings, first_states, forecast
 from profl.run.step import client_view
-from profl.run.tally import Counted, Tally, count
+from profl.run.totals import Dropped, RoundCounts, Totals, add_dropped, add_round, zero_dropped
 from profl.server import entries
 from profl.server.attacks import apply
 from profl.server.entries import Report
@@ -32,11 +30,11 @@ from profl.typing import Array, Key, Theta
 
 
 class Carry(NamedTuple):
-    """What goes from round to round, for one seed."""
+    """What one seed carries from round to round. Checkpoints store the names of the fields."""
 
     theta: Theta
     states: Any  # one row per client
-    server: Any  # the method's, at the server
+    server: Any  # the method's state at the server
     first: Theta  # the model that the run began with
     stopped: Array  # the round in which the run ended early, -1 where it has not
     idle: Array  # rounds in a row with too few reports
@@ -46,17 +44,24 @@ class Carry(NamedTuple):
     refused: Array  # how often each client's report could not be used
 
 
-class Asked(NamedTuple):
-    """Who takes part in a round; under "weighted" a client may stand there twice."""
+class RoundState(NamedTuple):
+    """A run between two rounds, for one seed."""
 
-    clients: Array
+    carry: Carry
+    totals: Totals  # since the last record
+
+
+class Participants(NamedTuple):
+    """The clients of a round, one row each; with ``scheme="weighted"`` a client may have two rows."""
+
+    clients: Array  # their numbers
     weights: Array
     rows: Population
     states: Any
 
 
 class Work(NamedTuple):
-    """What the clients of a round made of it, one row per slot."""
+    """What the participants of a round computed, one row each."""
 
     states: Any
     reports: Report
@@ -65,10 +70,12 @@ class Work(NamedTuple):
     figures: dict[str, Array]
     samples: Array  # drawn in the whole round
     answered: Array  # bool
-    sound: Array  # bool: what they keep is finite
+    finite: Array  # bool: loss and state are finite
 
 
 class Combined(NamedTuple):
+    """What the server makes of the reports of one turn."""
+
     theta: Theta
     server: Any
     mail: Any
@@ -76,35 +83,40 @@ class Combined(NamedTuple):
     usual: Array  # how far clients move
 
 
-def begin(settings: Settings, population: Population, theta: Theta) -> Carry:
-    """Before the first round."""
+def initial_carry(settings: Settings, population: Population, theta: Theta) -> Carry:
+    """What the first round of one seed starts from."""
     states, server = first_states(settings, population, theta), settings.method.open(settings.server, theta)
-    dropped = nothing_dropped(population.weights.shape[0]) if "kept" in settings.method.info else None
+    dropped = zero_dropped(population.weights.shape[0]) if "kept" in settings.method.info else None
     nobody = jnp.zeros(population.weights.shape[0], jnp.int32)
     ends = jnp.int32(-1), jnp.int32(0), jnp.int32(0)
     return Carry(theta, states, server, theta, *ends, dropped, jnp.zeros((), trees.ravel(theta).dtype), nobody)
 
 
-def ask(settings: Settings, population: Population, root: Key, round_: Array, carry: Carry) -> Asked:
-    """Line 3: who takes part."""
+def choose_participants(
+    settings: Settings, population: Population, root: Key, round_: Array, carry: Carry
+) -> Participants:
+    """The participants of a round (line 3)."""
     key = random.participation_key(root, round_)
     clients, weights = choose(key, settings.scheme, settings.slots, population.weights)
-    if everyone(settings, population):
-        return Asked(clients, weights, population, carry.states)
-    return Asked(clients, weights, *trees.take((population, carry.states), clients))
+    if all_participate(settings, population):
+        return Participants(clients, weights, population, carry.states)
+    return Participants(clients, weights, *trees.take((population, carry.states), clients))
 
 
-def everyone(settings: Settings, population: Population) -> bool:
+def all_participate(settings: Settings, population: Population) -> bool:
+    """Whether every client takes part in every round, once."""
     return settings.scheme == "uniform" and settings.slots == population.weights.shape[0]
 
 
-def reports(settings: Settings, rows: Population, states: Any, thetas: Theta, chunk: int | None = None) -> Report:
-    """What the clients send, one row each."""
+def collect_reports(
+    settings: Settings, rows: Population, states: Any, thetas: Theta, chunk: int | None = None
+) -> Report:
+    """The reports of the clients, one row each."""
 
     def one(row: Population, state: Any, theta: Theta) -> Report:
         return settings.method.report(client_view(settings, row), state.own, theta)
 
-    return _each(one, chunk, rows, states, thetas)
+    return _map_clients(one, chunk, rows, states, thetas)
 
 
 def combine(
@@ -113,121 +125,129 @@ def combine(
     round_: Array,
     turn: Array | int,
     carry: Carry,
-    asked: Asked,
-    sent: Report,
+    participants: Participants,
+    reports: Report,
     usable: Array,
 ) -> Combined:
-    """Lines 18-21: refuse what cannot be used, combine the rest. ``carry`` has the model that was sent out.
+    """The new global model, server state and mail (lines 18-21), and which reports were accepted.
 
-    What goes out next lies in the model space, whatever a method or a rule made of the reports.
+    ``carry`` holds the model that was sent to the clients. The new model is projected onto the model space.
     """
     method, project = settings.method, settings.functions.project
     if settings.attack is not None:
-        sent = apply(settings.attack, sent, carry.theta, carry.first, asked.rows.hostile)
-    passes, usual = accept(sent, carry.theta, lambda theta: inside(project, theta, method.judged), carry.usual)
+        reports = apply(settings.attack, reports, carry.theta, carry.first, participants.rows.hostile)
+    passes, usual = accept(reports, carry.theta, lambda theta: inside(project, theta, method.judged), carry.usual)
     accepted = usable & passes
     key = random.server_key(root, round_)
     if method.exchanges:
         key = jax.random.fold_in(key, turn)
-    server = settings.server._replace(client_ids=asked.clients)
-    values = entries.values(sent)
-    theta, state, mail = method.combine(server, carry.server, carry.theta, values, asked.weights, accepted, key)
+    server = settings.server._replace(client_ids=participants.clients)
+    values = entries.values(reports)
+    theta, state, mail = method.combine(server, carry.server, carry.theta, values, participants.weights, accepted, key)
     return Combined(project(theta), state, mail, accepted, usual)
 
 
 def deliver(
-    settings: Settings, rows: Population, states: Any, found: Combined, chunk: int | None = None
+    settings: Settings, rows: Population, states: Any, combined: Combined, chunk: int | None = None
 ) -> tuple[Theta, Any]:
-    """The models that the clients go on with, and their states, once the mail is there."""
+    """The models and states of the clients after they have received their mail, one row each."""
 
     def one(row: Population, state: Any, mail: Any) -> tuple[Theta, Any]:
-        theta, own = settings.method.receive(client_view(settings, row), state.own, found.theta, mail)
-        return theta, state._replace(own=own)
+        theta, method_state = settings.method.receive(client_view(settings, row), state.own, combined.theta, mail)
+        return theta, state._replace(own=method_state)
 
-    return _each(one, chunk, rows, states, found.mail)
+    return _map_clients(one, chunk, rows, states, combined.mail)
 
 
-def close(
+def finish_round(
     settings: Settings,
     chunk: int | None,
     population: Population,
     root: Key,
     round_: Array,
-    carry: Carry,
-    tally: Tally,
-    asked: Asked,
+    before: RoundState,
+    participants: Participants,
     work: Work,
-) -> tuple[Carry, Tally]:
-    """The rest of a round whose clients are at hand, once they have made their steps; ``chunk`` of them at a time."""
+) -> RoundState:
+    """The state after a round whose clients are in this process and have made their local steps.
+
+    ``chunk`` clients are worked on at a time.
+    """
+    carry, totals = before
     chunk = chunk if settings.method.exchanges else None
-    found = combine(settings, root, round_, 0, carry, asked, work.reports, work.answered & work.sound)
-    thetas, states = deliver(settings, asked.rows, work.states, found, chunk)
+    combined = combine(settings, root, round_, 0, carry, participants, work.reports, work.answered & work.finite)
+    thetas, states = deliver(settings, participants.rows, work.states, combined, chunk)
 
     def turn(number: Array, state: tuple[Combined, Theta, Any]) -> tuple[Combined, Theta, Any]:
-        found, thetas, states = state
-        sent = reports(settings, asked.rows, states, thetas, chunk)
-        now = carry._replace(theta=found.theta, server=found.server, usual=found.usual)
-        found = combine(settings, root, round_, number, now, asked, sent, found.accepted)
-        return found, *deliver(settings, asked.rows, states, found, chunk)
+        combined, thetas, states = state
+        reports = collect_reports(settings, participants.rows, states, thetas, chunk)
+        now = carry._replace(theta=combined.theta, server=combined.server, usual=combined.usual)
+        combined = combine(settings, root, round_, number, now, participants, reports, combined.accepted)
+        return combined, *deliver(settings, participants.rows, states, combined, chunk)
 
     if settings.method.exchanges:
-        found, _, states = jax.lax.fori_loop(1, 1 + settings.method.exchanges, turn, (found, thetas, states))
-    return settle(settings, population, round_, carry, tally, asked, work._replace(states=states), found)
+        combined, _, states = jax.lax.fori_loop(1, 1 + settings.method.exchanges, turn, (combined, thetas, states))
+    return commit_round(
+        settings, population, round_, carry, totals, participants, work._replace(states=states), combined
+    )
 
 
-def settle(
+def commit_round(
     settings: Settings,
     population: Population,
     round_: Array,
     carry: Carry,
-    tally: Tally,
-    asked: Asked,
+    totals: Totals,
+    participants: Participants,
     work: Work,
-    found: Combined,
-) -> tuple[Carry, Tally]:
-    """What goes on to the next round: with too few usable reports, or after the end, what there was before."""
-    states = trees.where(found.accepted, work.states, asked.states)
-    if not everyone(settings, population):
-        states = jax.tree.map(lambda old, new: old.at[asked.clients].set(new), carry.states, states)
+    combined: Combined,
+) -> RoundState:
+    """The state after a round; with too few usable reports, or after the end of the run, the state before it."""
+    states = trees.where(combined.accepted, work.states, participants.states)
+    if not all_participate(settings, population):
+        states = jax.tree.map(lambda old, new: old.at[participants.clients].set(new), carry.states, states)
     dropped = carry.dropped
     if dropped is not None:
-        dropped = add_round(dropped, asked.clients, work.info["kept"], found.accepted)
-    bad = (work.answered & ~found.accepted).astype(jnp.int32)
+        dropped = add_dropped(dropped, participants.clients, work.info["kept"], combined.accepted)
+    ids, refused = participants.clients, (work.answered & ~combined.accepted).astype(jnp.int32)
     after = carry._replace(
-        theta=found.theta,
+        theta=combined.theta,
         states=states,
-        server=found.server,
+        server=combined.server,
         idle=jnp.int32(0),
         dropped=dropped,
-        usual=found.usual,
-        refused=carry.refused.at[asked.clients].max(carry.refused[asked.clients] + bad),  # drawn twice, refused once
+        usual=combined.usual,
+        refused=carry.refused.at[ids].max(carry.refused[ids] + refused),  # a client drawn twice counts once
     )
     weighted = settings.scheme == "weighted"
-    distinct = first_occurrence(asked.clients) if weighted else jnp.ones_like(found.accepted)
-    new = Counted(
-        asked.clients,
-        asked.weights,
+    distinct = first_occurrence(participants.clients) if weighted else jnp.ones_like(combined.accepted)
+    counts = RoundCounts(
+        participants.clients,
+        participants.weights,
         distinct,
         work.answered,
-        found.accepted,
+        combined.accepted,
         work.samples,
         work.regret,
         work.info,
         work.figures,
     )
-    counted = count(tally, round_, settings.local_steps, new)
+    counted = add_round(totals, round_, settings.local_steps, counts)
     if settings.min_reports == 0 and settings.stop is None:
-        return after, counted
+        return RoundState(after, counted)
     idle = carry.idle + 1
     stopped = jnp.where(idle >= settings.patience, jnp.int32(round_), carry.stopped)
-    halted = carry._replace(stopped=stopped, idle=idle, refused=after.refused), tally._replace(absent=counted.absent)
-    few = jnp.sum(found.accepted & (asked.weights > 0)) < settings.min_reports  # without weight a report is no use
-    going = trees.where(few, halted, (_judged(settings, round_, after), counted))
-    return trees.where(carry.stopped >= 0, (carry, tally), going)
+    skipped = RoundState(
+        carry._replace(stopped=stopped, idle=idle, refused=after.refused), totals._replace(absent=counted.absent)
+    )
+    usable = jnp.sum(combined.accepted & (participants.weights > 0))  # a report without weight changes nothing
+    counted_round = RoundState(_apply_stop_rule(settings, round_, after), counted)
+    next_ = trees.where(usable < settings.min_reports, skipped, counted_round)
+    return trees.where(carry.stopped >= 0, RoundState(carry, totals), next_)
 
 
-def _judged(settings: Settings, round_: Array, carry: Carry) -> Carry:
-    """The end of the run, where it is done."""
+def _apply_stop_rule(settings: Settings, round_: Array, carry: Carry) -> Carry:
+    """The carry, marked as stopped where the rule of ``settings.stop`` says so."""
     if settings.stop is None:
         return carry
     expected = forecast(settings, carry.server)
@@ -236,18 +256,18 @@ def _judged(settings: Settings, round_: Array, carry: Carry) -> Carry:
     return carry._replace(stopped=jnp.where(why > 0, jnp.int32(round_), carry.stopped), why=why)
 
 
-def sound(loss: Array, state: Any) -> Array:
-    """Whether what one client keeps is finite."""
+def is_finite(loss: Array, state: Any) -> Array:
+    """Whether the loss and the state of one client are finite, a scalar bool."""
     return trees.all_finite((loss, state))
 
 
-def final(settings: Settings, population: Population, carry: Carry) -> Any:
-    """What the run keeps of every client at its end, stacked; None for nothing, and then nothing is compiled."""
-    kept = jax.eval_shape(partial(_final, settings), population, carry)
-    return None if kept is None else FINAL(settings, population, carry)
+def final_outputs(settings: Settings, population: Population, carry: Carry) -> Any:
+    """What the method returns for every client at the end of a run, stacked; None if it returns nothing."""
+    shapes = jax.eval_shape(partial(_final_outputs, settings), population, carry)
+    return None if shapes is None else FINAL_OUTPUTS(settings, population, carry)
 
 
-def _final(settings: Settings, population: Population, carry: Carry) -> Any:
+def _final_outputs(settings: Settings, population: Population, carry: Carry) -> Any:
     def one(row: Population, state: Any) -> Any:
         view = client_view(settings, row)
         report = settings.method.report(view, state.own, carry.theta)
@@ -256,10 +276,11 @@ def _final(settings: Settings, population: Population, carry: Carry) -> Any:
     return jax.vmap(one)(population, carry.states)
 
 
-def _each(function: Any, chunk: int | None, *rows: Any) -> Any:
+def _map_clients(function: Any, chunk: int | None, *rows: Any) -> Any:
+    """``function`` of every row, ``chunk`` rows at a time; all at once if it is None."""
     return jax.vmap(function)(*rows) if chunk is None else trees.map_chunks(function, chunk, *rows)
 
 
-CLOSE = compiled(close, (1,))
-"""``close``, compiled: for engines whose rounds are not."""
-FINAL = compiled(_final)
+FINISH_ROUND = compile_for_settings(finish_round, (1,))
+"""``finish_round`` compiled, for engines that do not compile whole rounds."""
+FINAL_OUTPUTS = compile_for_settings(_final_outputs)

@@ -1,7 +1,7 @@
-"""A run whose rounds are not compiled as a whole: what the next round needs, and the history, for one seed.
+"""The state and the history of a run whose rounds are not compiled as a whole, for one seed.
 
-The debug engine, ``train`` and Flower differ in how the clients that are asked do their work; who is asked, what is
-made of the answers and what is counted is ``profl.run.round``, compiled once.
+The debug engine, ``train`` and Flower differ in how the participants do their local steps. Choosing participants,
+combining reports and counting are the functions of ``profl.run.round``, compiled once.
 """
 
 from __future__ import annotations
@@ -19,74 +19,85 @@ from profl.checks import DivergedError
 from profl.methods.method import Forecast
 from profl.results.callbacks import Watch
 from profl.results.measure import Trace
-from profl.run.dropped import mean_share
-from profl.run.plan import Plan, Population, Settings, compiled, first_state, forecast
-from profl.run.round import CLOSE, Asked, Carry, Work, ask, begin, final, sound
-from profl.run.step import Progress, client_view, start
-from profl.run.tally import STATED, Tally, empty_tally, no_more, on_host
+from profl.run.plan import CompiledPlan, Population, Settings, compile_for_settings, first_state, forecast
+from profl.run.round import (
+    FINISH_ROUND,
+    Carry,
+    Participants,
+    RoundState,
+    Work,
+    choose_participants,
+    final_outputs,
+    initial_carry,
+    is_finite,
+)
+from profl.run.step import Progress, client_view, start_round
+from profl.run.totals import LOSS_SUMMARY, Totals, mean_dropped_share, totals_to_host, zero_counts, zero_totals
 from profl.typing import Array, Key, Theta
 
-Clients = Callable[[int, Asked, Theta], dict[int, Work]]
-"""``(round, asked, theta) -> client -> its work``; a client that is not in the answer did not answer."""
+RunClients = Callable[[int, Participants, Theta], dict[int, Work]]
+"""``(round, participants, theta) -> {client: work}``; a client that is not in the dict did not answer."""
 
 
-class Ledger(NamedTuple):
-    """A run under way."""
+class RunHistory(NamedTuple):
+    """A run after some of its rounds."""
 
-    round: int  # rounds that are done
+    round: int  # how many rounds are done
     carry: Carry
-    since: Tally  # since the last record
-    records: list[tuple[Theta, Forecast | None]]  # from the start on, of which nothing is expected: NaN
-    tallies: list[Tally]
+    current: Totals  # since the last record
+    records: list[tuple[Theta, Forecast | None]]  # the initial model (its forecast is NaN), then one per record
+    totals: list[Totals]  # between two records: one fewer than ``records``
 
     @property
     def settled(self) -> bool:
-        """Whether it is done before its last round."""
+        """Whether ``StopWhenSettled`` has stopped the run."""
         return int(self.carry.why) > 0
 
     @property
     def given_up(self) -> bool:
-        """Whether too few reports came."""
+        """Whether the run was stopped because too few reports came."""
         return int(self.carry.stopped) >= 0 and not self.settled
 
     @property
     def latest(self) -> dict[str, float]:
-        """What the clients stated in the last round that changed something; before the first, NaN."""
-        tally = self.since if np.isfinite(float(self.since.latest["loss"])) or not self.tallies else self.tallies[-1]
-        return {name: float(value) for name, value in tally.latest.items()}
+        """The means that the clients reported in the last round that counted, by name; NaN before the first."""
+        has_loss = np.isfinite(float(self.current.latest["loss"])) or not self.totals
+        latest = (self.current if has_loss else self.totals[-1]).latest
+        return {name: float(value) for name, value in latest.items()}
 
-    def trace(self, plan: Plan, last: Any) -> Trace:
-        """What was recorded; ``last`` is what clients had at the end (``at_the_end``)."""
-        models, expected = _stack(self.records)
-        tally = _stack(self.tallies)
-        others = (*plan.settings.method.info, *STATED)
-        figures = {name: tally.latest[name] for name in tally.latest if name not in others}
+    def trace(self, plan: CompiledPlan, last: Any) -> Trace:
+        """All records as one trace; ``last`` is the result of ``final_outputs_on_host``."""
+        models, expected = _stack_rows(self.records)
+        totals = _stack_rows(self.totals)
+        others = (*plan.settings.method.info, *LOSS_SUMMARY)
+        figures = {name: totals.latest[name] for name in totals.latest if name not in others}
         ends = np.asarray(self.carry.stopped), np.asarray(self.carry.why)
-        dropped = None if self.carry.dropped is None else mean_share(self.carry.dropped)
-        return Trace(models, tally._asdict(), figures, last, trees.take(expected, slice(1, None)), *ends, dropped)
+        dropped = None if self.carry.dropped is None else mean_dropped_share(self.carry.dropped)
+        forecasts = trees.take(expected, slice(1, None))
+        return Trace(models, totals._asdict(), figures, last, forecasts, *ends, dropped)
 
-    def since_last(self, plan: Plan) -> Trace:
-        """The trace of the last record alone, for who watches one seed."""
-        part = self._replace(records=self.records[-2:], tallies=self.tallies[-1:])
+    def last_record_trace(self, plan: CompiledPlan) -> Trace:
+        """The trace of the last record alone, with an axis of one seed, for callbacks."""
+        part = self._replace(records=self.records[-2:], totals=self.totals[-1:])
         return jax.tree.map(lambda leaf: np.asarray(leaf)[None], part.trace(plan, None))
 
-    def at_the_end(self, plan: Plan) -> Any:
-        """What the run keeps of clients whose states are at hand."""
-        return jax.tree.map(np.asarray, final(plan.settings, plan.population, self.carry))
+    def final_outputs_on_host(self, plan: CompiledPlan) -> Any:
+        """What the method returns for every client at the end, for clients whose states are in this process."""
+        return jax.tree.map(np.asarray, final_outputs(plan.settings, plan.population, self.carry))
 
 
-def open_ledger(plan: Plan, theta: Theta, states: Any = None) -> Ledger:
-    """Before the first round; ``states`` stands in for the clients' own, where they keep those themselves."""
-    carry = BEGIN(plan.settings, plan.population, theta)
+def start_history(plan: CompiledPlan, theta: Theta, states: Any = None) -> RunHistory:
+    """The history before the first round; ``states`` replaces the clients' states if they are kept elsewhere."""
+    carry = INITIAL_CARRY(plan.settings, plan.population, theta)
     if states is not None:
         carry = carry._replace(states=states)
-    nothing = empty_tally(plan.settings.method.info, figure_names(plan), middle=True)
+    nothing = zero_totals(plan.settings.method.info, figure_names(plan), median=True)
     shapes = jax.eval_shape(partial(forecast, plan.settings), carry.server)
     expected = jax.tree.map(lambda figure: np.full(figure.shape, np.nan, figure.dtype), shapes)
-    return Ledger(0, carry, nothing, [(jax.tree.map(np.asarray, theta), expected)], [])
+    return RunHistory(0, carry, nothing, [(jax.tree.map(np.asarray, theta), expected)], [])
 
 
-def figure_names(plan: Plan) -> tuple[str, ...]:
+def figure_names(plan: CompiledPlan) -> tuple[str, ...]:
     """The names of the method's figures."""
     settings = plan.settings
 
@@ -98,131 +109,139 @@ def figure_names(plan: Plan) -> tuple[str, ...]:
 
 
 def run_round(
-    plan: Plan, root: Key, ledger: Ledger, clients: Clients, where: str, nobody: Callable[[], Work]
-) -> Ledger:
-    """The ledger after one more round of clients that are at hand; ``nobody()`` is ``blank(plan)``."""
+    plan: CompiledPlan, root: Key, history: RunHistory, clients: RunClients, where: str, absent: Callable[[], Work]
+) -> RunHistory:
+    """The history after one more round of clients in this process; ``absent()`` is ``absent_work(plan)``."""
     settings, population = plan.settings, plan.population
-    asked = whom_to_ask(plan, root, ledger)
-    work = stacked(asked, clients(ledger.round, asked, ledger.carry.theta), nobody)
-    number = jnp.int32(ledger.round)
-    carry, since = CLOSE(settings, None, population, root, number, ledger.carry, ledger.since, asked, work)
-    return record(settings, checked(ledger._replace(round=ledger.round + 1, carry=carry, since=since), where))
+    participants = next_participants(plan, root, history)
+    work = stack_work(participants, clients(history.round, participants, history.carry.theta), absent)
+    number = jnp.int32(history.round)
+    before = RoundState(history.carry, history.current)
+    carry, current = FINISH_ROUND(settings, None, population, root, number, before, participants, work)
+    after = history._replace(round=history.round + 1, carry=carry, current=current)
+    return record_if_due(settings, check_finite_model(after, where))
 
 
-def whom_to_ask(plan: Plan, root: Key, ledger: Ledger) -> Asked:
-    return ASK(plan.settings, plan.population, root, jnp.int32(ledger.round), ledger.carry)
+def next_participants(plan: CompiledPlan, root: Key, history: RunHistory) -> Participants:
+    """The participants of the next round."""
+    return CHOOSE_PARTICIPANTS(plan.settings, plan.population, root, jnp.int32(history.round), history.carry)
 
 
-def checked(ledger: Ledger, where: str) -> Ledger:
-    """The ledger, if the model that the server came to is finite."""
-    for path, leaf in jax.tree_util.tree_leaves_with_path(ledger.carry.theta):
+def check_finite_model(history: RunHistory, where: str) -> RunHistory:
+    """The history; raises ``DivergedError`` if its global model is not finite."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(history.carry.theta):
         if not np.all(np.isfinite(np.asarray(leaf))):
             name = jax.tree_util.keystr(path)
-            raise DivergedError(f"{where}, round {ledger.round}, stage 'aggregate': NaN or Inf in the result{name}")
-    return ledger
+            raise DivergedError(f"{where}, round {history.round}, stage 'aggregate': NaN or Inf in the result{name}")
+    return history
 
 
-def record(settings: Settings, ledger: Ledger) -> Ledger:
-    """The ledger with this round in its history, where it is one of those that are recorded in a run of any length."""
-    return ledger if ledger.round % settings.record_every else _recorded(settings, ledger)
+def record_if_due(settings: Settings, history: RunHistory) -> RunHistory:
+    """The history with a record of this round, if ``record_every`` divides the number of rounds done."""
+    return history if history.round % settings.record_every else _append_record(settings, history)
 
 
-def _recorded(settings: Settings, ledger: Ledger) -> Ledger:
-    model = jax.tree.map(np.asarray, (ledger.carry.theta, FORECAST(settings, ledger.carry.server)))
-    tally = on_host(ledger.since)
-    figures = tuple(name for name in ledger.since.latest if name not in (*ledger.since.info, *STATED))
-    nothing = empty_tally(tuple(ledger.since.info), figures, middle=True)
-    return ledger._replace(records=[*ledger.records, model], tallies=[*ledger.tallies, tally], since=nothing)
+def _append_record(settings: Settings, history: RunHistory) -> RunHistory:
+    """The history with a record of its last round."""
+    model = jax.tree.map(np.asarray, (history.carry.theta, FORECAST(settings, history.carry.server)))
+    figures = tuple(name for name in history.current.latest if name not in (*history.current.info, *LOSS_SUMMARY))
+    nothing = zero_totals(tuple(history.current.info), figures, median=True)
+    totals = [*history.totals, totals_to_host(history.current)]
+    return history._replace(records=[*history.records, model], totals=totals, current=nothing)
 
 
-def closed(settings: Settings, ledger: Ledger) -> Ledger:
-    """The ledger with all its records, where the run is over."""
-    return filled(settings, ledger) if ledger.settled or ledger.round == settings.rounds else ledger
+def complete_records(settings: Settings, history: RunHistory) -> RunHistory:
+    """The history with all its records if the run is over; otherwise unchanged."""
+    return pad_records(settings, history) if history.settled or history.round == settings.rounds else history
 
 
-def filled(settings: Settings, ledger: Ledger) -> Ledger:
-    """The ledger with all its records: those after its last round have the last model again, and no counts."""
-    if ledger.round % settings.record_every:  # the next record has what was counted since the last one
-        ledger = _recorded(settings, ledger)
-    missing = -(-settings.rounds // settings.record_every) - len(ledger.tallies)
-    models, tallies = [ledger.records[-1]] * missing, [no_more(ledger.tallies[-1])] * missing
-    return ledger._replace(records=[*ledger.records, *models], tallies=[*ledger.tallies, *tallies])
+def pad_records(settings: Settings, history: RunHistory) -> RunHistory:
+    """The history with all its records: those after its last round repeat the last model, with zero counts."""
+    if history.round % settings.record_every:  # the next record has what was counted since the last one
+        history = _append_record(settings, history)
+    missing = -(-settings.rounds // settings.record_every) - len(history.totals)
+    models, totals = [history.records[-1]] * missing, [zero_counts(history.totals[-1])] * missing
+    return history._replace(records=[*history.records, *models], totals=[*history.totals, *totals])
 
 
-def one_row(settings: Settings, row: Population, now: Progress, samples: int, figures: tuple[str, ...]) -> Work:
-    """What one client made of a round."""
-    return ROW(settings, figures, row, now)._replace(samples=jnp.int32(samples))
+def client_work(settings: Settings, row: Population, now: Progress, samples: int, figures: tuple[str, ...]) -> Work:
+    """The work of one client in one round."""
+    return CLIENT_WORK(settings, figures, row, now)._replace(samples=jnp.int32(samples))
 
 
-def stacked(asked: Asked, done: dict[int, Work], nobody: Callable[[], Work]) -> Work:
-    """What the clients of a round made of it; who is not in ``done`` did not answer, and is ``nobody()``."""
+def stack_work(participants: Participants, work_by_client: dict[int, Work], absent: Callable[[], Work]) -> Work:
+    """The work of all participants, one row each; a client without work did not answer and gets ``absent()``."""
 
     def row(slot: int, client: int) -> Work:
-        return done[client] if client in done else nobody()._replace(states=trees.take(asked.states, slot))
+        if client in work_by_client:
+            return work_by_client[client]
+        return absent()._replace(states=trees.take(participants.states, slot))
 
-    return trees.stack([row(slot, client) for slot, client in enumerate(np.asarray(asked.clients).tolist())])
+    return trees.stack([row(slot, client) for slot, client in enumerate(np.asarray(participants.clients).tolist())])
 
 
-def blank(plan: Plan) -> Work:
-    """In place of what did not come: the shapes of it, nothing finite, so that nobody counts it."""
+def absent_work(plan: CompiledPlan) -> Work:
+    """The work of a client that did not answer: the right shapes, filled with NaN, so that it is never counted."""
     settings, population, theta = plan.settings, plan.population, trees.take(plan.models, 0)
 
     def work(population: Population, theta: Theta) -> Work:
         state = first_state(settings, population, theta)
-        return _row(settings, figure_names(plan), trees.take(population, 0), start(settings, theta, state))
+        now = start_round(settings, theta, state)
+        return _client_work(settings, figure_names(plan), trees.take(population, 0), now)
 
-    def unknown(leaf: Any) -> Array:
+    def nan_like(leaf: Any) -> Array:
         return jnp.full(leaf.shape, jnp.nan if jnp.issubdtype(leaf.dtype, jnp.floating) else 0, leaf.dtype)
 
-    return jax.tree.map(unknown, jax.eval_shape(work, population, theta))
+    return jax.tree.map(nan_like, jax.eval_shape(work, population, theta))
 
 
-def _row(settings: Settings, figures: tuple[str, ...], row: Population, now: Progress) -> Work:
+def _client_work(settings: Settings, figures: tuple[str, ...], row: Population, now: Progress) -> Work:
     view, method = client_view(settings, row), settings.method
     info = {name: total / settings.local_steps for name, total in now.info.items()}
-    stated = method.figures(view, now.state.own, now.theta)
+    values = method.figures(view, now.state.own, now.theta)
     return Work(
         states=now.state,
         reports=method.report(view, now.state.own, now.theta),
         regret=now.regret,
         info=info,
-        figures={name: stated[name] for name in figures},
+        figures={name: values[name] for name in figures},
         samples=jnp.int32(0),
         answered=jnp.asarray(True),
-        sound=sound(info["loss"], now.state),
+        finite=is_finite(info["loss"], now.state),
     )
 
 
-ASK = compiled(ask)
-FORECAST = compiled(forecast)
-BEGIN = compiled(begin)
-ROW = compiled(_row, (1,))
+CHOOSE_PARTICIPANTS = compile_for_settings(choose_participants)
+FORECAST = compile_for_settings(forecast)
+INITIAL_CARRY = compile_for_settings(initial_carry)
+CLIENT_WORK = compile_for_settings(_client_work, (1,))
 
 
-def pack(ledger: Ledger) -> tuple[Any, dict[str, list[Any]]]:
-    """(what the next round needs, the lists that only grow) of arrays, for a checkpoint."""
-    return {"carry": ledger.carry, "since": ledger.since}, {"records": ledger.records, "tallies": ledger.tallies}
+def pack(history: RunHistory) -> tuple[Any, dict[str, list[Any]]]:
+    """(the arrays that the next round needs, the lists that only grow), for a checkpoint; their keys are stored."""
+    return {"carry": history.carry, "since": history.current}, {"records": history.records, "tallies": history.totals}
 
 
-def item_shapes(ledger: Ledger) -> dict[str, Any]:
-    """What an item of each of those lists looks like."""
-    return {"records": ledger.records[0], "tallies": on_host(ledger.since)}
+def item_shapes(history: RunHistory) -> dict[str, Any]:
+    """An item of each of the lists of ``pack``, for its shapes."""
+    return {"records": history.records[0], "tallies": totals_to_host(history.current)}
 
 
-def unpack(round_: int, state: Any, lists: dict[str, list[Any]]) -> Ledger:
-    """The ledger that ``pack`` packed."""
-    carry, since = jax.tree.map(jnp.asarray, (state["carry"], state["since"]))
-    return Ledger(round_, carry, since, lists["records"], lists["tallies"])
+def unpack(round_: int, state: Any, lists: dict[str, list[Any]]) -> RunHistory:
+    """The history that ``pack`` packed."""
+    carry, current = jax.tree.map(jnp.asarray, (state["carry"], state["since"]))
+    return RunHistory(round_, carry, current, lists["records"], lists["tallies"])
 
 
-def watched(plan: Plan, watch: Watch, before: Ledger, after: Ledger) -> None:
-    """Callbacks are told of a record that the last round brought; the end of a run is one."""
+def notify_callbacks(plan: CompiledPlan, watch: Watch, before: RunHistory, after: RunHistory) -> None:
+    """Call the callbacks if the last round added a record; the end of a run always does."""
     every = plan.settings.record_every
     if after.round % every and (after.settled or after.round == plan.settings.rounds):
-        after = _recorded(plan.settings, after)
-    if watch.active and len(after.tallies) > len(before.tallies):
-        watch.record(after.since_last(plan), (len(after.tallies) - 1) * every)
+        after = _append_record(plan.settings, after)
+    if watch.active and len(after.totals) > len(before.totals):
+        watch.record(after.last_record_trace(plan), (len(after.totals) - 1) * every)
 
 
-def _stack(rows: list[Any]) -> Any:
+def _stack_rows(rows: list[Any]) -> Any:
+    """Items of one structure, stacked along a new first axis."""
     return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *rows)

@@ -1,4 +1,4 @@
-"""One step of one client (paper, Algorithm 1, lines 5-16): deploy, wait for the data, make use of them.
+"""One step of one client (paper, Algorithm 1, lines 5-16): deploy, wait for the data, update the model.
 
 All engines step with these functions and the same keys. They differ in who brings the data and in how the steps are
 strung together: compiled in a loop (``local_steps``), one after the other, or at a site far away.
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from profl import random, trees
 from profl.methods.method import Arrival
 from profl.problem.problem import View
-from profl.run.plan import Kept, Population, Settings
+from profl.run.plan import ClientState, Population, Settings
 from profl.server.attacks import Attack, Poisoned
 from profl.stages import stage
 from profl.typing import Array, Batch, Client, Key, Theta
@@ -26,13 +26,13 @@ class Progress(NamedTuple):
     """A client in the middle of a round."""
 
     theta: Theta
-    state: Kept
+    state: ClientState
     regret: Array  # risk of what it deployed above L_i(PO), summed over its steps
     info: dict[str, Array]  # the numbers that its steps state, summed
 
 
 def client_view(settings: Settings, row: Population) -> View:
-    """The problem as one client sees it; a hostile one may take its estimates for something else."""
+    """The problem as one client sees it; the estimates of a hostile client may be poisoned."""
     family, attack = settings.functions.family, settings.attack
     if attack is not None and type(attack).f_hat is not Attack.f_hat:
         family = Poisoned(family, attack, row.hostile)
@@ -40,11 +40,12 @@ def client_view(settings: Settings, row: Population) -> View:
 
 
 def samples_wanted(settings: Settings, row: Population, state: Any) -> Array:
-    """How many samples a client draws in each step of the next round; one number per member where it is pooled."""
+    """The number of samples of each step of the next round; if the method pools data, one per member."""
     return row.counts if settings.method.sizes is None else settings.method.samples_wanted(state.own)
 
 
-def start(settings: Settings, theta: Theta, state: Any) -> Progress:
+def start_round(settings: Settings, theta: Theta, state: Any) -> Progress:
+    """A client before its first step of a round."""
     regret = jnp.zeros(()) if settings.measured else jnp.full((), jnp.nan)
     return Progress(theta, state, regret, {name: jnp.zeros(()) for name in settings.method.info})
 
@@ -55,10 +56,12 @@ def step_key(settings: Settings, root: Key, client: Array | int, round_: Array |
 
 
 def deploy(settings: Settings, row: Population, key: Key, now: Progress) -> tuple[Theta, Progress]:
-    """What goes out in place of theta, inside the model space; people begin to react, and its risk goes on the account
-    of what was deployed."""
+    """(the deployed model, projected onto the model space; the client after it).
+
+    The simulated population reacts, and the risk of the deployed model is added to the regret.
+    """
     reaction = settings.functions.reaction
-    deployed, own = settings.method.deploy(client_view(settings, row), now.state.own, key, now.theta)
+    deployed, method_state = settings.method.deploy(client_view(settings, row), now.state.own, key, now.theta)
     deployed = settings.functions.project(deployed)
     with stage("reaction") as check:
         world = check(reaction.move(now.state.world, jax.random.fold_in(key, WORLD), deployed, row.clients))
@@ -66,15 +69,15 @@ def deploy(settings: Settings, row: Population, key: Key, now: Progress) -> tupl
     if settings.measured:
         with stage("risk") as check:
             regret = check(regret + reaction.risk_in(world, deployed, deployed, row.clients) - row.floor)
-    return deployed, now._replace(state=Kept(own, world), regret=regret)
+    return deployed, now._replace(state=ClientState(method_state, world), regret=regret)
 
 
-def use(settings: Settings, row: Population, key: Key, now: Progress, arrival: Arrival) -> Progress:
-    """The client after it has made use of what a deployment brought in."""
+def update_client(settings: Settings, row: Population, key: Key, now: Progress, arrival: Arrival) -> Progress:
+    """The client after one local step on the data of a deployment."""
     view = client_view(settings, row)
-    theta, own, info = settings.method.step(view, now.state.own, now.theta, arrival, key)
+    theta, method_state, info = settings.method.step(view, now.state.own, now.theta, arrival, key)
     info = {name: now.info[name] + info[name] for name in now.info}
-    return now._replace(theta=theta, state=now.state._replace(own=own), info=info)
+    return now._replace(theta=theta, state=now.state._replace(own=method_state), info=info)
 
 
 def simulated_step(
@@ -87,22 +90,26 @@ def simulated_step(
     weights: Array,
     now: Progress,
 ) -> Progress:
-    """One whole step of a client whose data a reaction draws, ``weights`` those of ``batch_weights``."""
+    """The client after one step on data that a reaction draws; ``weights`` are those of ``batch_weights``."""
     key = step_key(settings, root, client, round_, r)
     deployed, now = deploy(settings, row, key, now)
     with stage("sample") as check:  # line 5: the environment changes, n_i samples come in
         n = weights.shape[0] // row.counts.size
-        batch = check(_drawn(settings, key, now.state.world, deployed, row, n, round_))
+        batch = check(_draw_batch(settings, key, now.state.world, deployed, row, n, round_))
     last = r == settings.local_steps - 1
-    return use(settings, row, key, now, Arrival(batch, weights, deployed, last))
+    return update_client(settings, row, key, now, Arrival(batch, weights, deployed, last))
 
 
 def batch_weights(settings: Settings, n: int, row: Population, state: Any) -> Array:
-    """The weights of a client's samples, in batches of n, in every step of a round."""
+    """The weights of the n samples of a batch; the same in every step of a round."""
     return settings.functions.reaction.weights(row.clients, n, samples_wanted(settings, row, state))
 
 
-def _drawn(settings: Settings, key: Key, world: Any, deployed: Theta, row: Population, n: int, round_: Array) -> Batch:
+def _draw_batch(
+    settings: Settings, key: Key, world: Any, deployed: Theta, row: Population, n: int, round_: Array
+) -> Batch:
+    """A batch of n samples, computed once if the method reads it several times."""
+
     def make() -> Batch:
         return sample_batch(settings, key, world, deployed, row.clients, n)
 
@@ -112,18 +119,17 @@ def _drawn(settings: Settings, key: Key, world: Any, deployed: Theta, row: Popul
 def local_steps(
     settings: Settings, n: int, root: Key, round_: Array, theta: Theta, client: Array, row: Population, state: Any
 ) -> Progress:
-    """R steps of one client, compiled as a loop."""
-
+    """A client after its R local steps, compiled as a loop."""
     weights = batch_weights(settings, n, row, state)
 
     def body(now: Progress, r: Array) -> tuple[Progress, None]:
         return simulated_step(settings, root, client, row, round_, r, weights, now), None
 
-    return jax.lax.scan(body, start(settings, theta, state), jnp.arange(settings.local_steps))[0]
+    return jax.lax.scan(body, start_round(settings, theta, state), jnp.arange(settings.local_steps))[0]
 
 
 def sample_batch(settings: Settings, key: Key, world: Any, theta: Theta, client: Client, n: int) -> Batch:
-    """n samples of what comes in when theta is deployed at a client whose people are in the state ``world``.
+    """n samples of a client's data under the deployed theta, with its population in the state ``world``.
 
     Where n varies, they are drawn in blocks with a key each, so that a smaller batch is the beginning of a larger one
     and the samples do not depend on how many more an engine draws for its own convenience.

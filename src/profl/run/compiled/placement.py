@@ -23,42 +23,43 @@ UNKNOWN = 2**33  # bytes of an accelerator that does not say how many it has
 
 
 class Placement(NamedTuple):
-    """Hashable: part of what code is compiled for."""
+    """How work is divided over chunks and devices. Hashable: a static argument of compiled code."""
 
     seed_chunk: int
     client_chunk: int
     devices: int = 1
-    over: str = "seeds"  # or "clients"
+    axis: str = "seeds"  # or "clients"
 
     @property
     def mesh(self) -> Mesh:
-        return Mesh(np.asarray(jax.local_devices()[: self.devices]), (self.over,))
+        """The devices, with ``axis`` as the name of their only axis."""
+        return Mesh(np.asarray(jax.local_devices()[: self.devices]), (self.axis,))
 
 
 def place(settings: Settings, population: Population, models: Theta, client_chunk: int | None) -> Placement:
-    """As many seeds and clients at once as a block holds; or ``client_chunk`` clients of one seed."""
+    """The placement with as many seeds and clients as a block holds, or ``client_chunk`` clients of one seed."""
     seeds, clients = trees.rows(models), settings.slots
-    over_seeds, over_clients = _most(seeds), _most(clients)
-    over = "seeds" if over_seeds >= over_clients else "clients"
+    over_seeds, over_clients = _even_device_count(seeds), _even_device_count(clients)
+    axis = "seeds" if over_seeds >= over_clients else "clients"
     devices = max(over_seeds, over_clients)
-    seeds, clients = (seeds // devices, clients) if over == "seeds" else (seeds, clients // devices)
+    seeds, clients = (seeds // devices, clients) if axis == "seeds" else (seeds, clients // devices)
     if client_chunk is not None:
-        return Placement(1, min(clients, checks.positive_int("client_chunk", client_chunk)), devices, over)
+        return Placement(1, min(clients, checks.positive_int("client_chunk", client_chunk)), devices, axis)
     batch = batch_shape(settings, population, trees.row_shape(models), settings.sizes[-1])
     numbers = sum(leaf.size for leaf in jax.tree.leaves(batch))
-    clients = min(clients, max(1, block() // numbers))
-    fitting = max(1, block() // (numbers * clients))
-    return Placement(max(c for c in range(1, seeds + 1) if seeds % c == 0 and c <= fitting), clients, devices, over)
+    clients = min(clients, max(1, block_size() // numbers))
+    fitting = max(1, block_size() // (numbers * clients))
+    return Placement(max(c for c in range(1, seeds + 1) if seeds % c == 0 and c <= fitting), clients, devices, axis)
 
 
-def block() -> int:
-    """How many sampled numbers to have alive at a time."""
+def block_size() -> int:
+    """The number of sampled values to keep in memory at a time."""
     if jax.default_backend() == "cpu":
         return BLOCK
     memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", UNKNOWN)
     return max(BLOCK, memory // SHARE)
 
 
-def _most(rows: int) -> int:
-    """Over how many of the devices so many rows can be spread evenly."""
+def _even_device_count(rows: int) -> int:
+    """The largest number of devices that divides ``rows``."""
     return max(k for k in range(1, jax.local_device_count() + 1) if rows % k == 0)

@@ -19,67 +19,85 @@ from profl.progress import progress_bar
 from profl.results.callbacks import Watch
 from profl.results.measure import Trace
 from profl.run.compiled.placement import place
-from profl.run.compiled.scan import Records, Span, ended, filled, over, records_on_host, segment, start, trace
-from profl.run.plan import Plan
+from profl.run.compiled.scan import (
+    Records,
+    Span,
+    final_outputs_on_host,
+    initial_carries,
+    is_over,
+    make_trace,
+    pad_records,
+    records_to_host,
+    segment,
+)
+from profl.run.plan import CompiledPlan
 from profl.run.round import Carry
-from profl.run.tally import Tally
+from profl.run.totals import Totals
 from profl.storage.checkpoints import Checkpoints
 
 
-def run_saved(
-    plan: Plan, title: str, progress: bool, saved: Checkpoints, client_chunk: int | None, watch: Watch
+def run_with_checkpoints(
+    plan: CompiledPlan, title: str, progress: bool, saved: Checkpoints, client_chunk: int | None, watch: Watch
 ) -> Trace:
-    """The trace of all seeds, as far as the run went: Ctrl-C and callbacks end it between two rounds."""
+    """The trace of all seeds; Ctrl-C and callbacks end the run between two rounds."""
     settings, population = plan.settings, plan.population
     rounds, every = settings.rounds, settings.record_every
     placement = place(settings, population, plan.models, client_chunk)
-    carry = start(settings, population, plan.models)
-    once = partial(segment, settings, placement, 1)
-    shapes = jax.eval_shape(once, carry, population, plan.roots, Span(0, 1, 1, rounds))[1]
+    carry = initial_carries(settings, population, plan.models)
+    one_round = partial(segment, settings, placement, 1)
+    shapes = jax.eval_shape(one_round, carry, population, plan.roots, Span(0, 1, 1, rounds))[1]
     history: list[Records] = []  # one item a round
-    done = 0
-    if (found := saved.newest(carry, {"rounds": _one(shapes)})) is not None:
-        if found.round > rounds:
-            raise checks.InputError(f"{saved.folder} holds round {found.round}, asked for {rounds} rounds")
-        done, carry, history = found.round, jax.tree.map(jnp.asarray, found.state), found.lists["rounds"]
+    rounds_done = 0
+    if (newest := saved.newest(carry, {"rounds": _round_shapes(shapes)})) is not None:
+        if newest.round > rounds:
+            raise checks.InputError(f"{saved.folder} holds round {newest.round}, asked for {rounds} rounds")
+        rounds_done, carry, history = newest.round, jax.tree.map(jnp.asarray, newest.state), newest.lists["rounds"]
     with progress_bar(title, rounds, progress, compiles=True) as advance, deferred_interrupts() as pressed:
-        advance(done)
-        seen = done - done % every
-        if seen and watch.active:  # what an earlier process counted
-            watch.record(_part(plan, history, 0, seen, carry), 0, call=False)
-        while done < rounds and not over(carry) and not watch.stopped:
-            carry, out = segment(settings, placement, 1, carry, population, plan.roots, Span(done, done + 1, 1, rounds))
-            history.append(records_on_host(out))
-            done += 1
-            saved.save(done, carry, {"rounds": history})
+        advance(rounds_done)
+        recorded = rounds_done - rounds_done % every
+        if recorded and watch.active:  # what an earlier process counted
+            watch.record(_trace_between(plan, history, 0, recorded, carry), 0, call=False)
+        while rounds_done < rounds and not is_over(carry) and not watch.stopped:
+            carry, out = segment(
+                settings, placement, 1, carry, population, plan.roots, Span(rounds_done, rounds_done + 1, 1, rounds)
+            )
+            history.append(records_to_host(out))
+            rounds_done += 1
+            saved.save(rounds_done, carry, {"rounds": history})
             advance(1)
-            if watch.active and (done % every == 0 or done == rounds):
-                watch.record(_part(plan, history, seen, done, carry), seen)
-                seen = done
+            if watch.active and (rounds_done % every == 0 or rounds_done == rounds):
+                watch.record(_trace_between(plan, history, recorded, rounds_done, carry), recorded)
+                recorded = rounds_done
             if pressed():
                 watch.interrupt()
-    return trace(plan.models, _thin(filled(_joined(history), rounds, carry), every), carry, ended(plan, carry))
+    return make_trace(
+        plan.models,
+        _thin_records(pad_records(_concatenate(history), rounds, carry), every),
+        carry,
+        final_outputs_on_host(plan, carry),
+    )
 
 
-def _part(plan: Plan, history: list[Records], first: int, last: int, carry: Carry) -> Trace:
+def _trace_between(plan: CompiledPlan, history: list[Records], first: int, last: int, carry: Carry) -> Trace:
     """The trace of the rounds from ``first`` to ``last``."""
     models = plan.models if first == 0 else jax.tree.map(lambda leaf: leaf[:, -1], history[first - 1].theta)
-    return trace(models, _thin(_joined(history[first:last]), plan.settings.record_every), carry)
+    return make_trace(models, _thin_records(_concatenate(history[first:last]), plan.settings.record_every), carry)
 
 
-def _joined(history: list[Records]) -> Records:
+def _concatenate(history: list[Records]) -> Records:
+    """The records of several rounds as one."""
     return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *history)
 
 
-def _one(shapes: Records) -> Records:
-    """What the records of a round look like."""
-    return records_on_host(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes))
+def _round_shapes(shapes: Records) -> Records:
+    """Records of one round filled with zeros, for their shapes."""
+    return records_to_host(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes))
 
 
-def _thin(history: Records, every: int) -> Records:
-    """Models of every ``every``-th round and the last, and what was counted between two of them."""
-    models, tally, figures, expected = history
-    rounds = tally.regret.shape[1]
+def _thin_records(history: Records, every: int) -> Records:
+    """The records of every ``every``-th round and the last, with totals summed between two of them."""
+    models, totals_by_round, figures, expected = history
+    rounds = totals_by_round.regret.shape[1]
     ends = [*range(every, rounds, every), rounds]
     parts = list(zip([0, *ends[:-1]], ends, strict=True))
     lasts = [end - 1 for end in ends]
@@ -91,16 +109,16 @@ def _thin(history: Records, every: int) -> Records:
         """In each part, the value of the first round that refused a report."""
         columns = []
         for a, b in parts:
-            bad = tally.bad_round[:, a:b] >= 0
-            own = np.take_along_axis(values[:, a:b], np.argmax(bad, axis=1)[:, None], axis=1)[:, 0]
-            columns.append(np.where(bad.any(axis=1), own, -1))
+            bad = totals_by_round.bad_round[:, a:b] >= 0
+            first_values = np.take_along_axis(values[:, a:b], np.argmax(bad, axis=1)[:, None], axis=1)[:, 0]
+            columns.append(np.where(bad.any(axis=1), first_values, -1))
         return np.stack(columns, axis=1)
 
-    firsts: dict[str, Any] = {name: first(getattr(tally, name)) for name in ("bad_round", "bad_client")}
-    latest = jax.tree.map(lambda leaf: leaf[:, lasts], tally.latest)
+    firsts: dict[str, Any] = {name: first(getattr(totals_by_round, name)) for name in ("bad_round", "bad_client")}
+    latest = jax.tree.map(lambda leaf: leaf[:, lasts], totals_by_round.latest)
     sums: dict[str, Any] = jax.tree.map(
-        total, {name: v for name, v in tally._asdict().items() if name not in (*firsts, "latest")}
+        total, {name: v for name, v in totals_by_round._asdict().items() if name not in (*firsts, "latest")}
     )
-    kept = Tally(**sums, **firsts, latest=latest)
+    totals = Totals(**sums, **firsts, latest=latest)
     models, figures, expected = jax.tree.map(lambda leaf: leaf[:, lasts], (models, figures, expected))
-    return Records(models, kept, figures, expected)
+    return Records(models, totals, figures, expected)

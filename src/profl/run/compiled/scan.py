@@ -26,29 +26,38 @@ from profl.progress import progress_bar
 from profl.results.callbacks import Watch
 from profl.results.measure import Trace
 from profl.run.compiled.placement import Placement, place
-from profl.run.dropped import mean_share
-from profl.run.plan import Plan, Population, Settings, compiled, forecast
-from profl.run.round import Carry, Work, ask, begin, close, final, reports, sound
+from profl.run.plan import CompiledPlan, Population, Settings, compile_for_settings, forecast
+from profl.run.round import (
+    Carry,
+    RoundState,
+    Work,
+    choose_participants,
+    collect_reports,
+    final_outputs,
+    finish_round,
+    initial_carry,
+    is_finite,
+)
 from profl.run.step import Progress, client_view, local_steps, samples_wanted
-from profl.run.tally import Tally, empty_tally, no_more, on_host
+from profl.run.totals import Totals, mean_dropped_share, totals_to_host, zero_counts, zero_totals
 from profl.typing import Array, Key, Theta
 
-SLOTS = 64  # records that a segment can hold
-MODELS = 2**26  # bytes of their models
-QUICK = 0.25  # seconds: a segment that took less may be twice as long; one that took twice as much, half
+MAX_RECORDS = 64  # records that a segment can hold
+MAX_MODEL_BYTES = 2**26  # bytes of their models
+SEGMENT_SECONDS = 0.25  # seconds: a segment that took less may be twice as long; one that took twice as much, half
 
 
 class Records(NamedTuple):
-    """What a run hands over at its records: seeds x records."""
+    """The records of a run, each leaf of shape (seeds, records, ...). Checkpoints store the names of the fields."""
 
     theta: Theta
-    tally: Tally
+    tally: Totals  # between two records
     figures: dict[str, Array]  # means over all clients
     forecast: Forecast | None
 
 
 class Span(NamedTuple):
-    """Where a segment stands in a run; no part of its code."""
+    """The position of a segment in a run; not part of the compiled code."""
 
     first: Any  # its first record interval
     end: Any  # the one after its last
@@ -56,89 +65,91 @@ class Span(NamedTuple):
     rounds: Any
 
 
-def run_compiled(plan: Plan, title: str, progress: bool, client_chunk: int | None, watch: Watch) -> Trace:
-    """The trace of all seeds, as far as the run went: Ctrl-C and callbacks end it between two records."""
+def run_compiled(plan: CompiledPlan, title: str, progress: bool, client_chunk: int | None, watch: Watch) -> Trace:
+    """The trace of all seeds; Ctrl-C and callbacks end the run between two records."""
     settings, population = plan.settings, plan.population
-    records, slots, size = math.ceil(settings.rounds / settings.record_every), room(plan.models), 1
+    count, slots, size = math.ceil(settings.rounds / settings.record_every), records_per_segment(plan.models), 1
     placement = place(settings, population, plan.models, client_chunk)
-    carry = start(settings, population, plan.models)
+    carry = initial_carries(settings, population, plan.models)
     pieces: list[Records] = []
-    models, done = plan.models, 0
-    with progress_bar(title, records, progress, compiles=True) as advance, deferred_interrupts() as pressed:
-        while done < records and not over(carry) and not watch.stopped:
-            began, end = time.perf_counter(), min(done + size, records)
-            span = Span(done, end, settings.record_every, settings.rounds)
+    models, records_done = plan.models, 0
+    with progress_bar(title, count, progress, compiles=True) as advance, deferred_interrupts() as pressed:
+        while records_done < count and not is_over(carry) and not watch.stopped:
+            started, end = time.perf_counter(), min(records_done + size, count)
+            span = Span(records_done, end, settings.record_every, settings.rounds)
             carry, out = segment(settings, placement, slots, carry, population, plan.roots, span)
-            pieces.append(jax.tree.map(lambda leaf, k=end - done: leaf[:, :k], records_on_host(out)))
-            advance(end - done)
-            watch.record(trace(models, pieces[-1], carry), done * settings.record_every)
-            models, done = trees.take(pieces[-1].theta, (slice(None), -1)), end
+            pieces.append(jax.tree.map(lambda leaf, k=end - records_done: leaf[:, :k], records_to_host(out)))
+            advance(end - records_done)
+            watch.record(make_trace(models, pieces[-1], carry), records_done * settings.record_every)
+            models, records_done = trees.take(pieces[-1].theta, (slice(None), -1)), end
             if pressed():
                 watch.interrupt()
-            size = 1 if watch.active else paced(size, time.perf_counter() - began, slots)
-    found = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *pieces)
-    return trace(plan.models, filled(found, records, carry), carry, ended(plan, carry))
+            size = 1 if watch.active else next_segment_size(size, time.perf_counter() - started, slots)
+    records = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *pieces)
+    return make_trace(plan.models, pad_records(records, count, carry), carry, final_outputs_on_host(plan, carry))
 
 
-def room(models: Theta) -> int:
-    """How many records a segment hands over at most."""
-    return max(1, min(SLOTS, MODELS // sum(leaf.nbytes for leaf in jax.tree.leaves(models))))
+def records_per_segment(models: Theta) -> int:
+    """The largest number of records of a segment."""
+    return max(1, min(MAX_RECORDS, MAX_MODEL_BYTES // sum(leaf.nbytes for leaf in jax.tree.leaves(models))))
 
 
-def paced(size: int, seconds: float, most: int) -> int:
-    """How many records the next segment is to have, after one of ``size`` that took so long."""
-    if seconds < QUICK:
+def next_segment_size(size: int, seconds: float, most: int) -> int:
+    """The number of records of the next segment, after one of ``size`` records that took ``seconds``."""
+    if seconds < SEGMENT_SECONDS:
         return min(2 * size, most)
-    return max(size // 2, 1) if seconds > 2 * QUICK else size
+    return max(size // 2, 1) if seconds > 2 * SEGMENT_SECONDS else size
 
 
-def over(carry: Carry) -> bool:
-    """Whether nothing is left to do: every seed is done, or one was given up for too few reports."""
+def is_over(carry: Carry) -> bool:
+    """Whether every seed has stopped, or one was stopped because too few reports came."""
     stopped, why = np.asarray(carry.stopped), np.asarray(carry.why)
     return bool(np.all(stopped >= 0) or np.any((stopped >= 0) & (why == 0)))
 
 
-def filled(found: Records, records: int, carry: Carry) -> Records:
-    """All records of seeds that were done before the last one: then the last model again, and no counts."""
+def pad_records(records: Records, count: int, carry: Carry) -> Records:
+    """All ``count`` records: if all seeds settled early, the last model is repeated with zero counts."""
     if not np.all(np.asarray(carry.why) > 0):
-        return found
-    last = jax.tree.map(lambda leaf: leaf[:, -1:], found)
-    last = last._replace(tally=no_more(last.tally))
-    missing = records - found.tally.regret.shape[1]
-    return jax.tree.map(lambda leaf, end: np.concatenate([leaf, np.repeat(end, missing, 1)], axis=1), found, last)
+        return records
+    last = jax.tree.map(lambda leaf: leaf[:, -1:], records)
+    last = last._replace(tally=zero_counts(last.tally))
+    missing = count - records.tally.regret.shape[1]
+    return jax.tree.map(lambda leaf, end: np.concatenate([leaf, np.repeat(end, missing, 1)], axis=1), records, last)
 
 
-def trace(models: Theta, records: Records, carry: Carry, last: Any = None) -> Trace:
-    """What is handed over to be measured: the records with the ``models`` before them; ``last`` is what clients had."""
+def make_trace(models: Theta, records: Records, carry: Carry, last: Any = None) -> Trace:
+    """The records as a trace, with the ``models`` before them; ``last`` is what the method returns for its clients."""
     joined = jax.tree.map(
         lambda start, later: np.concatenate([np.asarray(start)[:, None], later], axis=1), models, records.theta
     )
     ends = np.asarray(carry.stopped), np.asarray(carry.why)
-    dropped = None if carry.dropped is None else mean_share(carry.dropped)
+    dropped = None if carry.dropped is None else mean_dropped_share(carry.dropped)
     return Trace(joined, records.tally._asdict(), records.figures, last, records.forecast, *ends, dropped)
 
 
-def ended(plan: Plan, carry: Carry) -> Any:
-    """What the run keeps of its clients."""
-    return jax.tree.map(np.asarray, at_the_end(plan.settings, plan.population, carry))
+def final_outputs_on_host(plan: CompiledPlan, carry: Carry) -> Any:
+    """What the method returns for every client at the end, as NumPy arrays (seeds, clients, ...)."""
+    return jax.tree.map(np.asarray, _final_outputs_of_seeds(plan.settings, plan.population, carry))
 
 
-def records_on_host(records: Records) -> Records:
-    found = jax.tree.map(np.asarray, records)
-    return found._replace(tally=on_host(records.tally))
+def records_to_host(records: Records) -> Records:
+    """The records as NumPy arrays."""
+    return jax.tree.map(np.asarray, records)._replace(tally=totals_to_host(records.tally))
 
 
-@compiled
-def at_the_end(settings: Settings, population: Population, carry: Carry) -> Any:
-    return jax.vmap(partial(final, settings, population))(carry)
+@compile_for_settings
+def _final_outputs_of_seeds(settings: Settings, population: Population, carry: Carry) -> Any:
+    """``final_outputs`` for every seed."""
+    return jax.vmap(partial(final_outputs, settings, population))(carry)
 
 
-@compiled
-def start(settings: Settings, population: Population, models: Theta) -> Carry:
-    return jax.vmap(partial(begin, settings, population))(models)
+@compile_for_settings
+def initial_carries(settings: Settings, population: Population, models: Theta) -> Carry:
+    """The carry before the first round, for every seed."""
+    return jax.vmap(partial(initial_carry, settings, population))(models)
 
 
-@partial(compiled, static=(1, 2), donated=(3,))
+@partial(compile_for_settings, static=(1, 2), donated=(3,))
 def segment(
     settings: Settings,
     placement: Placement,
@@ -148,9 +159,9 @@ def segment(
     roots: Key,
     span: Span,
 ) -> tuple[Carry, Records]:
-    """The record intervals of a span, of every seed; ``records`` is how many there may be."""
+    """The carry and the records of a span, for every seed; ``records`` is the largest number of records."""
     work = partial(_records, settings, placement, records)
-    if placement.devices > 1 and placement.over == "seeds":  # each device holds all clients and works alone
+    if placement.devices > 1 and placement.axis == "seeds":  # each device holds all clients and works alone
         seeds, same = PartitionSpec("seeds"), PartitionSpec()
         shards = (seeds, same, seeds, same)
         work = jax.shard_map(work, mesh=placement.mesh, in_specs=shards, out_specs=(seeds, seeds), check_vma=False)
@@ -176,37 +187,37 @@ def _records(
         copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (seed_chunk, *leaf.shape)), population)
 
         def interval(carry: Carry, record: Array) -> tuple[Carry, Records]:
-            start, there = record * span.record_every, record < span.end
-            stop = jnp.where(there, jnp.minimum(start + span.record_every, span.rounds), start)
+            start, in_run = record * span.record_every, record < span.end
+            stop = jnp.where(in_run, jnp.minimum(start + span.record_every, span.rounds), start)
 
-            def body(round_: Array, state: tuple[Carry, Tally]) -> tuple[Carry, Tally]:
-                def at(n: int) -> tuple[Carry, Tally]:
-                    def one(root: Key, population: Population, carry: Carry, tally: Tally) -> tuple[Carry, Tally]:
-                        return one_round(settings, n, placement, population, root, round_, carry, tally)
+            def body(round_: Array, state: RoundState) -> RoundState:
+                def with_batches_of(n: int) -> RoundState:
+                    def one_seed(root: Key, population: Population, before: RoundState) -> RoundState:
+                        return simulated_round(settings, n, placement, population, root, round_, before)
 
-                    return trees.map_chunks(one, seed_chunk, roots, copies, *state)
+                    return trees.map_chunks(one_seed, seed_chunk, roots, copies, state)
 
-                return _at_size(settings, state[0].states, at)
+                return _switch_batch_size(settings, state.carry.states, with_batches_of)
 
-            nothing = empty_tally(settings.method.info)
-            tally = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (seed_chunk,)), nothing)
-            carry, tally = jax.lax.fori_loop(start, stop, body, (carry, tally))
-            return carry, Records(carry.theta, tally, *trees.cond_or_zeros(there, figures, carry))
+            nothing = zero_totals(settings.method.info)
+            totals = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (seed_chunk,)), nothing)
+            carry, totals = jax.lax.fori_loop(start, stop, body, RoundState(carry, totals))
+            return carry, Records(carry.theta, totals, *trees.cond_or_zeros(in_run, figures, carry))
 
         def figures(carry: Carry) -> tuple[dict[str, Array], Forecast | None]:
-            own = jax.vmap(partial(_figures, settings, placement.client_chunk, population))(carry)
-            return own, jax.vmap(lambda carry: forecast(settings, carry.server))(carry)
+            figures_of_seeds = jax.vmap(partial(_figures, settings, placement.client_chunk, population))(carry)
+            return figures_of_seeds, jax.vmap(lambda carry: forecast(settings, carry.server))(carry)
 
-        carry, found = jax.lax.scan(interval, carry, span.first + jnp.arange(records))
-        return carry, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), found)
+        carry, by_record = jax.lax.scan(interval, carry, span.first + jnp.arange(records))
+        return carry, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), by_record)
 
     groups = jax.tree.map(lambda leaf: leaf.reshape(-1, seed_chunk, *leaf.shape[1:]), (carry, roots))
-    done = trees.map_chunks(lambda *group: some_seeds(group), 1, *groups)
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), done)
+    results = trees.map_chunks(lambda *group: some_seeds(group), 1, *groups)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), results)
 
 
-def _at_size(settings: Settings, states: Any, work: Callable[[int], Any]) -> Any:
-    """``work`` with the least of the compiled batch sizes that holds what every client wants to draw."""
+def _switch_batch_size(settings: Settings, states: Any, work: Callable[[int], Any]) -> Any:
+    """``work(n)`` with the smallest compiled batch size n that is enough for every client."""
     sizes = settings.sizes
     if len(sizes) == 1:
         return work(sizes[0])
@@ -215,7 +226,7 @@ def _at_size(settings: Settings, states: Any, work: Callable[[int], Any]) -> Any
 
 
 def _figures(settings: Settings, chunk: int, population: Population, carry: Carry) -> dict[str, Array]:
-    """The method's figures at the global model, means over the clients of one seed."""
+    """The method's figures at the global model, by name: means over the clients of one seed."""
 
     def of_one(row: Population, state: Any) -> dict[str, Array]:
         return settings.method.figures(client_view(settings, row), state.own, carry.theta)
@@ -223,39 +234,41 @@ def _figures(settings: Settings, chunk: int, population: Population, carry: Carr
     return jax.tree.map(jnp.mean, trees.map_chunks(of_one, chunk, population, carry.states))
 
 
-def one_round(
+def simulated_round(
     settings: Settings,
     n: int,
     placement: Placement,
     population: Population,
     root: Key,
     round_: Array,
-    carry: Carry,
-    tally: Tally,
-) -> tuple[Carry, Tally]:
-    """One round of one seed, in batches of n."""
-    asked = ask(settings, population, root, round_, carry)
+    before: RoundState,
+) -> RoundState:
+    """The state of one seed after one more round, in batches of n."""
+    carry = before.carry
+    participants = choose_participants(settings, population, root, round_, carry)
 
     def local(root: Key, round_: Array, theta: Theta, *rows: Any) -> Progress:
         steps = partial(local_steps, settings, n, root, round_, theta)
         return trees.map_chunks(steps, placement.client_chunk, *rows)
 
-    if placement.devices > 1 and placement.over == "clients":  # each device its part of them; the rest XLA spreads
+    if placement.devices > 1 and placement.axis == "clients":  # each device its part of them; the rest XLA spreads
         same, rows = PartitionSpec(), PartitionSpec("clients")
         shards = (same, same, same, rows, rows, rows)
         local = jax.shard_map(local, mesh=placement.mesh, in_specs=shards, out_specs=rows, check_vma=False)
-    done = local(root, round_, carry.theta, asked.clients, asked.rows, asked.states)
-    wanted = samples_wanted(settings, asked.rows, asked.states)
-    info = jax.tree.map(lambda total: total / settings.local_steps, done.info)
+    progress = local(root, round_, carry.theta, participants.clients, participants.rows, participants.states)
+    wanted = samples_wanted(settings, participants.rows, participants.states)
+    info = jax.tree.map(lambda total: total / settings.local_steps, progress.info)
     chunk = placement.client_chunk
     work = Work(
-        states=done.state,
-        reports=reports(settings, asked.rows, done.state, done.theta, chunk if settings.method.exchanges else None),
-        regret=done.regret,
+        states=progress.state,
+        reports=collect_reports(
+            settings, participants.rows, progress.state, progress.theta, chunk if settings.method.exchanges else None
+        ),
+        regret=progress.regret,
         info=info,
         figures={},
         samples=settings.local_steps * wanted.reshape(wanted.shape[0], -1).sum(1),
-        answered=jnp.ones(asked.clients.shape, bool),
-        sound=jax.vmap(sound)(info["loss"], done.state),
+        answered=jnp.ones(participants.clients.shape, bool),
+        finite=jax.vmap(is_finite)(info["loss"], progress.state),
     )
-    return close(settings, chunk, population, root, round_, carry, tally, asked, work)
+    return finish_round(settings, chunk, population, root, round_, before, participants, work)

@@ -16,11 +16,11 @@ from profl.problem.problem import Problem
 from profl.results.callbacks import Callback, Watch
 from profl.results.measure import make_run
 from profl.results.record import Run
-from profl.run.compiled.resume import run_saved
+from profl.run.compiled.resume import run_with_checkpoints
 from profl.run.compiled.scan import run_compiled
 from profl.run.config import RunConfig
 from profl.run.fingerprint import fingerprint
-from profl.run.plan import Plan, describe, make_plan
+from profl.run.plan import CompiledPlan, describe, make_plan
 from profl.run.stepwise.debug import run_debug
 from profl.server.attacks import Attack
 from profl.storage.checkpoints import Checkpoints
@@ -73,23 +73,10 @@ def simulate(
     >>> bool(run.tail_excess().mean() < 0.05)
     True
     """
-    config = RunConfig(
-        rounds,
-        local_steps,
-        samples,
-        seeds,
-        participation,
-        scheme,
-        record_every,
-        initial,
-        attack,
-        hostile,
-        min_reports,
-        stop,
-    )
-    return simulate_config(
-        problem, method, config, Execution(progress, engine, client_chunk, checkpoint, resume, callbacks)
-    )
+    options = (participation, scheme, record_every, initial, attack, hostile, min_reports)
+    config = RunConfig(rounds, local_steps, samples, seeds, *options, stop)
+    execution = Execution(progress, engine, client_chunk, checkpoint, resume, callbacks)
+    return simulate_config(problem, method, config, execution)
 
 
 class Execution(NamedTuple):
@@ -104,7 +91,7 @@ class Execution(NamedTuple):
 
 
 def simulate_config(problem: Problem, method: Method, config: RunConfig, execution: Execution) -> Run:
-    """The run that ``simulate`` returns, from settings that were put together before."""
+    """The run that ``simulate`` returns, from a finished configuration."""
     engine, checkpoint = checks.one_of("engine", execution.engine, ["fast", "debug"]), execution.checkpoint
     for name, value in {"checkpoint": checkpoint, "callbacks": execution.callbacks or None}.items():
         if value is not None and engine != "fast":
@@ -117,7 +104,7 @@ def simulate_config(problem: Problem, method: Method, config: RunConfig, executi
     try:
         if checkpoint is not None:
             with Checkpoints(checkpoint, fingerprint("simulate", problem, plan), execution.resume) as saved:
-                trace = run_saved(plan, title, execution.progress, saved, execution.client_chunk, watch)
+                trace = run_with_checkpoints(plan, title, execution.progress, saved, execution.client_chunk, watch)
         elif engine == "debug":
             trace = run_debug(plan)
         else:
@@ -126,11 +113,11 @@ def simulate_config(problem: Problem, method: Method, config: RunConfig, executi
         watch.close()
     run = make_run(problem, method, trace, layout, time.perf_counter() - started)
     if np.any(given_up := (trace.stopped >= 0) & (trace.why == 0)):
-        raise checks.TooFewReports(_why_given_up(plan, trace.stopped, given_up), run)
+        raise checks.TooFewReports(_too_few_reports_message(plan, trace.stopped, given_up), run)
     return watch.finish(run)
 
 
-def _why_given_up(plan: Plan, stopped: np.ndarray, given_up: np.ndarray) -> str:
+def _too_few_reports_message(plan: CompiledPlan, stopped: np.ndarray, given_up: np.ndarray) -> str:
     seed = int(np.argmax(given_up))
     return (
         f"seed {plan.seeds[seed]}, round {int(stopped[seed]) + 1}: fewer than min_reports={plan.settings.min_reports} "

@@ -18,6 +18,6 @@ junk         the share of samples that the robust filter would drop, with a hist
 
 from profl.run.diagnostics.drift_diagnostics import HOLD
 from profl.run.diagnostics.questions import check
-from profl.run.diagnostics.subject import Broken, Finding
+from profl.run.diagnostics.subject import CheckStopped, Finding
 
-__all__ = ["HOLD", "Broken", "Finding", "check"]
+__all__ = ["HOLD", "CheckStopped", "Finding", "check"]

@@ -17,30 +17,31 @@ from profl.run.diagnostics.subject import Deploy, Finding, Subject
 from profl.run.live import batches
 from profl.typing import Array, Batch
 
-LEAST_HOLD = 3  # two deployments under a model say nothing of what is left of the one before
+MIN_HOLD = 3  # two deployments under a model say nothing of what is left of the one before
 ASIDE = 0.4  # of a natural unit: how far the two models that are held lie from theta, on both sides
 HOLD = 8  # deployments that each of two models is held for, where memory is looked for
 
 
 def drift_findings(subject: Subject, deploy: Deploy, hold: int, first: int) -> Iterator[Finding]:
     """Findings from two models, held in turn: what moves while one is held, and what differs between them."""
-    two, family = subject.around(1, ASIDE), subject.world.family
+    models, family = subject.around(1, ASIDE), subject.world.family
     estimates, noise, variances = [], [], []
-    for number, which in enumerate(probes.schedule(hold).astype(int)):
-        batch = deploy(two[which], first + number)
+    for number, which in enumerate(probes.deployment_schedule(hold).astype(int)):
+        batch = deploy(models[which], first + number)
         f, resampled = estimate_and_noise(subject.world, batch)
         estimates.append(f)
         noise.append(resampled)
         if family.shift is not None:
             variances.append(np.asarray(log_variances(family, batch, f), float))
-    result = probes.look(np.stack(estimates), np.concatenate(noise), hold)
+    result = probes.estimate_dynamics(np.stack(estimates), np.concatenate(noise), hold)
     yield _memory(result, hold)
     yield _drift(result, hold)
     if family.shift is not None:
-        yield _spread(family, probes.compare(np.stack(variances), result.rate, hold))
+        yield _spread(family, probes.compare_variances(np.stack(variances), result.rate, hold))
 
 
-def _memory(result: probes.World, hold: int) -> Finding:
+def _memory(result: probes.ReactionDynamics, hold: int) -> Finding:
+    """Whether the population reacts slowly."""
     if not result.memory:
         limit = "the two models bring in too much the same to tell: take more samples"
         if result.fastest:
@@ -55,7 +56,8 @@ def _memory(result: probes.World, hold: int) -> Finding:
     )
 
 
-def _drift(result: probes.World, hold: int) -> Finding:
+def _drift(result: probes.ReactionDynamics, hold: int) -> Finding:
+    """Whether the data move with time."""
     if not result.drift:
         least = f"; a trend below {result.visible:.2g} standard deviations of f_hat a deployment would not be"
         return Finding("drift", "ok", f"none to be seen in {3 * hold} deployments{least}")
@@ -68,7 +70,8 @@ def _drift(result: probes.World, hold: int) -> Finding:
     )
 
 
-def _spread(family: Family, result: probes.Spread) -> Finding:
+def _spread(family: Family, result: probes.VarianceChange) -> Finding:
+    """Whether the variance of the data depends on the model."""
     size = f"{100 * (result.ratio - 1):+.2g} ± {100 * result.error * result.ratio:.1g} %"
     if not result.moves:
         return Finding("spread", "ok", f"the same under models {2 * ASIDE:g} natural units apart: {size}")
@@ -99,12 +102,13 @@ def log_variances(family: Family, batch: Batch, f: Array) -> Array:
 
 
 def _log_variance(centred: Array, before: Array, weights: Array) -> Array:
+    """The log variance of the entries of a leaf, shape (entries,), bounded below by rounding errors."""
     least = (FLAT * jnp.finfo(centred.dtype).eps * before[0]) ** 2 + jnp.finfo(centred.dtype).tiny
     return jnp.log(jnp.maximum(average(weights, centred**2), least)).ravel()
 
 
 def _moved_leaves(family: Family, batch: Batch, f: Array) -> list[int]:
-    """Which leaves of a sample the family's ``shift`` changes."""
+    """The indices of the leaves of a sample that the family's ``shift`` changes."""
     z, f = jax.eval_shape(lambda batch, f: (trees.take(batch, 0), f), batch, f)
     jaxpr = jax.make_jaxpr(family.apply_shift)(z, f, f).jaxpr
     changed = [i for i, leaf in enumerate(jaxpr.outvars) if leaf not in jaxpr.invars]

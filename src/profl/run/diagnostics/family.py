@@ -28,6 +28,7 @@ NO_NOISE = 1e-30  # variances below this count as this one
 
 
 def family_findings(world: Problem, batch: Batch) -> Iterator[Finding]:
+    """The findings on the family's estimate and on the noise that it states."""
     n = batches.rows(batch)
     weights = jnp.full(n, 1 / n)
     f = _estimates(world.family, batch, weights[None])[0]
@@ -36,7 +37,7 @@ def family_findings(world: Problem, batch: Batch) -> Iterator[Finding]:
 
 
 def _likelihood(world: Problem, batch: Batch, weights: Array, f: Array) -> Finding:
-    """The mean score along the directions in which other weights would move f_hat, in standard errors."""
+    """Whether the mean score is zero, in standard errors, along directions in which other weights move f_hat."""
     scores = np.asarray(_scores(world.family, batch, f))
     others = np.random.default_rng(2).exponential(size=(REWEIGHTED, weights.shape[0]))
     moves = np.asarray(_estimates(world.family, batch, others / others.sum(axis=1, keepdims=True))) - np.asarray(f)
@@ -51,6 +52,7 @@ def _likelihood(world: Problem, batch: Batch, weights: Array, f: Array) -> Findi
 
 
 def _noise(world: Problem, batch: Batch, weights: Array, f: Array) -> Finding:
+    """Whether the variance that the family states agrees with the bootstrap."""
     declared = np.asarray(world.family.variance(batch, weights, f))
     measured = estimate_and_noise(world, batch)[1].var(axis=0, ddof=1)
     ratio = float(np.sqrt(declared.sum() / max(float(measured.sum()), NO_NOISE)))
@@ -60,8 +62,10 @@ def _noise(world: Problem, batch: Batch, weights: Array, f: Array) -> Finding:
 
 
 def estimate_and_noise(world: Problem, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-    """f_hat, and draws of its noise: what RESAMPLED bootstrap batches show around their mean, since what the family
-    states may be wrong."""
+    """(f_hat, shape (p,); draws of its noise, shape (RESAMPLED, p)).
+
+    The noise is that of bootstrap batches around their mean, because the variance that the family states may be wrong.
+    """
     n = batches.rows(batch)
     draws = np.random.default_rng(4).multinomial(n, np.full(n, 1 / n), size=RESAMPLED) / n
     both = np.asarray(_estimates(world.family, batch, np.concatenate([np.full((1, n), 1 / n), draws])), float)
@@ -70,10 +74,11 @@ def estimate_and_noise(world: Problem, batch: Batch) -> tuple[np.ndarray, np.nda
 
 @partial(jax.jit, static_argnums=0)
 def _estimates(family: Family, batch: Batch, weights: Array) -> Array:
-    """f_hat under each row of weights."""
+    """f_hat under each row of weights, shape (rows, p)."""
     return jax.vmap(family.estimate, (None, 0))(batch, weights)
 
 
 @partial(jax.jit, static_argnums=0)
 def _scores(family: Family, batch: Batch, f: Array) -> Array:
+    """The gradient of log_prob with respect to f, one row per sample."""
     return jax.vmap(jax.grad(family.log_prob, argnums=1), (0, None))(batch, f)

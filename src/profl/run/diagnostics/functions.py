@@ -30,16 +30,19 @@ SHOWN = 5  # numbers of a model in a message
 
 
 def losses(subject: Subject, batch: Batch) -> Finding:
+    """Whether losses are finite at theta and around it."""
     for model in [subject.theta, *subject.around(AROUND, ASIDE)]:
         values = np.asarray(jax.vmap(subject.world.loss, (None, 0))(model, batch))
         bad = int(np.sum(~np.isfinite(values)))
         if bad:
-            return Finding("losses", "fail", f"{bad} of {values.size} losses are NaN or Inf at theta = {_short(model)}")
+            return Finding(
+                "losses", "fail", f"{bad} of {values.size} losses are NaN or Inf at theta = {_format_model(model)}"
+            )
     return Finding("losses", "ok", f"mean {values.mean():.4g}, standard deviation {values.std():.3g}")
 
 
 def gradient(subject: Subject, batch: Batch) -> Finding:
-    """Central differences along random directions; a kink or a stopped gradient shows here."""
+    """Whether the gradient agrees with central differences along random directions; kinks show here."""
     loss = subject.world.loss
     with jax.enable_x64(True):
         theta64, batch64 = trees.cast((subject.theta, batch), jnp.float64)
@@ -64,13 +67,15 @@ def gradient(subject: Subject, batch: Batch) -> Finding:
 
 
 def projection(subject: Subject) -> Finding:
+    """Whether projecting twice is the same as projecting once."""
     project = subject.world.project
     far, back = flatten(subject.theta)
-    once = project(back(far * FAR + FAR))
-    apart = float(np.max(np.abs(flatten(project(once))[0] - flatten(once)[0])))
-    verdict = "ok" if apart <= PROJECTED * max(1.0, float(np.max(np.abs(flatten(once)[0])))) else "fail"
-    return Finding("projection", verdict, f"projecting twice moves a model by {apart:.1e}")
+    projected = project(back(far * FAR + FAR))
+    distance = float(np.max(np.abs(flatten(project(projected))[0] - flatten(projected)[0])))
+    verdict = "ok" if distance <= PROJECTED * max(1.0, float(np.max(np.abs(flatten(projected)[0])))) else "fail"
+    return Finding("projection", verdict, f"projecting twice moves a model by {distance:.1e}")
 
 
-def _short(theta: Theta) -> str:
+def _format_model(theta: Theta) -> str:
+    """The first entries of a model, as text."""
     return np.array2string(flatten(theta)[0][:SHOWN], precision=3)

@@ -28,6 +28,7 @@ KEPT, DROPPED = "█", "░"
 
 
 def junk(world: Problem, theta: Theta, batch: Batch) -> Finding:
+    """How many samples the robust filter would drop."""
     n = batches.rows(batch)
     weights = jnp.full(n, 1 / n)
     after, passed = _filter(world.functions, RobustFilter(), theta, batch, weights)
@@ -38,8 +39,10 @@ def junk(world: Problem, theta: Theta, batch: Batch) -> Finding:
 
 
 def _picture(batch: Batch, dropped: np.ndarray) -> str:
-    """A histogram of the coordinate in which the dropped samples are, in root mean square, the most standard deviations
-    of the kept ones away from their mean; so are those that lie on both sides of it."""
+    """A histogram of the coordinate in which the dropped samples lie farthest from the mean of the kept ones.
+
+    The distance is a root mean square in standard deviations of the kept samples, so samples on both sides count.
+    """
     if not dropped.any() or dropped.all():
         return ""
     names, columns = [], []
@@ -55,7 +58,7 @@ def _picture(batch: Batch, dropped: np.ndarray) -> str:
 
 
 def histogram(name: str, values: np.ndarray, dropped: np.ndarray) -> str:
-    """One line per bin, upwards. Dropped samples farther off than the kept ones are wide are in the outermost bins.
+    """The histogram as text, one line per bin. Dropped samples that lie far outside are in the outermost bins.
 
     >>> print(histogram("z", np.array([0.0, 1, 1, 2, 3, 99]), np.arange(6) == 5).replace("█" * 22, "█..█"))
     z from 0 to 99: █ 5 kept, ░ 1 dropped
@@ -91,7 +94,7 @@ def histogram(name: str, values: np.ndarray, dropped: np.ndarray) -> str:
 
 
 def _columns(count: int, unit: float) -> int:
-    """Whatever there is shows."""
+    """The columns of a bar; at least one for any count above zero."""
     return max(round(count * unit), 1) if count else 0
 
 
@@ -99,5 +102,6 @@ def _columns(count: int, unit: float) -> int:
 def _filter(
     problem: Functions, filter_: RobustFilter, theta: Theta, batch: Batch, weights: Array
 ) -> tuple[Array, Array]:
+    """(the weights after filtering, the share that is kept)."""
     memory = initial_memory(problem, filter_, theta, batch)
     return filter_weights(problem, filter_, theta, batch, weights, memory)[:2]

@@ -10,7 +10,7 @@ from profl import checks
 from profl.problem.live import LiveProblem
 from profl.problem.problem import Problem
 from profl.run.diagnostics import drift_diagnostics, family, functions, junk, reaction
-from profl.run.diagnostics.subject import Broken, Finding, deployments, make_subject
+from profl.run.diagnostics.subject import CheckStopped, Finding, deployments, make_subject
 from profl.run.live import batches
 
 
@@ -40,24 +40,22 @@ def check(
     []
     """
     checks.positive_int("samples", samples)
-    if hold and checks.positive_int("hold", hold) < drift_diagnostics.LEAST_HOLD:
-        raise checks.InputError(
-            f"hold must be at least {drift_diagnostics.LEAST_HOLD}, or 0 for not looking, got {hold}"
-        )
+    if hold and checks.positive_int("hold", hold) < drift_diagnostics.MIN_HOLD:
+        raise checks.InputError(f"hold must be at least {drift_diagnostics.MIN_HOLD}, or 0 for not looking, got {hold}")
     findings: list[Finding] = []
 
     def ready() -> bool:
         return not any(finding.verdict == "fail" for finding in findings)
 
     try:
-        for finding in _ask(problem, client, samples, timeout, hold, seed, ready):
+        for finding in _all_findings(problem, client, samples, timeout, hold, seed, ready):
             findings.append(finding)
-    except Broken as stop:
+    except CheckStopped as stop:
         findings.append(stop.args[0])
     return findings
 
 
-def _ask(
+def _all_findings(
     problem: Problem | LiveProblem,
     client: Any,
     samples: int,
@@ -66,7 +64,7 @@ def _ask(
     seed: int,
     ready: Callable[[], bool],
 ) -> Iterator[Finding]:
-    """``ready()`` says whether nothing has failed so far: the filter is not asked about a problem that is broken."""
+    """All findings in order. ``ready()`` says whether nothing has failed yet; later questions need that."""
     subject = make_subject(problem, client, seed)
     yield subject.finding()
     deploy = deployments(subject, client, samples, timeout, seed)
@@ -74,8 +72,8 @@ def _ask(
     started = time.monotonic()
     batch = first(subject.theta, 0)
     rows = batches.rows(batch)
-    slow = f"{rows} of {samples} samples in {time.monotonic() - started:.2f} s"
-    yield Finding("batch", "ok" if rows >= samples else "warn", slow)
+    detail = f"{rows} of {samples} samples in {time.monotonic() - started:.2f} s"
+    yield Finding("batch", "ok" if rows >= samples else "warn", detail)
     yield reaction.draws(subject, batch, first)
     subject = subject.with_scales(batch)
     yield functions.losses(subject, batch)

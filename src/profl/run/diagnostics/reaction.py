@@ -5,7 +5,7 @@ between theta + delta and theta - delta has variance 2 in every entry where noth
 
     X = sum over pairs and entries of change^2 / 2
 
-is chi-squared. It is told in standard deviations of a normal variable with the same tail (Wilson and Hilferty). delta
+is chi-squared. It is given in standard deviations of a normal variable with the same tail (Wilson and Hilferty). delta
 is so many natural units of the parameters. Where not everybody is seen to react it grows fivefold, inside the model
 space: near theta = 0 a classifier tells nobody from anybody, its natural unit is small, and a small step moves nothing.
 """
@@ -22,7 +22,7 @@ import numpy as np
 
 from profl.run import probes
 from profl.run.diagnostics.family import NO_NOISE, estimate_and_noise
-from profl.run.diagnostics.subject import Broken, Deploy, Finding, Subject
+from profl.run.diagnostics.subject import CheckStopped, Deploy, Finding, Subject
 from profl.run.live import batches
 from profl.typing import Batch, Theta
 
@@ -39,10 +39,10 @@ COMPARED = 20  # samples from which on two batches that are the same are no chan
 
 
 def draws(subject: Subject, batch: Batch, deploy: Deploy) -> Finding:
-    """One model twice, with different keys."""
+    """Whether two deployments of one model bring in different samples."""
     one = batch if deploy.memoryless is None else deploy.memoryless(subject.theta, 0)
     other = deploy(subject.theta, 1) if deploy.memoryless is None else deploy.memoryless(subject.theta, 1)
-    if batches.rows(batch) < COMPARED or not _same(one, other):
+    if batches.rows(batch) < COMPARED or not _equal(one, other):
         return Finding("draws", "ok", "two deployments of one model bring in different samples")
     if deploy.memoryless is None:
         return Finding("draws", "warn", "two deployments of one model brought in the very same samples: are they new?")
@@ -52,7 +52,7 @@ def draws(subject: Subject, batch: Batch, deploy: Deploy) -> Finding:
 
 
 class Step(NamedTuple):
-    """What the pairs of models of one step showed at one client."""
+    """The reaction of one client to the pairs of models of one step."""
 
     deviations: float
     changes: np.ndarray  # of f_hat, in standard deviations of each, (PAIRS, p)
@@ -62,30 +62,31 @@ def reaction_findings(subject: Subject, deploy: list[Deploy]) -> Iterator[Findin
     """The findings on the reaction and, where several clients react, on whether they do so the same way."""
     steps: list[list[Step]] = []
     models: list[Theta] | None = None
-    far = 0.0
+    largest_step = 0.0
     for level, size in enumerate(STEPS):
         before, models = models, subject.around(PAIRS, size)
-        if before is not None and _same(before, models):  # the model space has come to an end
+        if before is not None and _equal(before, models):  # the model space has come to an end
             break
         try:
             steps.append([_measure(subject, one, models, FIRST + 2 * PAIRS * level) for one in deploy])
-        except Broken:
+        except CheckStopped:
             if not level:
                 raise
             break  # so far out nothing comes in that can be read
-        far = size
+        largest_step = size
         if _strength(steps).min() > REACTS:
             break
     strength = _strength(steps)
-    yield _finding(subject, deploy, strength, far)
+    yield _reaction_finding(subject, deploy, strength, largest_step)
     if np.sum(strength > REACTS) > 1:
         yield _compare_clients(deploy, steps)
 
 
 def _measure(subject: Subject, deploy: Deploy, models: list[Theta], first: int) -> Step:
+    """The changes of f_hat at one client between the two models of each pair."""
     pairs = [estimate_and_noise(subject.world, deploy(model, first + i)) for i, model in enumerate(models)]
     f, noise = np.stack([one for one, _ in pairs]), np.concatenate([resampled for _, resampled in pairs])
-    white, _ = probes.whitened(f, noise)
+    white, _ = probes.whiten(f, noise)
     changes = (f[::2] - f[1::2]) / np.sqrt(np.maximum(2 * noise.var(axis=0), NO_NOISE))
     if white.shape[1] == 0:  # nothing varies: any change is one
         return Step(math.inf if np.any(changes) else 0.0, changes)
@@ -94,47 +95,52 @@ def _measure(subject: Subject, deploy: Deploy, models: list[Theta], first: int) 
 
 
 def _strength(steps: list[list[Step]]) -> np.ndarray:
-    """The most that each client showed in any step, where that is a reaction; else what it showed in the largest."""
+    """The strongest reaction of each client over all steps, shape (clients,); without one, that of the largest step."""
     all_ = np.array([[one.deviations for one in clients] for clients in steps])
     return np.where(all_.max(axis=0) > REACTS, all_.max(axis=0), all_[-1])
 
 
-def _finding(subject: Subject, deploy: list[Deploy], strength: np.ndarray, far: float) -> Finding:
-    where, moves = f"under models {far:g} natural units from theta", strength > REACTS
+def _reaction_finding(subject: Subject, deploy: list[Deploy], strength: np.ndarray, largest_step: float) -> Finding:
+    """Whether the data react to the model, and at which clients."""
+    where, moves = f"under models {largest_step:g} natural units from theta", strength > REACTS
+    moving = f"the data move with the model{_strength_text(deploy, moves, strength)}"
     if moves.all():
-        return Finding("reaction", "ok", f"the data move with the model{_at(deploy, moves, strength)} {where}")
-    parts = [f"the data move with the model{_at(deploy, moves, strength)}"] if moves.any() else []
+        return Finding("reaction", "ok", f"{moving} {where}")
+    parts = [moving] if moves.any() else []
     if np.any(unclear := (strength > UNCLEAR) & ~moves):
-        parts.append(f"unclear{_at(deploy, unclear, strength)}; try more samples")
+        parts.append(f"unclear{_strength_text(deploy, unclear, strength)}; try more samples")
     if np.any(still := strength <= UNCLEAR):
-        parts.append(f"no reaction{_at(deploy, still, strength)} {where}{_why(subject, deploy, still, far)}")
+        why = _explain_no_reaction(subject, deploy, still, largest_step)
+        parts.append(f"no reaction{_strength_text(deploy, still, strength)} {where}{why}")
     return Finding("reaction", "warn", "; ".join(parts))
 
 
-def _at(deploy: list[Deploy], which: np.ndarray, strength: np.ndarray) -> str:
+def _strength_text(deploy: list[Deploy], which: np.ndarray, strength: np.ndarray) -> str:
+    """Where and how strongly data react, as text."""
     chosen = np.flatnonzero(which)
     figures = ", ".join(f"{value:.0f}" if value > REACTS else f"{value:.1f}" for value in strength[chosen])
-    where = "" if len(deploy) == 1 else f" at {_named([deploy[i] for i in chosen])}"
+    where = "" if len(deploy) == 1 else f" at {_client_names([deploy[i] for i in chosen])}"
     return f"{where}: {figures} standard deviations"
 
 
-def _named(deploy: list[Deploy]) -> str:
+def _client_names(deploy: list[Deploy]) -> str:
+    """The numbers of the clients, as text."""
     return f"client{'s' if len(deploy) > 1 else ''} {', '.join(str(one.number) for one in deploy)}"
 
 
-def _why(subject: Subject, deploy: list[Deploy], still: np.ndarray, far: float) -> str:
-    """With the same key, a model far up and one far down: simulated people cannot hide what they do."""
-    up, down = subject.around(1, far)
+def _explain_no_reaction(subject: Subject, deploy: list[Deploy], still: np.ndarray, largest_step: float) -> str:
+    """A possible reason why nothing reacts, as text, from draws under two distant models with the same key."""
+    up, down = subject.around(1, largest_step)
     draws = [draw for i in np.flatnonzero(still) if (draw := deploy[i].memoryless) is not None]
     if not draws:
         return ": take more samples; where there is none, profl.pfl is enough"
-    if all(_same(draw(up, 0), draw(down, 0)) for draw in draws):
+    if all(_equal(draw(up, 0), draw(down, 0)) for draw in draws):
         return ": the samples do not depend on theta at all, and profl.pfl is enough"
     return f": samples do change with theta, but f of {type(subject.world.family).__name__} by no more than its noise"
 
 
 def _compare_clients(deploy: list[Deploy], steps: list[list[Step]]) -> Finding:
-    """Entries of f_hat that the same pair of models moves up at one client and down at another."""
+    """Whether a pair of models moves an entry of f_hat up at one client and down at another."""
     for clients in steps:
         for (one, a), (other, b) in combinations(zip(deploy, clients, strict=True), 2):
             apart = (np.minimum(np.abs(a.changes), np.abs(b.changes)) > OPPOSITE) & (a.changes * b.changes < 0)
@@ -148,9 +154,10 @@ def _compare_clients(deploy: list[Deploy], steps: list[list[Step]]) -> Finding:
                     f"{other.number} ({int(apart.any(axis=0).sum())} of {apart.shape[1]} entries): one model for all "
                     "may suit nobody; compare with personal=True",
                 )
-    return Finding("clients", "ok", f"the same step moves f the same way at {_named(deploy)}")
+    return Finding("clients", "ok", f"the same step moves f the same way at {_client_names(deploy)}")
 
 
-def _same(one: Batch, other: Batch) -> bool:
+def _equal(one: Batch, other: Batch) -> bool:
+    """Whether two pytrees hold the same numbers."""
     pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
     return all(np.array_equal(np.asarray(a), np.asarray(b)) for a, b in pairs)

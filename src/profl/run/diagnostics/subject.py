@@ -21,11 +21,11 @@ from profl.problem.reaction import Reaction
 from profl.problem.validation.samples import check_labels
 from profl.run.live import batches
 from profl.run.live.batches import as_failure, deploy_at
-from profl.run.live.workers import call
+from profl.run.live.workers import call_client
 from profl.run.step import WORLD
 from profl.typing import Batch, Client, Key, Theta
 
-LEAST_SAMPLES = 2  # below, a batch has no variance
+MIN_SAMPLES = 2  # below, a batch has no variance
 
 
 class Finding(NamedTuple):
@@ -37,13 +37,13 @@ class Finding(NamedTuple):
     picture: str = ""  # several lines
 
 
-class Broken(Exception):
-    """Nothing further can be checked; its argument is the finding that says why."""
+class CheckStopped(Exception):
+    """Raised when nothing further can be checked; its argument is the finding that says why."""
 
 
 @dataclass(frozen=True)
 class Deploy:
-    """Deploys a model at one client: ``deploy(theta, step) -> batch``. It stops the check where that cannot be used."""
+    """Deploys a model at one client: ``deploy(theta, step) -> batch``; an unusable batch stops the check."""
 
     ask: Callable[[Callable[[Any], Batch], Theta, int], Batch]  # ask(read, theta, step), as in ``live.workers.Ask``
     samples: int
@@ -56,28 +56,34 @@ class Deploy:
         try:
             return self.ask(self._read, theta, step)
         except Exception as error:
-            raise Broken(Finding("batch", "fail", str(as_failure(error)))) from error
+            raise CheckStopped(Finding("batch", "fail", str(as_failure(error)))) from error
 
     def _read(self, answer: Any) -> Batch:
+        """The batch of a client's answer; raises ``InputError`` if it cannot be used."""
         answer = answer.batch if isinstance(answer, batches.Delayed) else answer
         if answer is None:
             raise checks.InputError("deploy sent nothing")
         batch, _ = batches.read(answer, self.like, self.samples)
-        if batches.rows(batch) < LEAST_SAMPLES:
-            raise checks.InputError(f"deploy sent {batches.rows(batch)} samples; at least {LEAST_SAMPLES} are needed")
+        if batches.rows(batch) < MIN_SAMPLES:
+            raise checks.InputError(f"deploy sent {batches.rows(batch)} samples; at least {MIN_SAMPLES} are needed")
         check_labels(self.problem.family, self.problem.family.labels(batch))
         return batch
 
 
 @dataclass(frozen=True)
 class Subject:
+    """A problem under test, with its initial model."""
+
     world: Problem
     theta: Theta
     like: Batch
     scales: np.ndarray | None = None  # natural units of the parameters, once a batch has come in
 
     def finding(self) -> Finding:
-        return Finding("structure", "ok", f"{_size(self.theta)} numbers in a model, {_size(self.like)} in a sample")
+        """That the functions of the problem fit together, with the sizes of a model and a sample."""
+        return Finding(
+            "structure", "ok", f"{_entry_count(self.theta)} numbers in a model, {_entry_count(self.like)} in a sample"
+        )
 
     def with_scales(self, batch: Batch) -> Subject:
         """The subject with the natural units of its parameters."""
@@ -86,7 +92,7 @@ class Subject:
         return replace(self, scales=np.asarray(scales))
 
     def around(self, count: int, step: float) -> list[Theta]:
-        """Models so many natural units from theta in every parameter, in pairs: theta + delta, theta - delta."""
+        """``count`` pairs of models, theta + delta and theta - delta, ``step`` natural units away in each parameter."""
         assert self.scales is not None
         flat, back = flatten(self.theta)
         rng = np.random.default_rng(0)
@@ -95,7 +101,7 @@ class Subject:
 
 
 def make_subject(problem: Problem | LiveProblem, client: Any, seed: int) -> Subject:
-    """The problem with its initial model, where its functions fit together."""
+    """The problem with its initial model; raises ``CheckStopped`` if its functions do not fit together."""
     try:
         world = problem
         if isinstance(problem, LiveProblem):
@@ -110,25 +116,25 @@ def make_subject(problem: Problem | LiveProblem, client: Any, seed: int) -> Subj
         if isinstance(problem, LiveProblem) and client is None:
             raise checks.InputError("a LiveProblem has no data of its own: name a client, --client FILE.py:NAME")
     except Exception as error:
-        raise Broken(Finding("structure", "fail", f"{type(error).__name__}: {error}")) from error
+        raise CheckStopped(Finding("structure", "fail", f"{type(error).__name__}: {error}")) from error
     return Subject(world, theta, like)
 
 
 def deployments(subject: Subject, client: Any, samples: int, timeout: float, seed: int) -> list[Deploy]:
-    """One for a client from outside; else for the first client of the problem, the one in the middle and the last."""
+    """One for the given client; without one, for the first, the middle and the last client of the problem."""
     if client is not None:
 
         def ask(read: Callable[[Any], Batch], theta: Theta, step: int) -> Batch:
-            copied = jax.tree.map(np.array, theta)
-            return call(lambda: deploy_at(client, copied, samples, step=step), read, timeout)
+            theta_copy = jax.tree.map(np.array, theta)
+            return call_client(lambda: deploy_at(client, theta_copy, samples, step=step), read, timeout)
 
         return [Deploy(ask, samples, subject.like, subject.world)]
     count = subject.world.count
-    return [_simulated(subject, number, samples, seed) for number in sorted({0, count // 2, count - 1})]
+    return [_simulated_deploy(subject, number, samples, seed) for number in sorted({0, count // 2, count - 1})]
 
 
-def _simulated(subject: Subject, number: int, samples: int, seed: int) -> Deploy:
-    """People of the problem's own reaction, who remember what was deployed before, as others do by themselves."""
+def _simulated_deploy(subject: Subject, number: int, samples: int, seed: int) -> Deploy:
+    """A simulated client of the problem, whose population remembers earlier deployments."""
     reaction = subject.world.reaction
     row = trees.take(trees.cast(subject.world.clients), number)
     people = start = reaction.start(subject.theta, row)
@@ -146,7 +152,7 @@ def _simulated(subject: Subject, number: int, samples: int, seed: int) -> Deploy
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _draw(reaction: Reaction, samples: int, people: Any, key: Key, theta: Theta, client: Client) -> tuple[Any, Batch]:
-    """(the state of the people after a deployment, the samples that come in)."""
+    """(the state of the population after a deployment, its samples)."""
     people = reaction.move(people, jax.random.fold_in(key, WORLD), theta, client)
     return people, reaction.sample_in(people, key, theta, client, samples)
 
@@ -157,5 +163,6 @@ def flatten(theta: Theta) -> tuple[np.ndarray, Callable[[Any], Theta]]:
     return np.asarray(vector), lambda v: back(jnp.asarray(v, vector.dtype))
 
 
-def _size(tree: Any) -> int:
+def _entry_count(tree: Any) -> int:
+    """The number of entries of a pytree of arrays."""
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))

@@ -17,16 +17,16 @@ from profl.objects import import_object
 from profl.run.flower import wire
 from profl.run.flower.federation import Federation, from_config
 from profl.run.flower.identity import proof
-from profl.run.flower.memory import Memory
 from profl.run.flower.nodes import PREFIX
+from profl.run.flower.state_store import StateStore
 from profl.run.live.batches import Answer, deploy_at
-from profl.run.live.protection import discreet
+from profl.run.live.protection import hide_errors
 from profl.run.live.simulated import SimulatedClient
-from profl.run.live.workers import Read, RoundSetup, call, local_round
-from profl.run.plan import Population, Settings, compiled, first_state
+from profl.run.live.workers import Read, RoundSetup, call_client, local_round
+from profl.run.plan import Population, Settings, compile_for_settings, first_state
 from profl.run.round import Work
-from profl.run.run_history import one_row
-from profl.run.step import client_view, start
+from profl.run.run_history import client_work
+from profl.run.step import client_view, start_round
 from profl.typing import Theta
 
 Clients = Callable[[int], Any] | Sequence[Any] | None
@@ -54,53 +54,54 @@ def make_client_app(
         """Who am I, and what do I take the run to be?"""
 
         def answer() -> RecordDict:
-            own = federation or _settings(context)
-            said: dict[str, Any] = {PREFIX + name: text for name, text in own.fingerprint.items()}
-            said["client"] = number = _number(context, own)
+            run_federation = federation or _settings(context)
+            hello_record: dict[str, Any] = {PREFIX + name: text for name, text in run_federation.fingerprint.items()}
+            hello_record["client"] = number = _number(context, run_federation)
             if key := context.node_config.get("key"):
-                said["signature"] = proof(str(key), message.content["hello"]["nonce"], context.node_id, number)
-            return RecordDict({"hello": ConfigRecord(said)})
+                hello_record["signature"] = proof(str(key), message.content["hello"]["nonce"], context.node_id, number)
+            return RecordDict({"hello": ConfigRecord(hello_record)})
 
         return _reply(message, answer)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
         def answer() -> RecordDict:
-            own = federation or _settings(context)
+            run_federation = federation or _settings(context)
             source = clients if clients is not None else _named_clients(context)
             place = folder if folder is not None else context.node_config.get("state")
-            return work(own, source, message.content, context, place)  # type: ignore[arg-type]
+            return answer_order(run_federation, source, message.content, context, place)  # type: ignore[arg-type]
 
         return _reply(message, answer)
 
     return app
 
 
-def work(
+def answer_order(
     federation: Federation,
     clients: Clients,
     content: RecordDict,
     context: Context,
     folder: Folder,
 ) -> RecordDict:
-    """One message: R local steps and a report, or a report alone, from the state that the server names."""
+    """The answer to one order: R local steps and a report, or a report alone, from the state that the order names."""
     mailed = (federation.start, federation.mail) if federation.delivers else ()
     order = wire.read_order(content, federation.start, mailed)
     if order.digest != federation.digest:
         raise InputError("the server runs another problem or other settings than this node")
     if order.client != _number(context, federation):
         raise InputError(f"was asked as client {order.client}, is client {_number(context, federation)}")
-    with discreet(federation.privacy, order.client):
+    with hide_errors(federation.privacy, order.client):
         return _answer(federation, clients, order, context, folder)
 
 
 def _answer(
     federation: Federation, clients: Clients, order: wire.Order, context: Context, folder: Folder
 ) -> RecordDict:
+    """The answer to an order that has passed all checks."""
     settings, population = federation.plan.settings, federation.plan.population
     empty = first_state(settings, population, federation.start, order.client)
-    memory = Memory(context.state, folder, order.client, {"token": order.token, "digest": order.digest})
-    state = empty if order.since == 0 else memory.recall(order.since, empty)
+    store = StateStore(context.state, folder, order.client, {"token": order.token, "digest": order.digest})
+    state = empty if order.since == 0 else store.load(order.since, empty)
     lost = state is None
     if lost and order.turn > 0:
         raise InputError("has lost its state in the middle of a round")
@@ -110,41 +111,44 @@ def _answer(
         received, state = RECEIVE(settings, row, state, *order.mailed)
         theta = received if order.turn > 0 else theta
     if order.turn == 0:
-        done = _deployed(federation, clients, order, theta, state)
+        result = _deploy_and_report(federation, clients, order, theta, state)
     else:
-        done = _reported(federation, order, theta, state)
-    memory.keep(order.number, done.states, order.base)
-    return wire.write_report(done, order, lost, None if federation.privacy is None else memory.count_report())
+        result = _report_again(federation, order, theta, state)
+    store.save(order.number, result.states, order.base)
+    return wire.write_report(result, order, lost, None if federation.privacy is None else store.count_report())
 
 
 def _receive(settings: Settings, row: Population, state: Any, theta: Theta, mail: Any) -> tuple[Theta, Any]:
-    theta, own = settings.method.receive(client_view(settings, row), state.own, theta, mail)
-    return theta, state._replace(own=own)
+    """The model and the state of a client after it has received its mail."""
+    theta, method_state = settings.method.receive(client_view(settings, row), state.own, theta, mail)
+    return theta, state._replace(own=method_state)
 
 
-RECEIVE = compiled(_receive)
+RECEIVE = compile_for_settings(_receive)
 
 
-def _deployed(federation: Federation, clients: Clients, order: wire.Order, theta: Theta, state: Any) -> Work:
-    """R local steps."""
+def _deploy_and_report(federation: Federation, clients: Clients, order: wire.Order, theta: Theta, state: Any) -> Work:
+    """The work of R local steps."""
     client = cache(partial(_client, federation, clients, order.client))  # made inside the limit of the first
 
     def ask(read: Read, theta: Theta, samples: int, step: int, world: Any) -> Answer:
-        return call(lambda: deploy_at(client(), theta, samples, step=step, world=world), read, federation.timeout)
+        return call_client(
+            lambda: deploy_at(client(), theta, samples, step=step, world=world), read, federation.timeout
+        )
 
     setup = RoundSetup(federation.plan, federation.like, federation.figures, federation.privacy)
     return local_round(setup, order.round - 1, order.client, theta, state, ask)
 
 
-def _reported(federation: Federation, order: wire.Order, theta: Theta, state: Any) -> Work:
-    """A report that deploys nothing."""
+def _report_again(federation: Federation, order: wire.Order, theta: Theta, state: Any) -> Work:
+    """A report without a deployment."""
     settings, population = federation.plan.settings, federation.plan.population
     row = trees.take(population, order.client)
-    return one_row(settings, row, start(settings, theta, state), 0, federation.figures)
+    return client_work(settings, row, start_round(settings, theta, state), 0, federation.figures)
 
 
 def _reply(message: Message, answer: Callable[[], RecordDict]) -> Message:
-    """The answer; or what went wrong, in words: Flower's own error replies do not carry them to the server's log."""
+    """The reply; after an error, its message, which Flower's own error replies do not carry to the server's log."""
     try:
         record = answer()
     except Exception as error:
@@ -154,6 +158,7 @@ def _reply(message: Message, answer: Callable[[], RecordDict]) -> Message:
 
 
 def _number(context: Context, federation: Federation) -> int:
+    """The client number of a node, from its settings."""
     number = context.node_config.get("partition-id")
     if not isinstance(number, int) or not 0 <= number < federation.clients:
         raise InputError(
@@ -164,23 +169,25 @@ def _number(context: Context, federation: Federation) -> int:
 
 
 def _named_clients(context: Context) -> Clients:
-    """Looked up when a client is asked for: what fails then is the client's own affair."""
+    """The clients that the run's setting names; imported when a client is needed, so that errors are the client's."""
     name = context.run_config.get("client")
-    return None if name is None else lambda number: _numbered(import_object(str(name)), number)
+    return None if name is None else lambda number: _client_by_number(import_object(str(name)), number)
 
 
-def _numbered(clients: Callable[[int], Any] | Sequence[Any], number: int) -> Any:
+def _client_by_number(clients: Callable[[int], Any] | Sequence[Any], number: int) -> Any:
+    """One client of a function or a sequence of clients."""
     return clients(number) if callable(clients) else clients[number]
 
 
 def _client(federation: Federation, clients: Clients, number: int) -> Any:
+    """The object that deploys for a client; a simulated one if there are no others."""
     if clients is None:
         return SimulatedClient(federation.plan, number)
-    return _numbered(clients, number)
+    return _client_by_number(clients, number)
 
 
 def _settings(context: Context) -> Federation:
-    """The federation of a run's settings. Every message starts a new process: what one compiled, the next finds."""
+    """The federation of a run's settings. Every message starts a new process, so compiled code is cached on disk."""
     if folder := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         jax.config.update("jax_compilation_cache_dir", folder)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

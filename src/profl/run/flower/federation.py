@@ -25,12 +25,12 @@ from profl.problem.reaction import Unmeasured
 from profl.run.config import RunConfig, one_seed
 from profl.run.fingerprint import fingerprint
 from profl.run.live.protection import check_privacy
-from profl.run.plan import Plan, batch_shape, first_state, make_plan
+from profl.run.plan import CompiledPlan, batch_shape, first_state, make_plan
 from profl.run.run_history import figure_names
 from profl.server.attacks import Attack
 from profl.typing import Batch, Counts, Theta
 
-MORE = 100  # times the samples that a client was asked for
+MAX_EXCESS = 100  # a client may state this many times the samples that were requested
 
 
 class Federation:
@@ -99,19 +99,19 @@ class Federation:
     @cached_property
     def world(self) -> Problem:
         """The problem, with its exact answers where it has them."""
-        found = self.problem.problem(self.clients) if isinstance(self.problem, LiveProblem) else self.problem
-        if not isinstance(found, Problem) or found.count != self.clients:
+        problem = self.problem.problem(self.clients) if isinstance(self.problem, LiveProblem) else self.problem
+        if not isinstance(problem, Problem) or problem.count != self.clients:
             raise checks.InputError(
-                f"a federation of {self.clients} clients needs a problem with as many, got {found!r:.80}"
+                f"a federation of {self.clients} clients needs a problem with as many, got {problem!r:.80}"
             )
-        return found
+        return problem
 
     @cached_property
-    def plan(self) -> Plan:
-        """Laid out without the optimum, which every message would search anew in its own process.
+    def plan(self) -> CompiledPlan:
+        """The plan without the optimum, which every message would have to search again in its own process.
 
-        What a client states as its regret is then the exact risk of what it deployed, where the problem knows it; the
-        server takes the optimum's off (``floors``).
+        A client then reports the exact risk of what it deployed as its regret, if the problem is exact; the server
+        subtracts the risk at the optimum (``floors``).
         """
         bare = replace(self.world, reaction=Unmeasured(self.world.reaction))
         plan = make_plan(bare, self.method, self.config)
@@ -132,17 +132,18 @@ class Federation:
 
     @property
     def most_samples(self) -> int:
-        """What a client can be believed to have drawn in a round: more than it was asked for, but not beyond reason."""
+        """The largest sample count of a client and round that is plausible: MAX_EXCESS times what was requested."""
         settings = self.plan.settings
-        return min(MORE * settings.local_steps * max(settings.sizes), 2**31 - 1)
+        return min(MAX_EXCESS * settings.local_steps * max(settings.sizes), 2**31 - 1)
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
-        """What the run is; two sides with other fingerprints must not work together."""
+        """What identifies the run; two sides with different fingerprints must not work together."""
         return {**fingerprint("flower", self.world, self.plan), "privacy": repr(self.privacy)}
 
     @cached_property
     def digest(self) -> str:
+        """A short hash of the fingerprint, which every order carries."""
         return hashlib.sha256(json.dumps(self.fingerprint, sort_keys=True).encode()).hexdigest()[:16]
 
     @cached_property
@@ -153,6 +154,7 @@ class Federation:
 
     @property
     def start(self) -> Theta:
+        """The initial model."""
         return trees.take(self.plan.models, 0)
 
     @cached_property
@@ -162,16 +164,17 @@ class Federation:
 
     @cached_property
     def mail(self) -> Any:
-        """A client's mail as it is before there is any."""
+        """A client's mail before the first round."""
         return self.method.mail_like(self.plan.settings.server, self.empty_state.own)
 
     @property
     def delivers(self) -> bool:
-        """Whether a client has to hear what the server made of its last report."""
+        """Whether clients receive mail from the server with the next order."""
         return bool(self.method.exchanges) or self.mail != ()
 
     @cached_property
     def figures(self) -> tuple[str, ...]:
+        """The names of the method's figures."""
         return figure_names(self.plan)
 
     @property
@@ -193,11 +196,11 @@ def from_config(config: Mapping[str, Any]) -> Federation:
 def _from_items(items: tuple[tuple[str, Any], ...]) -> Federation:
     config = dict(items)
     if "federation" in config:
-        found = import_object(str(config["federation"]))
-        if not isinstance(found, Federation):
-            raise checks.InputError(f"{config['federation']} must be a Federation, got {type(found).__name__}")
+        federation = import_object(str(config["federation"]))
+        if not isinstance(federation, Federation):
+            raise checks.InputError(f"{config['federation']} must be a Federation, got {type(federation).__name__}")
         rounds = config.get("rounds")
-        return found if rounds is None else found.with_rounds(int(rounds))
+        return federation if rounds is None else federation.with_rounds(int(rounds))
     if "case" not in config:
         raise checks.InputError("the run's settings must name a federation ('module:name') or a case")
     options: dict[str, Any] = {}

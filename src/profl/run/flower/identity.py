@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from profl.checks import InputError
+from profl.storage.atomic import atomic
 
 SCHEME = ec.ECDSA(hashes.SHA384())
 NONCE = re.compile(r"[0-9a-f]{32,128}")
@@ -35,7 +36,7 @@ def proof(key: str | os.PathLike[str], nonce: Any, node: int, client: int) -> by
         raise InputError(f"cannot read the key that the node's setting 'key' names: {error}") from error
     if not isinstance(private, ec.EllipticCurvePrivateKey):
         raise InputError("the node's key must be an ECDSA key, as profl flower certificates makes them")
-    return private.sign(_words(nonce, node, client), SCHEME)
+    return private.sign(_signed_text(nonce, node, client), SCHEME)
 
 
 class Identities:
@@ -43,13 +44,13 @@ class Identities:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         try:
-            found = json.loads(Path(path).read_text(encoding="utf-8"))
+            public_keys = json.loads(Path(path).read_text(encoding="utf-8"))
             self.keys = {
-                int(client): serialization.load_ssh_public_key(text.encode()) for client, text in found.items()
+                int(client): serialization.load_ssh_public_key(text.encode()) for client, text in public_keys.items()
             }
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise InputError(f"{path} does not bind clients to public keys: {error}") from error
-        if len(set(found.values())) < len(found):
+        if len(set(public_keys.values())) < len(public_keys):
             raise InputError(f"{path} binds one key to several clients")
 
     def check(self, client: int, nonce: str, node: int, signature: Any) -> None:
@@ -60,10 +61,20 @@ class Identities:
         if not isinstance(signature, bytes):
             raise InputError(f"says that it is client {client}, and signed nothing: its settings must name its key")
         try:
-            public.verify(signature, _words(nonce, node, client), SCHEME)
+            public.verify(signature, _signed_text(nonce, node, client), SCHEME)
         except InvalidSignature as error:
             raise InputError(f"says that it is client {client}, and does not have that client's key") from error
 
 
-def _words(nonce: str, node: int, client: int) -> bytes:
+def stored_token(folder: Path, fresh: str, restart: bool) -> str:
+    """The token of a run, by which clients find their states: the stored one after a restart, otherwise ``fresh``."""
+    path = folder / "token"
+    if restart and path.is_file():
+        return path.read_text().strip()
+    with atomic(path, private=True) as temporary:
+        temporary.write_text(fresh)
+    return fresh
+
+
+def _signed_text(nonce: str, node: int, client: int) -> bytes:
     return f"profl hello {nonce} node {node} client {client}".encode()

@@ -1,8 +1,7 @@
 """The server's side as a Flower strategy: one payload per client, every reply checked, a checkpoint after each round.
 
-Nodes have random ids; a client is known by the partition-id that its node states when asked, and proves where clients
-are bound to keys. Who is asked, how reports are combined and what goes back is ``profl.run.round``, as in the other
-engines.
+Nodes have random ids; a client is identified by the partition-id that its node states, with a signature where clients
+are bound to keys. Participants, aggregation and mail are those of ``profl.run.round``, as in the other engines.
 """
 
 from __future__ import annotations
@@ -28,24 +27,31 @@ from profl.results.measure import make_run
 from profl.results.record import Run
 from profl.run.flower import wire
 from profl.run.flower.federation import Federation
-from profl.run.flower.identity import VARIABLE, Identities
+from profl.run.flower.identity import VARIABLE, Identities, stored_token
 from profl.run.flower.nodes import Nodes
-from profl.run.flower.returning import Returning
-from profl.run.flower.rounds import Turn, begin_round, blank_report, final, next_turn, open_federation, settle_round
+from profl.run.flower.retry import RetryGrid
+from profl.run.flower.rounds import (
+    Turn,
+    absent_report,
+    begin_round,
+    commit_turns,
+    final_outputs,
+    next_turn,
+    open_federation,
+)
 from profl.run.live.filter_alerts import FilterAlert, update_alerts
 from profl.run.live.protection import Account
 from profl.run.live.state import REFUSED, Guard, Incident, LiveState, live_figures, report_incidents
 from profl.run.plan import describe
 from profl.run.round import Work
-from profl.run.run_history import closed, watched
-from profl.storage.atomic import atomic
+from profl.run.run_history import complete_records, notify_callbacks
 from profl.storage.checkpoints import Checkpoints
 
 log = logging.getLogger("flwr")  # what ``flwr log`` shows
 
 
-class Done(Exception):
-    """The run is done before its last turn: how the strategy leaves Flower's loop."""
+class RunFinished(Exception):
+    """Raised to leave Flower's loop when the run ends before its last turn."""
 
 
 class ProFLStrategy(Strategy):
@@ -83,7 +89,7 @@ class ProFLStrategy(Strategy):
         self.federation, self.plan = federation, federation.plan._replace(settings=settings)
         self.timeout = checks.positive("timeout", timeout)
         self.limit = checks.positive("guard", guard)
-        bound = os.environ.get(VARIABLE) or identities  # who runs the server has the last word
+        bound = os.environ.get(VARIABLE) or identities  # whoever runs the server decides
         self.nodes = Nodes(federation, checks.positive("wait", wait), Identities(bound) if bound else None)
         self.report = report
         self.watch = Watch(federation.world, federation.method, describe(self.plan), callbacks)
@@ -92,28 +98,28 @@ class ProFLStrategy(Strategy):
         self.incidents: tuple[Incident, ...] = ()
         self.alerts: tuple[FilterAlert, ...] = ()
         self.guard = Guard()
-        self.ledger = open_federation(federation)
+        self.history = open_federation(federation)
         self.token = uuid.uuid4().hex
         self.saved = None
         if checkpoint is not None:
             self.saved = Checkpoints(checkpoint, federation.fingerprint, resume)
-            restored = LiveState(self.ledger).restore(self.saved, federation.config.rounds)
-            self.ledger, self.guard, self.incidents, self.alerts = restored
-            self.token = self._known_token(self.token)
+            restored = LiveState(self.history).restore(self.saved, federation.config.rounds)
+            self.history, self.guard, self.incidents, self.alerts = restored
+            self.token = stored_token(self.saved.folder, self.token, restart=self.history.round > 0)
         self.account = None if federation.privacy is None else Account(federation.privacy, self.plan, self.saved)
         self._turn: Turn | None = None
         self._sent: list[tuple[Message, wire.Order]] = []
-        self._blank = blank_report(federation)
+        self._absent = absent_report(federation)
 
     # -- Flower's side -------------------------------------------------------------------------------------------------
 
     def run(self, grid: Grid) -> Run:
-        """All rounds that are left, and what they came to."""
-        left = self.federation.config.rounds - self.ledger.round
+        """The run after all remaining rounds."""
+        remaining = self.federation.config.rounds - self.history.round
         try:
-            if left > 0 and not self.ledger.settled:
-                turns = left * self.federation.turns
-                self.start(grid, wire.arrays(self.ledger.carry.theta), num_rounds=turns, timeout=self.timeout)
+            if remaining > 0 and not self.history.settled:
+                turns = remaining * self.federation.turns
+                self.start(grid, wire.to_arrays(self.history.carry.theta), num_rounds=turns, timeout=self.timeout)
         finally:
             self.watch.close()
             if self.saved is not None:
@@ -121,20 +127,20 @@ class ProFLStrategy(Strategy):
         return self.watch.finish(self.finish())
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *arguments: Any, **named: Any) -> Result:
-        """Flower's loop over turns, which a run that is done (``profl.StopWhenSettled``) leaves early."""
-        patient = cast(Grid, Returning(grid, self.nodes.wait, self._again))
+        """The result of Flower's loop over turns, which a run that has settled (``StopWhenSettled``) leaves early."""
+        patient = cast(Grid, RetryGrid(grid, self.nodes.wait, self._again))
         try:
             return super().start(patient, initial_arrays, *arguments, **named)
-        except Done:
-            return Result(arrays=wire.arrays(self.ledger.carry.theta))
+        except RunFinished:
+            return Result(arrays=wire.to_arrays(self.history.carry.theta))
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """One turn of messages: Flower counts turns, a round has ``federation.turns`` of them."""
+        """The messages of one turn. What Flower calls a round is a turn; a round has ``federation.turns`` of them."""
         first = self._turn is None
-        self._turn = turn = begin_round(self.plan, self.ledger) if self._turn is None else self._turn
-        everyone = first and (self.ledger.round == 0 or not self.nodes.known)
+        self._turn = turn = begin_round(self.plan, self.history) if self._turn is None else self._turn
+        everyone = first and (self.history.round == 0 or not self.nodes.connected)
         places = self.nodes.find(grid, turn.to_ask, everyone) if turn.to_ask else {}
         for client, what in self.nodes.take_news():
             self._note(client, what)
@@ -143,7 +149,7 @@ class ProFLStrategy(Strategy):
             if client not in places:
                 self._note(client, "is not connected")
                 continue
-            order = turn.order(self.federation, self.ledger, client, self.token)
+            order = turn.order(self.federation, self.history, client, self.token)
             self._send(order, places[client], self.timeout)
         return [message for message, _ in self._sent]
 
@@ -151,35 +157,35 @@ class ProFLStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         assert self._turn is not None
-        done = self._read(list(replies))
-        turn = next_turn(self.plan, self.ledger, self._turn, done, self._blank)
-        for client in turn.refused(done):
+        work_by_client = self._read(list(replies))
+        turn = next_turn(self.plan, self.history, self._turn, work_by_client, self._absent)
+        for client in turn.refused(work_by_client):
             self._note(client, REFUSED)
         if turn.number <= self.federation.method.exchanges:
             self._turn = turn
             return None, None
         self._turn = None
         where = f"seed {self.plan.seeds[0]}"
-        before, self.ledger = self.ledger, settle_round(self.federation, self.plan, self.ledger, turn, where)
-        self.guard = self.guard.update(self.ledger, self.limit)
-        self.alerts, fresh = update_alerts(self.alerts, self.plan, before, self.ledger)
+        before, self.history = self.history, commit_turns(self.federation, self.plan, self.history, turn, where)
+        self.guard = self.guard.update(self.history, self.limit)
+        self.alerts, fresh = update_alerts(self.alerts, self.plan, before, self.history)
         report_incidents(self.report, (alert.incident for alert in fresh))
-        if self.ledger.given_up:
-            last = "; ".join(f"client {c} {what}" for r, c, what in self.incidents if r == self.ledger.round)
+        if self.history.given_up:
+            last = "; ".join(f"client {c} {what}" for r, c, what in self.incidents if r == self.history.round)
             raise checks.TooFewReports(
-                f"round {self.ledger.round}: fewer than min_reports={self.plan.settings.min_reports} reports could be "
+                f"round {self.history.round}: fewer than min_reports={self.plan.settings.min_reports} reports could be "
                 f"used, {self.plan.settings.patience} rounds in a row. {last}",
                 self.finish(),
             )
-        self.guard.check(self.ledger.round, self.limit)
+        self.guard.check(self.history.round, self.limit)
         if self.saved is not None:
             self._live.save(self.saved)
-        self._log(turn, done)
-        watched(self.plan, self.watch, before, self.ledger)
-        if self.ledger.settled or self.watch.stopped:
-            raise Done
-        risk = self.ledger.latest["loss"]
-        return wire.arrays(self.ledger.carry.theta), MetricRecord({"estimated-risk": risk, "reports": len(done)})
+        self._log(turn, work_by_client)
+        notify_callbacks(self.plan, self.watch, before, self.history)
+        if self.history.settled or self.watch.stopped:
+            raise RunFinished
+        metrics: dict[str, Any] = {"estimated-risk": self.history.latest["loss"], "reports": len(work_by_client)}
+        return wire.to_arrays(self.history.carry.theta), MetricRecord(metrics)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -195,25 +201,25 @@ class ProFLStrategy(Strategy):
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def finish(self) -> Run:
-        """The record of what was done so far."""
-        ledger = closed(self.plan.settings, self.ledger)
-        trace: Any = ledger.trace(self.plan, final(self.federation, ledger))
+        """The run so far."""
+        history = complete_records(self.plan.settings, self.history)
+        trace: Any = history.trace(self.plan, final_outputs(self.federation, history))
         trace = jax.tree.map(lambda leaf: np.asarray(leaf)[None], trace)
         seconds = time.perf_counter() - self.started
         run = make_run(self.federation.world, self.federation.method, trace, describe(self.plan), seconds)
-        wired = {"wire_bytes_up": self.bytes_up, "wire_bytes_down": self.bytes_down}
+        wire_bytes = {"wire_bytes_up": self.bytes_up, "wire_bytes_down": self.bytes_down}
         incidents = self._live.all_incidents
         spent = None if self.account is None else self.account.spent()
-        settings = {**run.settings, **wired}
-        return replace(run, live=live_figures(ledger), incidents=incidents, settings=settings, privacy=spent)
+        settings = {**run.settings, **wire_bytes}
+        return replace(run, live=live_figures(history), incidents=incidents, settings=settings, privacy=spent)
 
     @property
     def _live(self) -> LiveState:
-        return LiveState(self.ledger, self.guard, self.incidents, self.alerts)
+        return LiveState(self.history, self.guard, self.incidents, self.alerts)
 
     def _send(self, order: wire.Order, node: int, seconds: float) -> Message:
         content = wire.write_order(order)
-        self.bytes_down += wire.size(content)
+        self.bytes_down += wire.byte_size(content)
         message = Message(
             content,
             dst_node_id=node,
@@ -225,38 +231,39 @@ class ProFLStrategy(Strategy):
         return message
 
     def _again(self, message: Message, seconds: float) -> Message:
-        """The same order to a node that went away with it and is back."""
+        """A new message with the same order, for a node that was disconnected and is back."""
         order = next(order for sent, order in self._sent if sent is message)
         log.info("client %d is back and is asked again", order.client)
         return self._send(order._replace(nonce=uuid.uuid4().hex), message.metadata.dst_node_id, seconds)
 
     def _read(self, replies: list[Message]) -> dict[int, Work]:
-        """The reports that can be used, by client, in the order of the clients; the first reply of a client counts.
+        """The usable reports by client, in the order of the clients; the first reply of a client counts.
 
-        Only what a reply answers tells whose it is: the error reply of a dead node comes from the SuperLink.
+        The message that a reply answers identifies its client: the SuperLink sends the error reply of a dead node.
         """
         sent = {message.metadata.message_id: (message, order) for message, order in self._sent}
-        found: dict[int, tuple[wire.Order, Message]] = {}
+        replies_by_client: dict[int, tuple[wire.Order, Message]] = {}
         for reply in replies:
-            asked, order = sent.get(reply.metadata.reply_to_message_id, (None, None))
-            if asked is None or order is None:
+            message, order = sent.get(reply.metadata.reply_to_message_id, (None, None))
+            if message is None or order is None:
                 continue
-            node = asked.metadata.dst_node_id
+            node = message.metadata.dst_node_id
             if reply.has_error() or reply.metadata.src_node_id == node:
-                found.setdefault(order.client, (order, reply))
+                replies_by_client.setdefault(order.client, (order, reply))
             else:
                 self._note(order.client, f"node {reply.metadata.src_node_id} answered in its place: refused")
-        done: dict[int, Work] = {}
+        work_by_client: dict[int, Work] = {}
         for order in {order.client: order for _, order in self._sent}.values():
-            if order.client not in found:
+            if order.client not in replies_by_client:
                 self._note(order.client, f"did not answer within {self.timeout:g} s")
                 continue
-            work = self._check(*found[order.client])
+            work = self._check(*replies_by_client[order.client])
             if work is not None:
-                done[order.client] = work
+                work_by_client[order.client] = work
         if self.account is not None:
-            self.account.charge_at_least({client: wire.reports_made(found[client][1].content) for client in done})
-        return done
+            contents = {client: replies_by_client[client][1].content for client in work_by_client}
+            self.account.charge_at_least({client: wire.reports_made(content) for client, content in contents.items()})
+        return work_by_client
 
     def _check(self, order: wire.Order, reply: Message) -> Work | None:
         if reply.has_error():
@@ -264,8 +271,8 @@ class ProFLStrategy(Strategy):
             self.nodes.forget(order.client)  # it may come back under another id
             return None
         try:
-            work, lost = wire.read_report(reply.content, order, self._blank, self.federation.most_samples)
-            self.bytes_up += wire.size(reply.content)
+            work, lost = wire.read_report(reply.content, order, self._absent, self.federation.most_samples)
+            self.bytes_up += wire.byte_size(reply.content)
         except InputError as error:
             self._note(order.client, str(error))
             return None
@@ -273,29 +280,19 @@ class ProFLStrategy(Strategy):
             self._note(order.client, "had lost its state and began with an empty window")
         return work._replace(regret=work.regret - np.float32(self.federation.floors[order.client]))
 
-    def _log(self, turn: Turn, done: dict[int, Work]) -> None:
+    def _log(self, turn: Turn, work_by_client: dict[int, Work]) -> None:
         """One line per round."""
-        absent = sorted(set(np.asarray(turn.asked.clients).tolist()) - set(done))
+        absent = sorted(set(np.asarray(turn.participants.clients).tolist()) - set(work_by_client))
         log.info(
             "round %d of %d: %d reports, estimated risk %.4g, absent: %s",
-            self.ledger.round,
+            self.history.round,
             self.federation.config.rounds,
-            len(done),
-            self.ledger.latest["loss"],
+            len(work_by_client),
+            self.history.latest["loss"],
             ", ".join(map(str, absent)) or "nobody",
         )
 
     def _note(self, client: int, what: str) -> None:
-        incident = (self.ledger.round + 1, client, checks.words(what))
+        incident = (self.history.round + 1, client, checks.words(what))
         self.incidents = (*self.incidents, incident)
         report_incidents(self.report, (incident,))
-
-    def _known_token(self, fresh: str) -> str:
-        """The run's token, the same after a restart: clients find their states by it."""
-        assert self.saved is not None
-        path = self.saved.folder / "token"
-        if self.ledger.round > 0 and path.is_file():
-            return path.read_text().strip()
-        with atomic(path, private=True) as temporary:
-            temporary.write_text(fresh)
-        return fresh

@@ -86,7 +86,7 @@ class Answer(NamedTuple):
     missing: int  # rows with missing cells, which were left out
 
 
-def read_answer(answer: Any, like: Batch, deployed: Theta, family: Family, asked: int) -> Answer:
+def read_answer(answer: Any, like: Batch, deployed: Theta, family: Family, requested: int) -> Answer:
     """The batch and the model that brought it in; raises ``InputError``, or ``Failure`` where there is no batch."""
     if isinstance(answer, Delayed):
         answer, earlier = answer
@@ -95,17 +95,17 @@ def read_answer(answer: Any, like: Batch, deployed: Theta, family: Family, asked
         deployed = trees.cast(jax.tree.map(np.array, earlier))
     if answer is None:
         raise Failure("sent nothing")
-    batch, missing = read(answer, like, asked)
+    batch, missing = read(answer, like, requested)
     if rows(batch) == 0:
         raise Failure(f"sent nothing: all {missing} rows have missing values" if missing else "sent an empty batch")
     check_labels(family, family.labels(batch))
     return Answer(batch, deployed, missing)
 
 
-def read(batch: Any, like: Batch, asked: int) -> tuple[Batch, int]:
+def read(batch: Any, like: Batch, requested: int) -> tuple[Batch, int]:
     """(numpy arrays with the structure, shapes and dtypes of ``like``; the number of rows left out as incomplete).
 
-    ``asked`` rows were asked for.
+    ``requested`` is the number of rows that the client was asked for.
 
     >>> read([[1, 2], [3, 4]], np.zeros((1, 2)), 2)[0].dtype
     dtype('float64')
@@ -120,8 +120,8 @@ def read(batch: Any, like: Batch, asked: int) -> tuple[Batch, int]:
     cells = []
     for entry, (path, leaf) in zip(_leaves(batch, like, structure), expected, strict=True):
         name = "a sample" + jax.tree_util.keystr(path)
-        _check_size(entry, asked)
-        cells.append((name, leaf, *_rows(entry, name, leaf.shape[1:], asked)))
+        _check_size(entry, requested)
+        cells.append((name, leaf, *_rows(entry, name, leaf.shape[1:], requested)))
     counts = sorted({len(array) for *_, array, _ in cells})
     if len(counts) > 1:
         raise InputError(f"every entry of a batch must have the same number of rows, got {counts}")
@@ -131,6 +131,7 @@ def read(batch: Any, like: Batch, asked: int) -> tuple[Batch, int]:
 
 
 def rows(batch: Batch) -> int:
+    """The number of samples in a batch."""
     return len(jax.tree.leaves(batch)[0])
 
 
@@ -151,9 +152,9 @@ def _leaves(batch: Any, like: Batch, structure: Any) -> list[Any]:
         return _frame_leaves(batch, like, structure)
     if structure == jax.tree.structure(0):  # a sample is one array: nested lists are an array, too
         return [batch]
-    own = jax.tree.structure(batch, is_leaf=_is_column)
-    if own != structure:
-        raise InputError(f"a batch must have the structure {structure}, got {own}")
+    batch_structure = jax.tree.structure(batch, is_leaf=_is_column)
+    if batch_structure != structure:
+        raise InputError(f"a batch must have the structure {structure}, got {batch_structure}")
     return jax.tree.leaves(batch, is_leaf=_is_column)
 
 
@@ -174,30 +175,31 @@ def _frame_leaves(frame: Any, like: Batch, structure: Any) -> list[Any]:
             f"a data frame needs columns {scalars} and, for {vectors or 'nothing'}, the columns that are left; "
             f"it has {names}"
         )
-    left = frame[[name for name in names if name not in scalars]] if vectors else None
-    return jax.tree.leaves({name: frame[name] if name in scalars else left for name in like}, is_leaf=_is_column)
+    remaining = frame[[name for name in names if name not in scalars]] if vectors else None
+    return jax.tree.leaves({name: frame[name] if name in scalars else remaining for name in like}, is_leaf=_is_column)
 
 
 def _is_column(value: Any) -> bool:
+    """Whether a value is a pandas column or frame."""
     return hasattr(value, "to_numpy")
 
 
 # -- the cells of an entry ---------------------------------------------------------------------------------------------
 
 
-def _check_size(entry: Any, asked: int) -> None:
+def _check_size(entry: Any, requested: int) -> None:
     """Refuse too many rows before they are copied, where their number is known."""
     shape = getattr(entry, "shape", None)
     if not isinstance(shape, tuple):
         shape = (len(entry),) if hasattr(entry, "__len__") else ()
     count = shape[0] if shape else 0
-    if count > MAX_EXCESS * asked:
+    if count > MAX_EXCESS * requested:
         raise InputError(
-            f"{count} rows are too many: {asked} were asked for, at most {MAX_EXCESS} times as many are taken"
+            f"{count} rows are too many: {requested} were asked for, at most {MAX_EXCESS} times as many are taken"
         )
 
 
-def _rows(entry: Any, name: str, shape: tuple[int, ...], asked: int) -> tuple[np.ndarray, np.ndarray]:
+def _rows(entry: Any, name: str, shape: tuple[int, ...], requested: int) -> tuple[np.ndarray, np.ndarray]:
     """(the cells, one row per sample; which rows have a missing cell)."""
     array, none = _array(entry, name), _is_missing(entry)
     if array.ndim and len(array) == 0:
@@ -213,7 +215,7 @@ def _rows(entry: Any, name: str, shape: tuple[int, ...], asked: int) -> tuple[np
     if array.ndim == 0 or array.shape[1:] != shape:
         hint = ": one number per sample is batch[:, None]" if array.ndim == 1 and shape == (1,) else ""
         raise InputError(f"{name} must have shape {tuple(shape)}, got {array.shape[1:]}{hint}")
-    _check_size(array, asked)
+    _check_size(array, requested)
     return array, np.any(missing.reshape(len(array), -1), axis=1)
 
 
@@ -277,4 +279,5 @@ def _cast(array: np.ndarray, name: str, dtype: Any) -> np.ndarray:
 
 
 def _bad_rows(bad: np.ndarray) -> int:
+    """The number of rows with at least one bad cell."""
     return int(np.sum(bad.reshape(len(bad), -1).any(axis=1))) if bad.size else 0

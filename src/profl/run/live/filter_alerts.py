@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from profl.parts.trusted_samples import ALARMING_SHARE
-from profl.run.dropped import mean_share
-from profl.run.plan import Plan, Settings
-from profl.run.run_history import Ledger
+from profl.run.plan import CompiledPlan, Settings
+from profl.run.run_history import RunHistory
+from profl.run.totals import mean_dropped_share
 
 BATCHES = 5  # that a usual share is a mean of
 LEAST = 0.05  # above the usual share: less is not worth an alert
@@ -35,19 +35,20 @@ class FilterAlert(NamedTuple):
     usual: float  # before the first one; NaN where too little was known
     ended: bool = False
 
-    def extended(self, share: float) -> FilterAlert:
+    def extend(self, share: float) -> FilterAlert:
         """The alert with one more round."""
         return self._replace(rounds=self.rounds + 1, dropped=self.dropped + (share - self.dropped) / (self.rounds + 1))
 
     @property
     def incident(self) -> tuple[int, int, str]:
+        """(round, client, what happened), as for every incident."""
         length = f", in {self.rounds} rounds in a row" if self.rounds > 1 else ""
         before = "" if math.isnan(self.usual) else f" ({self.usual:.1%} before)"
         return self.round, self.client, f"lost {self.dropped:.1%} of its samples to the filter{before}{length}"
 
 
 def update_alerts(
-    alerts: tuple[FilterAlert, ...], plan: Plan, before: Ledger, after: Ledger
+    alerts: tuple[FilterAlert, ...], plan: CompiledPlan, before: RunHistory, after: RunHistory
 ) -> tuple[tuple[FilterAlert, ...], tuple[FilterAlert, ...]]:
     """(all alerts after one more round, the new ones among them)."""
     old, new = before.carry.dropped, after.carry.dropped
@@ -55,14 +56,14 @@ def update_alerts(
         return alerts, ()
     took_part = np.asarray(new.rounds > old.rounds)
     share = np.asarray(new.total - old.total, float)
-    usual = np.where(np.asarray(old.rounds) * plan.settings.local_steps >= BATCHES, mean_share(old), np.nan)
+    usual = np.where(np.asarray(old.rounds) * plan.settings.local_steps >= BATCHES, mean_dropped_share(old), np.nan)
     error = np.sqrt(usual * (1 - usual) / _samples(plan.settings, np.asarray(plan.population.counts)))
     high = took_part & ((share > ALARMING_SHARE) | (share > usual + np.maximum(LEAST, ERRORS * error)))
 
     def update(alert: FilterAlert) -> FilterAlert:
         if alert.ended or not took_part[alert.client]:
             return alert
-        return alert.extended(float(share[alert.client])) if high[alert.client] else alert._replace(ended=True)
+        return alert.extend(float(share[alert.client])) if high[alert.client] else alert._replace(ended=True)
 
     active = {alert.client for alert in alerts if not alert.ended}
     fresh = tuple(

@@ -3,7 +3,7 @@
     model, jacobian     entries of these kinds are clipped and noised; a model is then projected onto its space, which
                         tells nothing more; errors of a Jacobian are withheld
     other kinds         refused, before the run begins
-    samples             what was asked for, not what came
+    samples             the number requested, not the number received
     the rest            fixed: no loss, no share kept, no figures
 
 Whether a round worked depends on the data as well. Where it did not (the client raised, its batch cannot be used, its
@@ -27,9 +27,9 @@ import numpy as np
 from profl import checks
 from profl.parts.privacy import Privacy, PrivacyAccount
 from profl.run.live.batches import Overdue
-from profl.run.plan import Plan, Settings, compiled
+from profl.run.plan import CompiledPlan, Settings, compile_for_settings
 from profl.run.round import Work
-from profl.run.run_history import blank
+from profl.run.run_history import absent_work
 from profl.server.entries import Entry, Report
 from profl.storage.atomic import atomic
 from profl.storage.checkpoints import Checkpoints
@@ -44,7 +44,7 @@ FAILED = "failed; why is in its own log"
 """All that a server hears of a failure at a client with privacy."""
 
 
-def check_privacy(plan: Plan, privacy: Privacy | None) -> None:
+def check_privacy(plan: CompiledPlan, privacy: Privacy | None) -> None:
     """Refuse a method that reports what ``privacy`` cannot protect, or more often than it accounts for."""
     method = plan.settings.method
     if privacy is None:
@@ -68,63 +68,67 @@ def check_privacy(plan: Plan, privacy: Privacy | None) -> None:
 
 
 def private_round(
-    privacy: Privacy, plan: Plan, sent: Theta, state: Any, client: int, round_: int, work: Callable[[], Work]
+    privacy: Privacy, plan: CompiledPlan, theta: Theta, state: Any, client: int, round_: int, work: Callable[[], Work]
 ) -> Work:
-    """The protected report of a round that ``work`` does from ``state``, also where it fails."""
+    """The protected report of the round that ``work()`` computes from ``state``, also if it fails."""
     try:
-        done = work()
+        result = work()
     except (KeyboardInterrupt, Overdue):
         raise
     except BaseException as error:  # a client may raise anything, SystemExit included
-        return unmoved(privacy, plan, sent, state, client, round_, f"{type(error).__name__}: {checks.words(error)}")
-    if not bool(done.sound):
-        return unmoved(privacy, plan, sent, state, client, round_, "NaN or Inf in its loss or its state")
-    return protected(privacy, plan, sent, done, client, round_)
+        return unchanged_report(
+            privacy, plan, theta, state, client, round_, f"{type(error).__name__}: {checks.words(error)}"
+        )
+    if not bool(result.finite):
+        return unchanged_report(privacy, plan, theta, state, client, round_, "NaN or Inf in its loss or its state")
+    return protect_report(privacy, plan, theta, result, client, round_)
 
 
-def unmoved(privacy: Privacy, plan: Plan, sent: Theta, state: Any, client: int, round_: int, why: str) -> Work:
-    """The report of a client whose round came to nothing; ``why`` is for its own log."""
+def unchanged_report(
+    privacy: Privacy, plan: CompiledPlan, theta: Theta, state: Any, client: int, round_: int, why: str
+) -> Work:
+    """The report of a client whose round failed: its model has not moved. ``why`` goes to its own log."""
     log.warning("round %d, client %d: %s; it reports that it has not moved", round_ + 1, client, why)
-    return protected(privacy, plan, sent, blank(plan)._replace(states=state), client, round_)
+    return protect_report(privacy, plan, theta, absent_work(plan)._replace(states=state), client, round_)
 
 
-def protected(privacy: Privacy, plan: Plan, sent: Theta, work: Work, client: int, round_: int) -> Work:
+def protect_report(privacy: Privacy, plan: CompiledPlan, theta: Theta, work: Work, client: int, round_: int) -> Work:
     """The report with noised model and Jacobian, and no other number that depends on the client's data."""
     settings, number = plan.settings, round_ * 2**20 + client
     nothing = jnp.full((), jnp.nan, float)
     return Work(
         states=work.states,  # stays at the client
-        reports=_noised(privacy, settings, sent, work.reports, number),
+        reports=_add_noise(privacy, settings, theta, work.reports, number),
         regret=nothing,
         info=dict.fromkeys(work.info, nothing),
         figures=dict.fromkeys(work.figures, nothing),
         samples=jnp.int32(settings.local_steps * int(plan.population.counts[client])),
         answered=jnp.asarray(True),
-        sound=jnp.asarray(True),
+        finite=jnp.asarray(True),
     )
 
 
-def _noised(privacy: Privacy, settings: Settings, sent: Theta, report: Report, number: int) -> Report:
+def _add_noise(privacy: Privacy, settings: Settings, theta: Theta, report: Report, number: int) -> Report:
     """The report with all models and all Jacobians noised; the entries of a kind are clipped together, as one."""
     models = {name: entry.value for name, entry in report.items() if entry.kind == "model"}
-    jacobians = {name: entry.value for name, entry in report.items() if states_jacobian(entry)}
-    noised = privacy.model(dict.fromkeys(models, sent), models, number)
-    found = {name: PROJECT(settings, model) for name, model in noised.items()}
+    jacobians = {name: entry.value for name, entry in report.items() if is_jacobian_estimate(entry)}
+    noised = privacy.model(dict.fromkeys(models, theta), models, number)
+    values = {name: PROJECT(settings, model) for name, model in noised.items()}
     if jacobians:
-        found |= privacy.jacobian(jacobians, number)
-    withheld = {name: entry.value for name, entry in report.items() if name not in found}  # errors of the Jacobians
-    found |= jax.tree.map(lambda leaf: jnp.full_like(leaf, UNKNOWN), withheld)
-    return {name: entry.replace(found[name]) for name, entry in report.items()}
+        values |= privacy.jacobian(jacobians, number)
+    withheld = {name: entry.value for name, entry in report.items() if name not in values}  # errors of the Jacobians
+    values |= jax.tree.map(lambda leaf: jnp.full_like(leaf, UNKNOWN), withheld)
+    return {name: entry.replace(values[name]) for name, entry in report.items()}
 
 
-def states_jacobian(entry: Entry) -> bool:
+def is_jacobian_estimate(entry: Entry) -> bool:
     """Whether an entry is an estimate of kind jacobian, and not the error of one."""
     return entry.kind == "jacobian" and not entry.is_error
 
 
 @contextmanager
-def discreet(privacy: Privacy | None, client: int) -> Iterator[None]:
-    """With privacy an error in here reaches others as ``FAILED`` and nothing else."""
+def hide_errors(privacy: Privacy | None, client: int) -> Iterator[None]:
+    """A context that, with privacy, replaces any error by ``FAILED``."""
     try:
         yield
     except Exception as error:
@@ -141,8 +145,8 @@ class Account:
     counts twice, as it must.
     """
 
-    def __init__(self, privacy: Privacy, plan: Plan, checkpoints: Checkpoints | None = None) -> None:
-        self.privacy, self.share = privacy, any(states_jacobian(entry) for entry in plan.report.values())
+    def __init__(self, privacy: Privacy, plan: CompiledPlan, checkpoints: Checkpoints | None = None) -> None:
+        self.privacy, self.share = privacy, any(is_jacobian_estimate(entry) for entry in plan.report.values())
         self.path = None if checkpoints is None else checkpoints.folder / "privacy.json"
         self.counts = np.zeros(plan.settings.clients, np.int64)
         if self.path is not None and checkpoints is not None and (self.path.exists() or checkpoints.numbers()):
@@ -150,11 +154,11 @@ class Account:
                 self.counts = self._read()
 
     def charge(self, clients: Iterable[int]) -> None:
-        """One more report of each of these clients."""
+        """Count one more report of each of these clients."""
         self.charge_at_least(dict.fromkeys(clients, 0))
 
     def charge_at_least(self, counts: dict[int, int]) -> None:
-        """One more report of each of these clients, or its own count where that is larger, after a repeated round."""
+        """Count one more report of each client, or the client's own count if that is larger, after a repeated round."""
         for client, count in counts.items():
             self.counts[client] = max(self.counts[client] + 1, count)
         if self.path is not None:
@@ -162,9 +166,11 @@ class Account:
                 temporary.write_text(json.dumps({"privacy": repr(self.privacy), "reports": self.counts.tolist()}))
 
     def spent(self) -> PrivacyAccount:
+        """The privacy that the reports so far have spent, per client."""
         return self.privacy.account(self.counts.copy(), self.share)
 
     def _read(self) -> np.ndarray:
+        """The stored counts; raises ``InputError`` if they cannot be read or belong to another run."""
         assert self.path is not None
         try:
             account = json.loads(self.path.read_text(encoding="utf-8"))
@@ -186,4 +192,4 @@ def _project(settings: Settings, theta: Theta) -> Theta:
     return settings.functions.project(theta)
 
 
-PROJECT = compiled(_project)
+PROJECT = compile_for_settings(_project)

@@ -12,7 +12,7 @@ from profl import random, trees
 from profl.methods.method import Method
 from profl.problem.problem import Problem
 from profl.run.config import RunConfig
-from profl.run.plan import Plan, make_plan
+from profl.run.plan import CompiledPlan, make_plan
 from profl.run.step import sample_batch
 from profl.typing import Batch, Theta
 
@@ -20,7 +20,7 @@ from profl.typing import Batch, Theta
 class SimulatedClient:
     """One client of a problem; it draws what ``simulate`` would draw at the same step."""
 
-    def __init__(self, plan: Plan, client: int) -> None:
+    def __init__(self, plan: CompiledPlan, client: int) -> None:
         self.plan, self.client = plan, client
 
     def deploy(self, theta: Theta, samples: int, step: int, world: Any = ()) -> Batch:

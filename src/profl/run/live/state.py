@@ -1,4 +1,4 @@
-"""What a live run carries from round to round besides its ledger: incidents, filter alerts and the divergence guard.
+"""What a live run carries from round to round besides its history: incidents, filter alerts and the divergence guard.
 
 The guard stops a run whose loss explodes; nobody knows the optimum of a live run. Its risk is the weighted median of
 the losses that the clients of a round report: clients with less than half of the weight can neither stop a run that
@@ -16,8 +16,8 @@ import numpy as np
 from profl import checks
 from profl.results.record import Live
 from profl.run.live.filter_alerts import FilterAlert
-from profl.run.run_history import Ledger, item_shapes, pack, unpack
-from profl.run.tally import BAND, MIDDLE
+from profl.run.run_history import RunHistory, item_shapes, pack, unpack
+from profl.run.totals import LOSS_MEDIAN, LOSS_RANGE
 from profl.storage.checkpoints import Checkpoints
 
 Incident = tuple[int, int, str]
@@ -34,9 +34,9 @@ class Guard(NamedTuple):
     first: float = math.nan  # estimated risk of the first round that had one
     high: int = 0  # rounds in a row in which it was far above that
 
-    def update(self, ledger: Ledger, limit: float) -> Guard:
+    def update(self, history: RunHistory, limit: float) -> Guard:
         """The guard after one more round; the risk is high ``limit`` times its first scale above the first risk."""
-        risk = ledger.latest[MIDDLE]
+        risk = history.latest[LOSS_MEDIAN]
         if not math.isfinite(risk):
             return self
         if not math.isfinite(self.first):
@@ -54,39 +54,43 @@ class Guard(NamedTuple):
 
 
 class LiveState(NamedTuple):
-    """A live run under way."""
+    """A live run after some of its rounds."""
 
-    ledger: Ledger
+    history: RunHistory
     guard: Guard = Guard()
     incidents: tuple[Incident, ...] = ()
     alerts: tuple[FilterAlert, ...] = ()
 
     @property
     def all_incidents(self) -> tuple[Incident, ...]:
-        """The incidents, filter alerts among them, by rounds."""
+        """All incidents, including filter alerts, ordered by round."""
         return tuple(sorted((*self.incidents, *(alert.incident for alert in self.alerts)), key=lambda one: one[0]))
 
     def save(self, checkpoints: Checkpoints) -> None:
         """Write what the next round needs, and what is new in the history."""
-        arrays, lists = pack(self.ledger)
+        arrays, lists = pack(self.history)
         notes = {"alerts": [_plain(alert) for alert in self.alerts], "guard": _plain(self.guard)}
-        checkpoints.save(self.ledger.round, arrays, {**lists, "incidents": self.incidents}, notes)
+        checkpoints.save(self.history.round, arrays, {**lists, "incidents": self.incidents}, notes)
 
     def restore(self, checkpoints: Checkpoints, rounds: int) -> LiveState:
-        """The state in the newest checkpoint; this one, that of the start, where there is none."""
+        """The state in the newest checkpoint; this state if there is none."""
         with checkpoints.closed_on_failure():
-            newest = checkpoints.newest(pack(self.ledger)[0], {**item_shapes(self.ledger), "incidents": (0, 0, "")})
-            if newest is None:
+            checkpoint = checkpoints.newest(
+                pack(self.history)[0], {**item_shapes(self.history), "incidents": (0, 0, "")}
+            )
+            if checkpoint is None:
                 return self
-            if newest.round > rounds:
-                raise checks.InputError(f"{checkpoints.folder} holds round {newest.round}, asked for {rounds} rounds")
-        incidents = tuple((int(r), int(c), str(what)) for r, c, what in newest.lists["incidents"])
-        alerts = tuple(FilterAlert(*alert) for alert in newest.notes["alerts"])
-        ledger = unpack(newest.round, newest.state, newest.lists)
-        return LiveState(ledger, Guard(*newest.notes["guard"]), incidents, alerts)
+            if checkpoint.round > rounds:
+                raise checks.InputError(
+                    f"{checkpoints.folder} holds round {checkpoint.round}, asked for {rounds} rounds"
+                )
+        incidents = tuple((int(r), int(c), str(what)) for r, c, what in checkpoint.lists["incidents"])
+        alerts = tuple(FilterAlert(*alert) for alert in checkpoint.notes["alerts"])
+        history = unpack(checkpoint.round, checkpoint.state, checkpoint.lists)
+        return LiveState(history, Guard(*checkpoint.notes["guard"]), incidents, alerts)
 
 
-def refused_reports(before: Ledger, after: Ledger) -> tuple[Incident, ...]:
+def refused_reports(before: RunHistory, after: RunHistory) -> tuple[Incident, ...]:
     """An incident for every client whose report was refused in the last round."""
     new = np.asarray(after.carry.refused) > np.asarray(before.carry.refused)
     return tuple((after.round, client, REFUSED) for client in np.flatnonzero(new).tolist())
@@ -99,16 +103,17 @@ def report_incidents(report: Callable[[str], None] | None, incidents: Iterable[I
             report(f"round {round_}, client {client}: {what}")
 
 
-def live_figures(ledger: Ledger) -> Live:
-    """What stands in for the exact figures, for one seed; NaN at the start."""
+def live_figures(history: RunHistory) -> Live:
+    """The estimates of a live run in place of exact figures, shape (1, records); NaN at the start."""
 
     def series(name: str) -> np.ndarray:
-        later = [float(tally.latest.get(name, np.nan)) for tally in ledger.tallies]
+        later = [float(totals_.latest.get(name, np.nan)) for totals_ in history.totals]
         return np.array([np.nan, *later])[None]
 
-    absent = np.array([0, *(int(tally.absent) for tally in ledger.tallies)])[None]
-    return Live(series("loss"), series("jacobian_error"), absent, *map(series, BAND))
+    absent = np.array([0, *(int(totals_.absent) for totals_ in history.totals)])[None]
+    return Live(series("loss"), series("jacobian_error"), absent, *map(series, LOSS_RANGE))
 
 
 def _plain(values: Iterable[Any]) -> list[Any]:
+    """The values as Python numbers, for JSON."""
     return [value.tolist() if hasattr(value, "tolist") else value for value in values]

@@ -36,9 +36,9 @@ from profl.run.live.filter_alerts import update_alerts
 from profl.run.live.protection import Account, check_privacy
 from profl.run.live.state import LiveState, live_figures, refused_reports, report_incidents
 from profl.run.live.workers import Workers
-from profl.run.plan import Plan, describe, make_plan
+from profl.run.plan import CompiledPlan, describe, make_plan
 from profl.run.round import Work
-from profl.run.run_history import blank, closed, open_ledger, run_round, watched
+from profl.run.run_history import absent_work, complete_records, notify_callbacks, run_round, start_history
 from profl.server.attacks import Attack
 from profl.storage.checkpoints import Checkpoints
 from profl.typing import Batch, Counts, Theta
@@ -47,11 +47,18 @@ OLD_ORDER = "profl.train(problem, method, clients) is the order of arguments now
 
 
 class Client(Protocol):
-    """What ``train`` needs of a client: a method ``deploy(theta, samples)``, which may take ``step`` as well."""
+    """What ``train`` needs of a client: a method ``deploy(theta, samples) -> batch``.
+
+    It deploys theta (a pytree of numpy arrays), waits, and returns the data that came in as a numpy array, a pandas
+    frame or a pytree of arrays. The batch may have fewer rows than ``samples``, or up to 64 times as many. ``deploy``
+    may be a coroutine. If it takes an argument ``step``, that is the number of the deployment, which is the same again
+    when a round is repeated after a crash. A batch that belongs to an earlier deployment is returned as
+    ``profl.worlds.Delayed(batch, deployed)``.
+    """
 
     @property
     def deploy(self) -> Callable[..., Batch]:
-        """Deploy ``theta``, wait, and return about ``samples`` samples of what came in; it may be a coroutine."""
+        """Deploy ``theta`` and return about ``samples`` samples of the data that came in."""
 
 
 def train(
@@ -81,34 +88,22 @@ def train(
     resume: bool = True,
     callbacks: Iterable[Callback] | Callback = (),
 ) -> Run:
-    """Train on clients that deploy for real.
-
-    A client has ``deploy(theta, samples) -> batch``: it puts theta (a pytree of numpy arrays) to use, waits, and
-    returns what came in as a numpy array, a pandas frame or a pytree of arrays. The batch may have fewer rows than
-    asked for, or up to 64 times as many. ``deploy`` may be a coroutine; where it takes an argument ``step``, that is
-    the number of the deployment, which is the same again when a round is repeated after a crash. A batch that an
-    earlier deployment brought in is returned as ``profl.worlds.Delayed(batch, deployed)``.
+    """The run of ``method`` on clients that deploy for real; ``profl.run.live.train.Client`` says what a client does.
 
     Args:
       problem: a ``LiveProblem``; or a ``Problem``, whose exact answers are then measured as well.
-      clients: client i has weight ``problem.weights[i]``.
-      rounds, local_steps, samples, participation, scheme, record_every, initial, attack, hostile, min_reports, stop:
-        see ``profl.RunConfig``; an attack is simulated on what the clients named ``hostile`` report.
-      seed: it fixes the start and every draw.
-      timeout: seconds that one deployment may take, reading what it brought in included.
-      patience: after so many rounds in a row with fewer than ``min_reports`` usable reports, which change nothing, the
+      clients: objects with ``deploy(theta, samples) -> batch``; client i has weight ``problem.weights[i]``.
+      rounds, local_steps, samples, seed, participation, scheme, record_every, initial, attack, hostile, min_reports,
+        stop: see ``profl.RunConfig``; an attack is simulated on what the clients named ``hostile`` report.
+      timeout: seconds that one deployment may take, reading its batch included.
+      patience: rounds in a row with fewer than ``min_reports`` usable reports, which change nothing, after which the
         run stops with ``profl.TooFewReports``, which holds what was done.
       guard: the run stops with ``profl.DivergedError`` when the estimated risk, the median of the clients', has risen,
         three rounds in a row, by more than ``guard`` times its scale in the first round.
-      privacy: clip and noise every report at its client (``profl.parts.Privacy``); nothing else about its data leaves
-        it, and ``run.privacy`` states what was spent.
+      privacy: a ``profl.parts.Privacy``, which clips and noises every report at its client; nothing else about its data
+        leaves it, and ``run.privacy`` states what was spent.
       report: called with one sentence per incident, such as ``print``; they are also in ``run.incidents``.
-      progress: show a progress bar on a terminal.
-      checkpoint: a folder; after every round all that the next one needs is written there, the clients' states, as
-        they are, among it: only its owner can read it.
-      resume: go on from the newest checkpoint in that folder.
-      callbacks: called with every record (``profl.callbacks.Record``); what returns something true ends the run. Ready
-        ones are in ``profl.callbacks``.
+      progress, checkpoint, resume, callbacks: as in ``profl.simulate``; only its owner can read the checkpoint.
 
     Ctrl-C ends the run at once with ``profl.Interrupted``, whose ``run`` holds the rounds that were finished.
 
@@ -122,20 +117,8 @@ def train(
     if isinstance(clients, (Problem, LiveProblem)):
         warnings.warn(OLD_ORDER, DeprecationWarning, stacklevel=2)
         problem, clients = clients, problem
-    config = RunConfig(
-        rounds,
-        local_steps,
-        samples,
-        one_seed(seed),
-        participation,
-        scheme,
-        record_every,
-        initial,
-        attack,
-        hostile,
-        min_reports,
-        stop,
-    )
+    options = (participation, scheme, record_every, initial, attack, hostile, min_reports)
+    config = RunConfig(rounds, local_steps, samples, one_seed(seed), *options, stop)
     execution = Execution(timeout, patience, guard, privacy, report, progress, checkpoint, resume, callbacks)
     return train_config(problem, method, clients, config, execution)
 
@@ -161,23 +144,24 @@ def train_config(
     config: RunConfig,
     execution: Execution,
 ) -> Run:
-    """The run that ``train`` returns, from settings that were put together before."""
+    """The run that ``train`` returns, from a finished configuration."""
     clients = _check_clients(clients)
     world = problem.problem(len(clients)) if isinstance(problem, LiveProblem) else problem
-    return _Session(world, _checked_plan(world, method, len(clients), config, execution), execution).run(clients)
+    return _Session(world, _make_live_plan(world, method, len(clients), config, execution), execution).run(clients)
 
 
 class _Session:
-    """One call of ``train``, its arguments checked."""
+    """One call of ``train`` with checked arguments."""
 
-    def __init__(self, problem: Problem, plan: Plan, execution: Execution) -> None:
+    def __init__(self, problem: Problem, plan: CompiledPlan, execution: Execution) -> None:
         self.problem, self.plan, self.execution = problem, plan, execution
         self.watch = Watch(problem, plan.settings.method, describe(plan), execution.callbacks)
         self.started = time.perf_counter()
-        self.live = LiveState(open_ledger(plan, trees.take(plan.models, 0)))
+        self.live = LiveState(start_history(plan, trees.take(plan.models, 0)))
         self.account: Account | None = None
 
     def run(self, clients: Sequence[Client]) -> Run:
+        """The run, once all rounds are done or it was ended."""
         plan, execution, privacy = self.plan, self.execution, self.execution.privacy
         checkpoints, rounds = None, plan.settings.rounds
         if execution.checkpoint is not None:
@@ -187,22 +171,22 @@ class _Session:
         if privacy is not None:
             self.account = Account(privacy, plan, checkpoints)
         workers = Workers(clients, plan, execution.timeout, self.account)
-        nobody = cache(partial(blank, plan))
+        absent = cache(partial(absent_work, plan))
         try:
             with progress_bar(
                 f"{plan.settings.method.name} on {self.problem.name}", rounds, execution.progress
             ) as advance:
-                advance(self.live.ledger.round)
-                while self.live.ledger.round < rounds and not self.live.ledger.settled and not self.watch.stopped:
-                    before = self.live.ledger
-                    self._round(workers, nobody)
+                advance(self.live.history.round)
+                while self.live.history.round < rounds and not self.live.history.settled and not self.watch.stopped:
+                    before = self.live.history
+                    self._round(workers, absent)
                     advance(1)
                     self._check()
                     if checkpoints is not None:
                         self.live.save(checkpoints)
-                    watched(plan, self.watch, before, self.live.ledger)
+                    notify_callbacks(plan, self.watch, before, self.live.history)
         except KeyboardInterrupt:
-            if not self.live.ledger.tallies:
+            if not self.live.history.totals:
                 raise
             self.watch.interrupt()
         finally:
@@ -212,21 +196,21 @@ class _Session:
                 checkpoints.close()
         return self.watch.finish(self._finish())
 
-    def _round(self, workers: Workers, nobody: Callable[[], Work]) -> None:
-        """One more round, its incidents reported."""
+    def _round(self, workers: Workers, absent: Callable[[], Work]) -> None:
+        """Run one more round and report its incidents."""
         plan, live = self.plan, self.live
-        ledger = run_round(plan, plan.roots[0], live.ledger, workers.work, f"seed {plan.seeds[0]}", nobody)
-        alerts, fresh = update_alerts(live.alerts, plan, live.ledger, ledger)
-        incidents = (*workers.take_incidents(ledger.round), *refused_reports(live.ledger, ledger))
+        history = run_round(plan, plan.roots[0], live.history, workers.work, f"seed {plan.seeds[0]}", absent)
+        alerts, fresh = update_alerts(live.alerts, plan, live.history, history)
+        incidents = (*workers.take_incidents(history.round), *refused_reports(live.history, history))
         report_incidents(self.execution.report, (*incidents, *(alert.incident for alert in fresh)))
-        guard = live.guard.update(ledger, self.execution.guard)
-        self.live = LiveState(ledger, guard, (*live.incidents, *incidents), alerts)
+        guard = live.guard.update(history, self.execution.guard)
+        self.live = LiveState(history, guard, (*live.incidents, *incidents), alerts)
 
     def _check(self) -> None:
         """Stop a run that has too few reports or diverges."""
         settings, live = self.plan.settings, self.live
-        number = live.ledger.round
-        if live.ledger.given_up:
+        number = live.history.round
+        if live.history.given_up:
             last = [f"client {client} {what}" for round_, client, what in live.incidents if round_ == number]
             raise checks.TooFewReports(
                 f"round {number}: fewer than min_reports={settings.min_reports} reports could be used, "
@@ -237,19 +221,21 @@ class _Session:
         live.guard.check(number, self.execution.guard)
 
     def _finish(self) -> Run:
-        """The run so far; with privacy, the clients' states at the end stay with them."""
+        """The run so far; with privacy it does not contain the clients' final states."""
         plan, account = self.plan, self.account
-        ledger = closed(plan.settings, self.live.ledger)
-        trace: Any = ledger.trace(plan, ledger.at_the_end(plan) if account is None else None)
+        history = complete_records(plan.settings, self.live.history)
+        trace: Any = history.trace(plan, history.final_outputs_on_host(plan) if account is None else None)
         trace = jax.tree.map(lambda leaf: np.asarray(leaf)[None], trace)
         seconds = time.perf_counter() - self.started
         run = make_run(self.problem, plan.settings.method, trace, describe(plan), seconds)
         spent = None if account is None else account.spent()
-        return replace(run, live=live_figures(ledger), incidents=self.live.all_incidents, privacy=spent)
+        return replace(run, live=live_figures(history), incidents=self.live.all_incidents, privacy=spent)
 
 
-def _checked_plan(world: Problem, method: Method, clients: int, config: RunConfig, execution: Execution) -> Plan:
-    """The plan of a run with so many clients; raises ``profl.InputError`` before any client is asked."""
+def _make_live_plan(
+    world: Problem, method: Method, clients: int, config: RunConfig, execution: Execution
+) -> CompiledPlan:
+    """The plan of a run with so many clients; raises ``profl.InputError`` before any client deploys."""
     checks.positive_int("min_reports", config.min_reports)
     plan = make_plan(world, method, config, patience=checks.positive_int("patience", execution.patience))
     if method.pooled:
@@ -280,5 +266,5 @@ def _check_clients(clients: Sequence[Client]) -> Sequence[Client]:
 
 
 def _computes_attributes(kind: type) -> bool:
-    """Whether objects of a class may have attributes that exist only when they are asked for."""
+    """Whether objects of a class may have attributes that are computed on access."""
     return hasattr(kind, "__getattr__") or kind.__getattribute__ is not object.__getattribute__

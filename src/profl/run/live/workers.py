@@ -29,11 +29,11 @@ from profl.problem.reaction import Reaction
 from profl.run import step
 from profl.run.live import batches
 from profl.run.live.batches import Answer, Failure, Overdue, as_failure, deploy_at
-from profl.run.live.protection import Account, private_round, unmoved
+from profl.run.live.protection import Account, private_round, unchanged_report
 from profl.run.live.state import Incident
-from profl.run.plan import Plan, batch_shape, compiled
-from profl.run.round import Asked, Work
-from profl.run.run_history import figure_names, one_row
+from profl.run.plan import CompiledPlan, batch_shape, compile_for_settings
+from profl.run.round import Participants, Work
+from profl.run.run_history import client_work, figure_names
 from profl.typing import Batch, Theta
 
 LATE = "took longer than {:g} s for a deployment"
@@ -47,7 +47,7 @@ client's, so both belong inside its time limit. ``world`` is the state of simula
 class RoundSetup(NamedTuple):
     """What ``local_round`` needs besides the round itself; the same for all clients and rounds."""
 
-    plan: Plan
+    plan: CompiledPlan
     like: Batch  # the structure, shapes and dtypes of a batch: ``plan.batch_shape``
     figures: tuple[str, ...]  # the names of the method's figures
     privacy: Privacy | None = None
@@ -63,12 +63,12 @@ def local_round(setup: RoundSetup, round_: int, client: int, theta: Theta, state
     def steps() -> Work:
         settings, row = plan.settings, trees.take(plan.population, client)
         wanted = int(step.samples_wanted(settings, row, state))
-        now, total = step.start(settings, theta, state), 0
+        now, total = step.start_round(settings, theta, state), 0
         for r in range(settings.local_steps):
             key = _key(settings, plan.roots[0], client, round_, r)
             deployed, now = _deploy(settings, row, key, now)
             family, number = settings.functions.family, round_ * settings.local_steps + r
-            read = partial(batches.read_answer, like=like, deployed=deployed, family=family, asked=wanted)
+            read = partial(batches.read_answer, like=like, deployed=deployed, family=family, requested=wanted)
             batch, deployed, _ = ask(read, _finite_copy(deployed), wanted, number, now.state.world)
             count = batches.rows(batch)
             batch = batches.pad(batch, settings.size(wanted))
@@ -76,7 +76,7 @@ def local_round(setup: RoundSetup, round_: int, client: int, theta: Theta, state
             last = jnp.asarray(r == settings.local_steps - 1)
             now = _use(settings, row, key, now, Arrival(batch, weights, deployed, last))
             total += count
-        return one_row(settings, row, now, total, figures)
+        return client_work(settings, row, now, total, figures)
 
     return steps() if privacy is None else private_round(privacy, plan, theta, state, client, round_, steps)
 
@@ -89,9 +89,9 @@ def _finite_copy(model: Theta) -> Theta:
     return copy
 
 
-_key = compiled(step.step_key)
-_deploy = compiled(step.deploy)
-_use = compiled(step.use)
+_key = compile_for_settings(step.step_key)
+_deploy = compile_for_settings(step.deploy)
+_use = compile_for_settings(step.update_client)
 
 
 class Workers:
@@ -100,7 +100,7 @@ class Workers:
     With privacy an incident does not depend on the client's data: neither its words nor how many rows it left out.
     """
 
-    def __init__(self, clients: Sequence[Any], plan: Plan, timeout: float, account: Account | None) -> None:
+    def __init__(self, clients: Sequence[Any], plan: CompiledPlan, timeout: float, account: Account | None) -> None:
         self.clients, self.plan, self.timeout, self.account = clients, plan, timeout, account
         self.privacy = None if account is None else account.privacy
         like = batch_shape(plan.settings, plan.population, trees.take(plan.models, 0), plan.settings.samples)
@@ -110,9 +110,9 @@ class Workers:
         self.jobs: dict[int, Job] = {}
         self.incidents: list[tuple[int, str]] = []
 
-    def work(self, round_: int, asked: Asked, theta: Theta) -> dict[int, Work]:
-        """The work of the clients that could be asked and answered in time, by their numbers."""
-        numbers = np.asarray(asked.clients).tolist()
+    def work(self, round_: int, participants: Participants, theta: Theta) -> dict[int, Work]:
+        """{client: work} for the participants that were free and answered in time."""
+        numbers = np.asarray(participants.clients).tolist()
         if self.account is not None:
             self.account.charge(numbers)
         slots = {client: numbers.index(client) for client in numbers}  # one may stand there twice, and works once
@@ -121,21 +121,21 @@ class Workers:
             if client in self.jobs and self.jobs[client].alive:
                 self.incidents.append((client, "is still busy with an earlier round"))
                 continue
-            task = partial(self._round, round_, client, theta, trees.take(asked.states, slots[client]))
+            task = partial(self._round, round_, client, theta, trees.take(participants.states, slots[client]))
             jobs[client] = self.jobs[client] = Job(task, self.changed, self.loops[client])
         wait_for_all(list(jobs.values()), self.changed, self.timeout)
         for client, job in jobs.items():
             if what := LATE.format(self.timeout) if job.given_up else str(job.error or job.note):
                 self.incidents.append((client, what))
-        done = {client: job.result for client, job in jobs.items() if job.result is not None}
+        work_by_client = {client: job.result for client, job in jobs.items() if job.result is not None}
         if self.privacy is None:
-            return done
+            return work_by_client
         why, self.incidents = dict(self.incidents), []  # with privacy nobody learns who has nothing to report
         for client, slot in slots.items():
-            if client not in done:
-                state, reason = trees.take(asked.states, slot), why.get(client, "nothing came")
-                done[client] = unmoved(self.privacy, self.plan, theta, state, client, round_, reason)
-        return done
+            if client not in work_by_client:
+                state, reason = trees.take(participants.states, slot), why.get(client, "nothing came")
+                work_by_client[client] = unchanged_report(self.privacy, self.plan, theta, state, client, round_, reason)
+        return work_by_client
 
     def take_incidents(self, round_: int) -> tuple[Incident, ...]:
         """The incidents since the last call."""
@@ -185,7 +185,7 @@ class Job:
         return self._thread.is_alive() or self._loop.busy
 
     def ask(self, function: Callable[[], Any], read: Callable[[Any], Any]) -> Any:
-        """``read`` of what the client answers, waited for where it is a coroutine."""
+        """``read(answer)`` of the client's answer, awaited if it is a coroutine."""
         self._set_waiting(time.monotonic())
         try:
             answer = function()
@@ -218,7 +218,7 @@ class Job:
 
 
 class EventLoop:
-    """The event loop of one asynchronous client, in a thread of its own that starts when it is first asked.
+    """The event loop of one asynchronous client, in a thread of its own that starts with the first call.
 
     Every client has its own, for the whole run: one that blocks it, or ends it, harms nobody else.
     """
@@ -284,8 +284,8 @@ def wait_for_all(jobs: list[Job], changed: threading.Condition, timeout: float) 
                 changed.wait(max(0.001, min([1.0, *(end for end in ends if end > 0)])))
 
 
-def call(function: Callable[[], Any], read: Callable[[Any], Any], timeout: float) -> Any:
-    """``read`` of what ``function`` returns, waited for where it is a coroutine.
+def call_client(function: Callable[[], Any], read: Callable[[Any], Any], timeout: float) -> Any:
+    """``read(function())``, with what ``function`` returns awaited if it is a coroutine.
 
     Raises a ``Failure`` after ``timeout`` seconds, or where either raises.
     """

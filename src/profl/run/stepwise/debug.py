@@ -8,7 +8,7 @@ function, and names the seed, the round, the client and the stage.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,60 +16,72 @@ import numpy as np
 
 from profl import trees
 from profl.results.measure import Trace
-from profl.run.plan import Plan
-from profl.run.round import Asked, Work
-from profl.run.run_history import Ledger, blank, figure_names, filled, one_row, open_ledger, run_round
-from profl.run.step import batch_weights, samples_wanted, simulated_step, start
+from profl.run.plan import CompiledPlan
+from profl.run.round import Participants, Work
+from profl.run.run_history import (
+    RunHistory,
+    absent_work,
+    client_work,
+    figure_names,
+    pad_records,
+    run_round,
+    start_history,
+)
+from profl.run.step import batch_weights, samples_wanted, simulated_step, start_round
 from profl.stages import compile_checked
 from profl.typing import Key, Theta
 
 
-def run_debug(plan: Plan) -> Trace:
-    """Every seed, one after the other."""
-    ledgers = [_one_seed(plan, seed, index) for index, seed in enumerate(plan.seeds)]
-    traces = [ledger.trace(plan, ledger.at_the_end(plan)) for ledger in ledgers]
+def run_debug(plan: CompiledPlan) -> Trace:
+    """The trace of all seeds, run one after the other."""
+    histories = [_one_seed(plan, seed, index) for index, seed in enumerate(plan.seeds)]
+    traces = [history.trace(plan, history.final_outputs_on_host(plan)) for history in histories]
     return jax.tree.map(lambda *leaves: np.stack(leaves), *traces)
 
 
-def _one_seed(plan: Plan, seed: int, index: int) -> Ledger:
+def _one_seed(plan: CompiledPlan, seed: int, index: int) -> RunHistory:
+    """The history of one seed with all its records."""
     root, figures = plan.roots[index], figure_names(plan)
 
-    def clients(round_: int, asked: Asked, theta: Theta) -> dict[int, Work]:
-        found = {}
-        for slot, client in enumerate(np.asarray(asked.clients).tolist()):
+    def clients(round_: int, participants: Participants, theta: Theta) -> dict[int, Work]:
+        work = {}
+        for slot, client in enumerate(np.asarray(participants.clients).tolist()):
             where = f"seed {seed}, round {round_ + 1}, client {client}"
-            row, state = trees.take((asked.rows, asked.states), slot)
-            found[client] = _local(plan, root, round_, client, row, theta, state, where, figures)
-        return found
+            row, state = trees.take((participants.rows, participants.states), slot)
+            participant = _Participant(client, row, state, where)
+            work[client] = _local_steps(plan, root, round_, theta, participant, figures)
+        return work
 
-    ledger = open_ledger(plan, trees.take(plan.models, index))
-    while ledger.round < plan.settings.rounds and not (ledger.settled or ledger.given_up):
-        ledger = run_round(plan, root, ledger, clients, f"seed {seed}", partial(blank, plan))
-    return filled(plan.settings, ledger)
+    history = start_history(plan, trees.take(plan.models, index))
+    while history.round < plan.settings.rounds and not (history.settled or history.given_up):
+        history = run_round(plan, root, history, clients, f"seed {seed}", partial(absent_work, plan))
+    return pad_records(plan.settings, history)
 
 
-def _local(
-    plan: Plan,
-    root: Key,
-    round_: int,
-    client: int,
-    row: Any,
-    theta: Theta,
-    state: Any,
-    where: str,
-    figures: tuple[str, ...],
+class _Participant(NamedTuple):
+    """One client of a round."""
+
+    client: int
+    row: Any
+    state: Any
+    where: str  # for error messages: seed, round and client
+
+
+def _local_steps(
+    plan: CompiledPlan, root: Key, round_: int, theta: Theta, participant: _Participant, figures: tuple[str, ...]
 ) -> Work:
-    """R local steps of one client (lines 5-16)."""
+    """The work of one client after its R local steps (lines 5-16)."""
+    client, row, state, where = participant
     settings = plan.settings
     wanted = samples_wanted(settings, row, state)
     n = settings.size(int(jnp.max(wanted)))
     weights = batch_weights(settings, n, row, state)
-    now = start(settings, theta, state)
+    now = start_round(settings, theta, state)
     for r in range(settings.local_steps):
         number, step = jnp.int32(round_), jnp.int32(r)
         now = STEP(where, settings, root, jnp.int32(client), row, number, step, weights, now)
     drawn = settings.local_steps * int(jnp.sum(wanted))
-    return one_row(settings, row, now, drawn, figures)
+    return client_work(settings, row, now, drawn, figures)
 
 
 STEP = compile_checked(simulated_step, static_argnums=0)

@@ -1,6 +1,6 @@
 """A client's states after its last few messages: in Flower's context, which a restart loses, and on disk.
 
-The server says after which message to go on, so one that is asked for twice gives the same report twice.
+The server says from which message to go on, so an order that is sent twice gives the same report twice.
 """
 
 from __future__ import annotations
@@ -14,28 +14,30 @@ import jax
 from flwr.app import ConfigRecord
 
 from profl.checks import InputError
-from profl.run.flower.wire import arrays, tree
+from profl.run.flower.wire import from_arrays, to_arrays
 from profl.storage.atomic import atomic
 from profl.storage.checkpoints import Checkpoints
 
 
-class Memory:
+class StateStore:
     """The states of one client in one run."""
 
     def __init__(
         self, state: Any, folder: str | os.PathLike[str] | None, client: int, fingerprint: dict[str, str]
     ) -> None:
         self.records = state  # the context's: a dict of records
-        place = None if folder is None else Path(folder) / f"client-{client}"
-        self.disk = None if place is None else Checkpoints(place, fingerprint, lock=False)  # a message at a time
-        self.counter = None if place is None else place / "reports.json"
+        client_folder = None if folder is None else Path(folder) / f"client-{client}"
+        self.disk = (
+            None if client_folder is None else Checkpoints(client_folder, fingerprint, lock=False)
+        )  # a message at a time
+        self.counter = None if client_folder is None else client_folder / "reports.json"
         self.token = fingerprint["token"]
 
-    def recall(self, number: int, like: Any) -> Any:
-        """The state after a message; None where it is not known any more."""
+    def load(self, number: int, like: Any) -> Any:
+        """The state after a message; None if it is no longer stored."""
         name = self._name(number)
         if name in self.records:
-            return tree(self.records[name], like, "the state")
+            return from_arrays(self.records[name], like, "the state")
         if self.disk is not None and number in self.disk.numbers():
             try:
                 return jax.tree.map(jax.numpy.asarray, self.disk.load(number, like).state)
@@ -43,25 +45,25 @@ class Memory:
                 return None
         return None
 
-    def keep(self, number: int, state: Any, base: int) -> None:
-        """Remember the state after a message, and that after ``base``, from which the server may begin the round again.
+    def save(self, number: int, state: Any, base: int) -> None:
+        """Store the state after a message.
 
-        The one before this message stays as well, lest it be asked for twice; all others are forgotten, later ones of a
-        run that went back among them.
+        The states after ``base``, from which the server may repeat the round, and after the message before this one,
+        which may be repeated, stay. All others are deleted, also later ones of a run that was set back.
         """
         wanted = (base, number - 1)
         for old in [n for n in map(self._number, self.records) if n is not None and n not in wanted]:
             del self.records[self._name(old)]
-        self.records[self._name(number)] = arrays(state)
+        self.records[self._name(number)] = to_arrays(state)
         if self.disk is not None:
             self.disk.remove([n for n in self.disk.numbers() if n not in wanted])
             self.disk.save(number, state)
 
     def count_report(self) -> int:
-        """How many reports have left this client in this run, with one more; repeated ones count again."""
+        """The number of reports that have left this client in this run, with one more; repeated ones count again."""
         name = f"reports of {self.token}"
-        known = self.records[name]["count"] if name in self.records else 0
-        count = 1 + max(known, self._on_disk())
+        in_context = self.records[name]["count"] if name in self.records else 0
+        count = 1 + max(in_context, self._on_disk())
         self.records[name] = ConfigRecord({"count": count})
         if self.counter is not None:
             with atomic(self.counter, private=True) as temporary:
@@ -69,7 +71,7 @@ class Memory:
         return count
 
     def _on_disk(self) -> int:
-        """What the disk remembers of that; 0 where it cannot tell."""
+        """The number of reports that is stored on disk; 0 if there is none that can be read."""
         if self.counter is None:
             return 0
         try:

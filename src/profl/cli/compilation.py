@@ -9,12 +9,12 @@ import jax
 
 from profl.storage.paths import cache_directory
 
-LIGHT = {"0.10.": "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"}
+LIGHT_FLAGS = {"0.10.": "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"}
 """jaxlib -> flags that it knows: one that it does not know ends the process."""
 
 
 def keep_compiled() -> None:
-    """Keep compiled code in the user's cache, so that a second start need not compile; JAX's own settings win."""
+    """Store compiled code in the user's cache, so that a second start need not compile; JAX's own settings win."""
     if "JAX_COMPILATION_CACHE_DIR" in os.environ or "JAX_ENABLE_COMPILATION_CACHE" in os.environ:
         return
     jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "compiled"))
@@ -22,10 +22,10 @@ def keep_compiled() -> None:
 
 
 def compile_lightly() -> None:
-    """Without LLVM's optimisations and XLA's newer emitters of fused loops, from here on: before anything is computed.
+    """Switch off LLVM's optimisations and XLA's newer fusion emitters; call it before anything is computed.
 
     Short runs take most of their time to compile, and that takes half as long so. The user's own flags win.
     """
-    flags = next((flags for known, flags in LIGHT.items() if version("jaxlib").startswith(known)), None)
+    flags = next((flags for prefix, flags in LIGHT_FLAGS.items() if version("jaxlib").startswith(prefix)), None)
     if flags is not None and "XLA_FLAGS" not in os.environ:
         os.environ["XLA_FLAGS"] = flags

@@ -1,4 +1,4 @@
-"""A grid that asks a node once more that was gone and came back in time.
+"""A grid that sends an order again to a node that was disconnected and came back in time.
 
 Messages that a node had fetched when it was killed are lost with it; the SuperLink says that the node is not available.
 Where it is back before the turn's time is over, the same order goes out again under another name: the client works from
@@ -17,11 +17,11 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 ATTEMPTS = 3  # at one turn, the first one among them
-LEAST = 1.0  # seconds in which it is worth asking again
+MIN_SECONDS = 1.0  # seconds in which it is worth asking again
 POLL = 0.5  # seconds
 
 
-class Returning:
+class RetryGrid:
     """``grid``, in which ``renew(message, seconds)`` makes the message anew for a node that is back within ``wait``."""
 
     def __init__(self, grid: Grid, wait: float, renew: Callable[[Message, float], Message]) -> None:
@@ -31,25 +31,25 @@ class Returning:
         return getattr(self.grid, name)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        waiting, done = list(messages), []
+        waiting, final_replies = list(messages), []
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         for attempt in range(ATTEMPTS):
-            left = deadline - time.monotonic()
-            replies = list(self.grid.send_and_receive(waiting, timeout=left if math.isfinite(left) else None))
+            remaining = deadline - time.monotonic()
+            replies = list(self.grid.send_and_receive(waiting, timeout=remaining if math.isfinite(remaining) else None))
             lost = {reply.metadata.reply_to_message_id for reply in replies if _unavailable(reply)}
             gone = [message for message in waiting if message.metadata.message_id in lost and _order(message)]
-            until = min(deadline - LEAST, time.monotonic() + self.wait)
-            back = self._back(gone, until) if attempt < ATTEMPTS - 1 else []
+            until = min(deadline - MIN_SECONDS, time.monotonic() + self.wait)
+            back = self._wait_for_return(gone, until) if attempt < ATTEMPTS - 1 else []
             again = {message.metadata.message_id for message in back}
-            done += [reply for reply in replies if reply.metadata.reply_to_message_id not in again]
+            final_replies += [reply for reply in replies if reply.metadata.reply_to_message_id not in again]
             if not back:
                 break
-            left = deadline - time.monotonic()
-            waiting = [self.renew(message, left if math.isfinite(left) else DEFAULT_TTL) for message in back]
-        return done
+            remaining = deadline - time.monotonic()
+            waiting = [self.renew(message, remaining if math.isfinite(remaining) else DEFAULT_TTL) for message in back]
+        return final_replies
 
-    def _back(self, gone: list[Message], until: float) -> list[Message]:
-        """Those whose nodes are there again, once all are or the time is over."""
+    def _wait_for_return(self, gone: list[Message], until: float) -> list[Message]:
+        """The messages whose nodes are connected again, once all are or the time is over."""
         while gone and time.monotonic() < until:
             present = set(self.grid.get_node_ids())
             back = [message for message in gone if message.metadata.dst_node_id in present]
