@@ -43,7 +43,8 @@ def profl(
     """Performative robust optimal federated learning.
 
     Args:
-      filter: which samples to trust: "robust", "paper", "none", or a function ``(gradients, weights) -> weights``.
+      filter: which samples to trust: "robust", "paper", "none", a ``profl.parts.SampleFilter``, or a function
+        ``(gradients, weights) -> weights``.
       aggregate: how the server combines models; see ``profl.parts.Averaging``.
       share: how clients learn from each other's Jacobians: None; "shrink", each shrunk towards all as far as its errors
         suggest; a number of clusters that react alike, "auto", or ``profl.server.Clusters``.

@@ -45,7 +45,7 @@ class TrustedSamples(Part):
     """Lowers the weights of samples that look like junk (paper, Algorithm 1, lines 7 and 11).
 
     Args:
-      filter: "robust", "paper", a ``profl.parts.filters.SampleFilter``, or a function
+      filter: "robust", "paper", a ``profl.parts.SampleFilter``, or a function
         ``(gradients, weights) -> weights``.
     """
 
