@@ -1,1 +1,1 @@
-"""Estimators of df/dsignal from what was deployed and what came in; ``estimator`` has their contract, ``estimators`` the table."""
+"""Estimators of df/dsignal from deployments: ``estimator`` has their contract, ``estimators`` the table of names."""
