@@ -63,6 +63,21 @@ def test_what_nobody_reads_is_left_out():
     assert "EstimatedJacobian" in kinds(profl.pofl(second_term="score"), pushed)
 
 
+@dataclass(frozen=True)
+class Unread(parts.Part):
+    """Serves a Jacobian that nobody reads."""
+
+    serves = ("jacobian",)
+    info = ("unread",)
+
+
+def test_what_is_left_out_states_no_number():
+    method = profl.chain(Unread(), *profl.pfl().parts, name="unread")
+    run = profl.simulate(CASE, method, seeds=[0], **SMALL)
+    assert np.isnan(run.info["unread"]).all()
+    np.testing.assert_array_equal(run.theta, profl.simulate(CASE, profl.pfl(), seeds=[0], **SMALL).theta)
+
+
 def test_a_part_of_a_users_own_is_short():
     assert len(EXAMPLE.read_text().splitlines()) <= 60
 

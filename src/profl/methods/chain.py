@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 
 from profl import checks
 from profl.methods.method import NEEDS, Arrival, Method
@@ -142,7 +143,8 @@ class Chain(Method):
             step, states[i] = part.update(problem, state[i], step, key)
         if step.loss is None:
             raise checks.InputError(f"{self.name} has no part that computes a loss: add PlainGradient() or another")
-        return step.theta, tuple(states), {"loss": step.loss, **step.info}
+        unstated = dict.fromkeys(self.info, jnp.asarray(jnp.nan))  # by parts that this problem leaves out
+        return step.theta, tuple(states), {**unstated, "loss": step.loss, **step.info}
 
     def samples_wanted(self, state: Any) -> Array:
         place = next(i for i, part in enumerate(self.parts) if part.sizes is not None)
