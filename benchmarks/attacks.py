@@ -8,7 +8,7 @@ its clients send models, gradients and Jacobians. Filters are off, and the estim
 is what is measured, and the defaults take long to compile.
 
 Of a method, a rule and a case there is one compiled program for all attacks (``Coded``). Cases run in processes of
-their own, as many at a time as there are cores.
+their own with every method, as many at a time as there are cores.
 """
 
 from __future__ import annotations
@@ -96,6 +96,7 @@ def methods(case: Case, rule: str) -> dict[str, tuple[profl.methods.Method, Leng
 
 
 METHODS = ("pfl", "pofl", "profl", "prm", "two_stage", "dfo")
+LONGEST_FIRST = ("prm", "profl", "pofl", "two_stage", "pfl", "dfo")
 ESTIMATING = ("pofl", "profl", "prm", "two_stage")
 """The methods whose clients estimate f, which ``f_hat`` attacks."""
 
@@ -129,37 +130,36 @@ def bench(
     names = cases[:1] if quick else cases
     rows: list[dict[str, Any]] = []
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(len(names), os.cpu_count() or 1), context) as pool:
-        begun = {pool.submit(of_case, name, seeds, quick): name for name in names}
-        for done in as_completed(begun):
-            rows += done.result()
+    with ProcessPoolExecutor(os.cpu_count() or 1, context) as pool:
+        cells = [pool.submit(of_method, name, method, seeds, quick) for method in LONGEST_FIRST for name in names]
+        for cell in as_completed(cells):
+            rows += cell.result()
             advance(1)
-    rows.sort(key=lambda row: names.index(row["case"]))
+    rows.sort(key=lambda row: (names.index(row["case"]), METHODS.index(row["method"]), RULES.index(row["rule"])))
     return {"item": "attacks", "seeds": seeds, "seconds": time.perf_counter() - started, "rows": rows, "claims": []}
 
 
-PARTS = len(CASES)
+PARTS = len(CASES) * len(METHODS)
 
 
-def of_case(name: str, seeds: int, quick: bool) -> list[dict[str, Any]]:
-    """The rows of one case; a line on stderr after every method and rule."""
+def of_method(name: str, method: str, seeds: int, quick: bool) -> list[dict[str, Any]]:
+    """The rows of one method on one case; a line on stderr after every rule."""
     case, rows = CASES[name], []
     problem = case.make()
-    for method in METHODS:
-        for rule in QUICK_RULES if quick else RULES:
-            began = time.perf_counter()
-            chosen, length = methods(case, rule)[method]
-            settings = {
-                "rounds": QUICK if quick else length.rounds,
-                "local_steps": length.local_steps,
-                "samples": SAMPLES,
-                "seeds": range(seeds),
-                "hostile": HOSTILE,
-            }
-            for attack, run in runs(problem, chosen, settings, method in ESTIMATING):
-                rows.append({"case": name, "method": method, "rule": rule, "attack": attack, **share_left(run)})
-            took = time.perf_counter() - began
-            print(f"{name}, {method}, {rule}: {took:.0f} s", file=sys.stderr, flush=True)
+    for rule in QUICK_RULES if quick else RULES:
+        began = time.perf_counter()
+        chosen, length = methods(case, rule)[method]
+        settings = {
+            "rounds": QUICK if quick else length.rounds,
+            "local_steps": length.local_steps,
+            "samples": SAMPLES,
+            "seeds": range(seeds),
+            "hostile": HOSTILE,
+        }
+        for attack, run in runs(problem, chosen, settings, method in ESTIMATING):
+            rows.append({"case": name, "method": method, "rule": rule, "attack": attack, **share_left(run)})
+        took = time.perf_counter() - began
+        print(f"{name}, {method}, {rule}: {took:.0f} s", file=sys.stderr, flush=True)
     return rows
 
 
