@@ -13,7 +13,8 @@ from typing import Any
 INTRODUCTION = """# Every attack on every method with every rule
 
 How much of the gap between the optimum and the stable point is left, in per cent, with 20 % hostile clients: 0 is the
-optimum, 100 is where retraining ends. Means over seeds 0 to {last}; ten clients that differ, 100 samples per deployment, {rounds}.
+optimum, 100 is where retraining ends. Means over seeds 0 to {last}; ten clients that differ, 100 samples per
+deployment, {rounds}.
 An attack changes every entry of a report in every turn, except `jacobian` (entries of that kind) and `f_hat` (the
 client's own estimates). Without a filter and with `jacobian="kalman"`; `profl` has `share="shrink"` and
 `correction="scaffold"`, `prm` keeps eight batches. "-": the method sends nothing that the attack changes;
