@@ -40,6 +40,7 @@ def test_retailers_through_train_in_short(monkeypatch, tmp_path):
     own = retailers.federation.with_rounds(3)
     own.method = profl.pfl(0.5)
     monkeypatch.setattr(retailers, "federation", own)
+    monkeypatch.setitem(retailers.SETTINGS, "rounds", 3)
     with example.markets(tmp_path):
         run = example.through_train(tmp_path)
     assert not run.incidents

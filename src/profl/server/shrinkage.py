@@ -74,7 +74,9 @@ class Shrinkage(Sharing):
         one = used.astype(rows.dtype)
         own = shrink_rows(rows, variances, winsorised_mean(rows, one), weights, used, used[None])
         shared = jnp.where(used[:, None], own, CLIPPING(rows, one, used, exact_quantile(rows, one)))
-        return jnp.where(jnp.any(used), shared, jnp.nan).reshape(jacobians.shape), jnp.where(used, 0, -1).astype(int)
+        return jnp.where(jnp.any(used), shared, jnp.nan).reshape(jacobians.shape), jnp.where(used, 0, -1).astype(
+            jnp.int32
+        )
 
 
 def winsorised_mean(rows: Array, one: Array) -> Array:
