@@ -18,7 +18,8 @@ deployment, {rounds}.
 An attack changes every entry of a report in every turn, except `jacobian` (entries of that kind) and `f_hat` (the
 client's own estimates). Without a filter and with `jacobian="kalman"`; `profl` has `share="shrink"` and
 `correction="scaffold"`, `prm` keeps eight batches. "-": the method sends nothing that the attack changes;
-"div.": a seed diverged. Made by `python -m benchmarks attacks --seeds {seeds} --json docs/attacks.json` and
+"div.": a seed diverged. A rule that is missing for a method was not run.
+Made by `python -m benchmarks attacks --seeds {seeds} --json docs/attacks.json` and
 `python -m benchmarks.attacks_page docs/attacks.json > docs/attacks.md`.
 """
 ROUNDS = "40 rounds of 5 steps (20 deployments of prm and two_stage)"
