@@ -1,0 +1,1 @@
+"""``python -m benchmarks wild``: problems that no method was tuned for."""
