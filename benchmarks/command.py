@@ -10,6 +10,7 @@ from rich.console import Console
 
 from benchmarks import attacks, dynamics, jacobian, network, robust, speed, track
 from benchmarks.deployments import bench as deployments
+from benchmarks.wild import bench as wild
 from profl import checks, cli
 from profl.cli import outputs
 from profl.cli.options import JsonPath, Quiet
@@ -24,6 +25,7 @@ BENCHMARKS: dict[str, tuple[Callable[..., dict[str, Any]], int]] = {
     "deployments": (deployments.bench, deployments.PARTS),
     "dynamics": (dynamics.bench, dynamics.PARTS),
     "network": (network.bench, network.PARTS),
+    "wild": (wild.bench, wild.PARTS),
     "speed": (speed.speed, speed.SPEED_PARTS),
     "scale": (speed.scale, speed.SCALE_PARTS),
     "memory": (speed.memory, speed.MEMORY_PARTS),

@@ -77,7 +77,7 @@ def spread(both: bool) -> Problem:
     }
     family = LocationScale() if both else GaussianMean()
     name = f"spread, {type(family).__name__}"
-    return Problem(name, react.square, family, react.Spreading(both), clients, _near(2.0, 3, 0.3), Box(-5.0, 5.0))
+    return Problem(name, react.square, family, react.Spreading(both), clients, _near(1.0, 3, 0.3), Box(-5.0, 5.0))
 
 
 def two_minima() -> Problem:

@@ -1,0 +1,158 @@
+"""``python -m benchmarks wild``: prm on problems that nobody tuned it for, and what it says of them.
+
+Parts: every shape of drawn problem (``draw``), then all of them together, then the named problems (``table``).
+``--seeds`` is how many problems are drawn. Two variables of the environment: ``WILD_FIRST``, the first seed, 0 by
+default (seeds below 1,000 are for tuning); ``WILD_ROWS``, a file to which every problem's row is added when it is done
+and from which rows that are there are taken: what was interrupted goes on. It belongs to one state of the code.
+
+*Share left* is excess / (L(PS) - L(PO)), of problems where that gap is at least 1 % of the start's excess. Elsewhere
+there is next to nothing to gain over retraining: such rows are measured in the start's excess, and count for what ends
+above its start or above PFL's end but for no share.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks.wild import named
+from benchmarks.wild.draw import SHAPES, by_shape, draw
+from benchmarks.wild.outcome import BEYOND, METHODS, compare_on
+from benchmarks.wild.solver import solve
+from benchmarks.wild.table import TABLE
+from profl_papers.claims import Advance, Part, at_least, at_most, item, nothing
+from profl_papers.plain import plain
+
+MEDIAN, NINETIETH = 0.01, 0.15
+"""Shares that may be left."""
+ABOVE_START, ABOVE_PFL, POFL_ABOVE_START = 0.005, 0.02, 0.01
+"""Shares of problems that may end above their start, and above PFL's end."""
+COVERED = (0.80, 0.97)
+"""Between which shares of problems the 90 % upper limit of the forecast is to lie above the truth."""
+QUICK = 2
+"""Problems of a quick run, which all methods but pofl go through."""
+PARTS = len(SHAPES) + 1 + len(TABLE) + len(named.OTHERS)
+
+Rows = list[dict[str, Any]]
+
+
+def bench(seeds: int = 10, quick: bool = False, advance: Advance = nothing) -> dict[str, Any]:
+    """All parts; ``quick`` takes few problems and no named one: it shows the form of the result but proves nothing."""
+    first = int(os.environ.get("WILD_FIRST", "0"))
+    count = min(seeds, QUICK) if quick else seeds
+    groups = by_shape(range(first, first + count))
+    rows: Rows = []
+    methods = ("prm", "pfl") if quick else tuple(METHODS)
+    parts: list[Callable[[], Part]] = [partial(shape_part, rows, groups.get(shape, []), methods) for shape in SHAPES]
+    parts.append(partial(over_all, rows))
+    if not quick:
+        parts += [partial(named.row, name) for name in TABLE] + [partial(other) for other in named.OTHERS]
+    return item("wild", seeds, [partial(forgetting, part) for part in parts], advance)
+
+
+def forgetting(part: Callable[[], Part]) -> Part:
+    """A part after which compiled code is forgotten, lest memory run out."""
+    try:
+        return part()
+    finally:
+        jax.clear_caches()
+
+
+def shape_part(rows: Rows, seeds: list[int], methods: tuple[str, ...]) -> Part:
+    """All problems of one shape; their rows are also added to ``rows``."""
+    own = [one_problem(seed, methods) for seed in seeds]
+    rows += own
+    return Part(own, [])
+
+
+def one_problem(seed: int, methods: tuple[str, ...]) -> dict[str, Any]:
+    """The row of a drawn problem, from the file of rows where it is there."""
+    file = os.environ.get("WILD_ROWS")
+    for each in stored(file):
+        if each["seed"] == seed:
+            return each
+    drawn = draw(seed)
+    row = {"part": "drawn", "seed": seed, "problem": drawn.text}
+    row |= compare_on(drawn.problem, solve(drawn.problem), drawn.samples, methods)
+    if file:
+        with Path(file).open("a") as lines:
+            lines.write(json.dumps(plain(row)) + "\n")
+    return row
+
+
+def stored(file: str | None) -> Rows:
+    """The rows of a file, none where there is none; a last line that was cut off is left out."""
+    if not file or not Path(file).exists():
+        return []
+    return [json.loads(line) for line in Path(file).read_text().splitlines() if line.endswith("}")]
+
+
+def over_all(rows: Rows) -> Part:
+    """The figures over all drawn problems, and the claims about them."""
+    table, claims = [], []
+    for name in METHODS:
+        if not rows or f"{name}: left" not in rows[0]:
+            continue
+        figures = summary(rows, name)
+        table.append({"part": "all drawn", "method": name, **figures})
+        if name == "pofl":
+            claims += [
+                at_most("pofl: diverged", figures["diverged"], 0),
+                at_most("pofl: ends above its start", figures["above its start"], POFL_ABOVE_START),
+            ]
+        if name == "prm":
+            claims += prm_claims(figures)
+    return Part(table, claims)
+
+
+def prm_claims(figures: dict[str, float]) -> list[Any]:
+    """The bars over all drawn problems."""
+    claims = [
+        at_most("prm: share left, median", figures["median left"], MEDIAN),
+        at_most("prm: share left, 90th percentile", figures["90 % left"], NINETIETH),
+        at_most("prm: ends above its start", figures["above its start"], ABOVE_START),
+        at_most("prm: most above its start, of the scale", figures["most above its start"], BEYOND),
+        at_most("prm: ends above PFL's end", figures["above pfl's end"], ABOVE_PFL),
+    ]
+    if "covered" in figures:
+        covers = "prm: forecasts whose upper limit covers"
+        claims += [
+            at_least(covers, figures["covered"], COVERED[0]),
+            at_most(f"{covers}, no wider than needed", figures["covered"], COVERED[1]),
+            at_most("prm: forecasts of zero width", figures["zero width"], 0),
+        ]
+    return claims
+
+
+def summary(rows: Rows, name: str) -> dict[str, float]:
+    """One method over all problems; a figure that was stored as none is infinite."""
+
+    def column(key: str, among: Rows = rows) -> np.ndarray:
+        return np.array([np.inf if each[key] is None else each[key] for each in among], float)
+
+    judged = [each for each in rows if each["judged"]]
+    left, over_start = column(f"{name}: left", judged), column(f"{name}: over its start")
+    figures = {
+        "problems": len(rows),
+        "with a share": len(judged),
+        "median left": float(np.median(left)) if left.size else np.nan,
+        "90 % left": float(np.quantile(left, 0.9, method="higher")) if left.size else np.nan,
+        "above its start": float(np.mean(over_start > BEYOND)),
+        "most above its start": float(over_start.max()),
+        "diverged": int(np.sum(~np.isfinite(column(f"{name}: left")))),
+    }
+    if f"{name}: over pfl's end" in rows[0]:
+        # a value of none is PFL's divergence as often as its own: what did not diverge is not above what did
+        own = np.where(np.isfinite(column(f"{name}: left")), column(f"{name}: over pfl's end"), np.inf)
+        figures["above pfl's end"] = float(np.mean(own > BEYOND))
+    if f"{name}: covered" in rows[0]:
+        figures["covered"] = float(np.mean(column(f"{name}: covered")))
+        figures["zero width"] = int(np.sum(column(f"{name}: error") == 0))
+    return figures
