@@ -1,0 +1,117 @@
+"""Wild problems: their answers, their noise against their exact risk, and the form of the benchmark."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks.wild import bench, outcome, table
+from benchmarks.wild.draw import SHAPES, by_shape, draw
+from benchmarks.wild.solver import Known, Risk, solve
+from benchmarks.wild.world import LOSSES
+
+SEEDS = (2, 11, 12, 14)  # quantile, profit, square and profit with one parameter or three: quick to compile
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_optimum_of_a_drawn_problem_is_not_above_its_stable_point_or_its_start(seed):
+    known = solve(draw(seed).problem)
+    assert known.optimum_risk <= min(known.stable_risk, known.start_risk) + 1e-9
+
+
+def test_a_draw_is_the_same_again_and_seeds_reach_every_loss_and_shape():
+    first, again = draw(7), draw(7)
+    assert first.text == again.text
+    assert all(
+        np.array_equal(first.problem.clients[name], again.problem.clients[name]) for name in again.problem.clients
+    )
+    groups = by_shape(range(1000))
+    assert set(groups) == set(SHAPES)
+    assert {shape.loss for shape in SHAPES} == set(LOSSES)
+
+
+def sample_mean_and_risk(problem, samples):
+    """(the mean loss of many samples at the start, its standard error, the exact risk), client 0."""
+    client = jax.tree.map(lambda leaf: jnp.asarray(leaf[0], jnp.float32), problem.clients)
+    theta = problem.initial(jax.random.key(0))
+    batch = problem.reaction.sample(jax.random.key(1), theta, client, samples)
+    losses = np.asarray(jax.vmap(problem.loss, (None, 0))(theta, batch), float)
+    return losses.mean(), losses.std() / np.sqrt(samples), float(problem.reaction.decoupled(theta, theta, client))
+
+
+@pytest.mark.parametrize("loss", sorted(LOSSES))
+def test_the_exact_risk_is_the_mean_loss_of_the_samples(loss):
+    """Every noise of one loss, 20,000 samples each: within four standard errors."""
+    seen = set()
+    for seed in range(200):
+        drawn = draw(seed)
+        noise = drawn.text.split(" | ")[1].split(", ")[1 + ("spread moves" in drawn.text)]
+        if drawn.problem.reaction.loss == loss and noise not in seen and drawn.problem.count <= 10:
+            seen.add(noise)
+            mean, error, exact = sample_mean_and_risk(drawn.problem, 20_000)
+            assert abs(mean - exact) < 4.5 * error + 1e-4 * (1 + abs(exact)), drawn.text
+    assert len(seen) >= 3
+
+
+def test_named_problems_have_the_answers_that_are_known():
+    idle = table.idle_weight()
+    known = solve(idle)
+    gamma = idle.weights @ idle.clients["b"]
+    assert np.allclose(known.optimum, idle.weights @ idle.clients["a"] / (2 * gamma), atol=1e-3)
+    assert np.allclose(known.stable, 2 * known.optimum, atol=1e-2)
+    two = Risk(table.two_minima())
+    low, high, between = (two.value(np.full(2, price)) for price in (1.6, 6.6, 3.2))
+    assert high < low < between < 0
+
+
+def test_a_gap_that_is_nearly_zero_is_not_the_scale():
+    theta = np.zeros(1)
+    small = Known(theta, theta, theta, 0.0, 0.001, 1.0)
+    assert not outcome.is_judged(small)
+    assert outcome.scale(small) == 1.0
+    assert outcome.scale(small._replace(stable_risk=0.5)) == 0.5
+
+
+def row(seed, left, over_start, covered=True):
+    return {
+        "seed": seed,
+        "judged": True,
+        "prm: left": left,
+        "prm: over its start": over_start,
+        "prm: over pfl's end": -1.0,
+        "prm: covered": covered,
+        "prm: error": 0.1,
+    }
+
+
+def test_the_report_counts_what_ends_above_its_start():
+    part = bench.over_all([row(0, 0.001, -1.0), row(1, 0.002, -1.0), row(2, None, None, False)])
+    held = {claim.claim: claim.holds for claim in part.claims}
+    assert held["prm: share left, median"]
+    assert not held["prm: ends above its start"]
+    assert not held["prm: ends above PFL's end"]
+    assert part.rows[0]["diverged"] == 1
+
+
+def test_rows_that_are_done_are_taken_from_the_file(tmp_path, monkeypatch):
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps(row(3, 0.5, -0.5)) + "\n" + '{"seed": 4, "cut o')
+    monkeypatch.setenv("WILD_ROWS", str(file))
+    assert bench.one_problem(3, ("prm",))["prm: left"] == 0.5
+    assert [each["seed"] for each in bench.stored(str(file))] == [3]
+
+
+def test_the_form_of_a_quick_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("WILD_ROWS", str(tmp_path / "rows.jsonl"))
+    monkeypatch.setattr(bench, "compare_on", lambda *arguments: row(0, 0.1, -0.1))
+    monkeypatch.setattr(bench, "solve", lambda problem: None)
+    done = []
+    result = bench.bench(seeds=5, quick=True, advance=done.append)
+    assert result["item"] == "wild"
+    assert len(done) == len(SHAPES) + 1
+    assert len([each for each in result["rows"] if each.get("part") == "all drawn"]) == 1
+    assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == bench.QUICK
