@@ -76,19 +76,19 @@ def one_problem(seed: int, methods: tuple[str, ...]) -> dict[str, Any]:
     """The row of a drawn problem, from the file of rows where it is there."""
     file = os.environ.get("WILD_ROWS")
     for each in stored(file):
-        if each["seed"] == seed:
+        if each["seed"] == seed and all(f"{name}: left" in each for name in methods):
             return each
     drawn = draw(seed)
     row = {"part": "drawn", "seed": seed, "problem": drawn.text}
     row |= compare_on(drawn.problem, solve(drawn.problem), drawn.samples, methods)
     if file:
         with Path(file).open("a") as lines:
-            lines.write(json.dumps(plain(row)) + "\n")
+            lines.write("\n" + json.dumps(plain(row)))  # first an end for a line that was cut off
     return row
 
 
 def stored(file: str | None) -> Rows:
-    """The rows of a file, none where there is none; a last line that was cut off is left out."""
+    """The rows of a file, none where there is none; a line that was cut off is left out."""
     if not file or not Path(file).exists():
         return []
     return [json.loads(line) for line in Path(file).read_text().splitlines() if line.endswith("}")]
@@ -149,9 +149,9 @@ def summary(rows: Rows, name: str) -> dict[str, float]:
         "diverged": int(np.sum(~np.isfinite(column(f"{name}: left")))),
     }
     if f"{name}: over pfl's end" in rows[0]:
-        # a value of none is PFL's divergence as often as its own: what did not diverge is not above what did
-        own = np.where(np.isfinite(column(f"{name}: left")), column(f"{name}: over pfl's end"), np.inf)
-        figures["above pfl's end"] = float(np.mean(own > BEYOND))
+        over_pfl, ended = column(f"{name}: over pfl's end"), np.isfinite(column(f"{name}: left"))
+        above = ~ended | (np.isfinite(over_pfl) & (over_pfl > BEYOND))  # what ended is not above what diverged
+        figures["above pfl's end"] = float(np.mean(above))
     if f"{name}: covered" in rows[0]:
         figures["covered"] = float(np.mean(column(f"{name}: covered")))
         figures["zero width"] = int(np.sum(column(f"{name}: error") == 0))

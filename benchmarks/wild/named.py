@@ -11,6 +11,7 @@ from benchmarks.wild.outcome import covered, run
 from benchmarks.wild.solver import Risk, descend, solve
 from benchmarks.wild.table import STORE_WEEK, TABLE, WORST, quarter, store_week
 from profl.methods.stopping import StopWhenSettled
+from profl.problem import model_space
 from profl_papers.claims import Part, at_least, at_most
 
 SAMPLES, SEEDS = 500, 5
@@ -29,7 +30,7 @@ def row(name: str) -> Part:
     known, ends = solve(problem), run(problem, "prm", SAMPLES, range(SEEDS))
     least = np.full(SEEDS, known.optimum_risk)
     if name == LOCAL:
-        risk, bounds = Risk(problem), np.tile([problem.project.lower, problem.project.upper], (known.start.size, 1))  # type: ignore[attr-defined]
+        risk, bounds = Risk(problem), np.tile([model_space.bounds(problem.project)], (known.start.size, 1))
         starts = np.asarray(ends.run.theta[:, 0], float)
         least = np.array([risk.value(descend(risk.total, start, bounds)) for start in starts])
     gap, excess = known.stable_risk - least, ends.end - least

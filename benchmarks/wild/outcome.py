@@ -55,14 +55,10 @@ class Ends(NamedTuple):
 def run(problem: Problem, name: str, samples: int, seeds: Sequence[int], **settings: Any) -> Ends:
     """One of METHODS on a problem with an exact risk."""
     runner = METHODS[name]
-    known = {
-        "rounds": runner.rounds,
-        "local_steps": runner.local_steps,
-        "samples": samples,
-        "progress": False,
-    } | settings
+    rounds = settings.pop("rounds", runner.rounds)
+    layout = {"rounds": rounds, "record_every": rounds, "local_steps": runner.local_steps, "samples": samples}
     plain = replace(problem, reaction=Unmeasured(problem.reaction))
-    result = simulate(plain, runner.make(), seeds=seeds, record_every=known["rounds"], **known)
+    result = simulate(plain, runner.make(), seeds=seeds, progress=False, **layout, **settings)
     risk = Risk(problem)
     start, end = (np.array([finite_risk(risk, each) for each in result.theta[:, i]]) for i in (0, -1))
     stated = (result.expected_excess, result.expected_error)

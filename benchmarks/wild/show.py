@@ -32,7 +32,7 @@ def main(
 ) -> None:
     """Run a method on drawn problems; lines come as they are done, and again, the worst first, at the end."""
     checks.one_of("method", method, METHODS)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for seeds in by_shape(range(first, first + count)).values():
         for seed in seeds:
             drawn = draw(seed)

@@ -16,12 +16,12 @@ import numpy as np
 from scipy.optimize import minimize
 
 from profl import random, trees
-from profl.problem import oracle
+from profl.problem import model_space, oracle
 from profl.problem.problem import Problem
 
 SCATTERED, DESCENTS = 32, 4
-"""Models in the box whose risk is looked at, and how many of the best are starts beside the start and the stable point."""
-RETRAININGS, SETTLED = 60, 1e-6
+"""Models in the box whose risk is looked at, and how many of the best are starts, as the start and PS are."""
+RETRAININGS, SETTLED = 150, 1e-6
 """Full retrainings on the way to the stable point, and the share of the box below which a move is none."""
 POLISHES, FIRST, LAST = 2, 0.05, 1e-4
 """Passes over the coordinates; from and to which share of the box steps halve."""
@@ -63,7 +63,7 @@ class Risk:
         with jax.enable_x64(True):
             models = jnp.asarray(deployed, jnp.float64), jnp.asarray(theta, jnp.float64)
             value, slopes = _parts(self.reaction, *self.world, *models)
-            return float(value), *(np.asarray(slope) for slope in slopes)
+            return float(value), np.asarray(slopes[0]), np.asarray(slopes[1])
 
     def total(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         """L(theta) and the performative gradient."""
@@ -88,12 +88,13 @@ def _parts(reaction: Any, clients: Any, weights: Any, deployed: Any, theta: Any)
 
 def solve(problem: Problem) -> Known:
     """PO, PS and the start of seed 0 of a problem whose models are vectors in a ``Box``."""
-    risk, box = Risk(problem), problem.project
+    risk, box = Risk(problem), model_space.bounds(problem.project)
+    assert box is not None
     start = np.asarray(problem.initial(random.start_key(random.seed_key(0))), float)
-    bounds = np.tile([[box.lower, box.upper]], (start.size, 1))
+    bounds = np.tile([box], (start.size, 1))
     stable = stable_point(risk, start, bounds)
     rng = np.random.default_rng(0)
-    scattered = sorted(rng.uniform(*bounds.T, (SCATTERED, start.size)), key=risk.value)[:DESCENTS]
+    scattered = sorted(rng.uniform(*box, (SCATTERED, start.size)), key=risk.value)[:DESCENTS]
     ends = [descend(risk.total, each, bounds) for each in (start, stable, *scattered)]
     best = polish(risk.value, min(ends, key=risk.value), bounds)
     return Known(best, stable, start, *(risk.value(each) for each in (best, stable, start)))
@@ -106,15 +107,17 @@ def descend(valued: Valued, start: np.ndarray, bounds: np.ndarray) -> np.ndarray
 
 
 def stable_point(risk: Risk, start: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-    """Where retraining on what comes in rests: full retrainings, ever less of the way, so that it does not swing."""
+    """Where retraining on what comes in rests: each coordinate goes a share of the way to the retrained model.
+
+    The share halves whenever the coordinate turns round: a loss that is a line in theta sends it from edge to edge.
+    """
     theta, width = start, bounds[0, 1] - bounds[0, 0]
-    share = 1.0
-    last = np.zeros_like(theta)
+    share, last = np.ones_like(theta), np.zeros_like(theta)
     for _ in range(RETRAININGS):
         move = descend(partial(risk.held, theta), theta, bounds) - theta
-        share = share / 2 if move @ last < 0 else min(1.0, 1.2 * share)
+        share = np.where(move * last < 0, share / 2, np.minimum(1.0, 1.2 * share))
         theta, last = theta + share * move, move
-        if np.max(np.abs(move)) * share < SETTLED * width:
+        if np.max(np.abs(share * move)) < SETTLED * width:
             break
     return theta
 

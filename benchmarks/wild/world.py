@@ -6,8 +6,8 @@ The mean of z is level + scale g(A (theta - ref)), where g is a mixture, by the 
 
 Noise is normal or Student's t with 4 degrees of freedom around that mean, with an sd that may follow theta, and a share
 of rows may be zero; or z counts: Poisson, negative binomial, or Bernoulli times ``top``. Losses are sums over the
-entries of z of a line, a square or a kink, whose expectations are exact, or the logistic loss of theta.z, by quadrature.
-Problems of equal shape, loss and family so share one compiled program.
+entries of z of a line, a square or a kink, whose expectations are exact, or the logistic loss of theta.z, by
+quadrature. Problems of equal shape, loss and family so share one compiled program.
 """
 
 from __future__ import annotations
