@@ -116,3 +116,13 @@ def test_the_form_of_a_quick_run(tmp_path, monkeypatch):
     assert len(done) == len(SHAPES) + 1
     assert len([each for each in result["rows"] if each.get("part") == "all drawn"]) == 1
     assert sorted(each["seed"] for each in bench.stored(str(tmp_path / "rows.jsonl"))) == list(range(bench.QUICK))
+
+
+def test_a_start_where_the_reaction_costs_nothing_is_not_taken_for_no_reaction():
+    """Prices of zero: revenue does not feel the demand there, and PS is still not PO."""
+    drawn = draw(49)
+    assert drawn.text.endswith("from the lower edge")
+    known = solve(drawn.problem)
+    assert known.gap > 1
+    residual = known.stable - np.clip(known.stable - Risk(drawn.problem).held(known.stable, known.stable)[1], 0, 10)
+    assert np.abs(residual).max() < 1e-3

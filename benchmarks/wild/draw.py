@@ -158,8 +158,9 @@ def _centre(rng: np.random.Generator, shape: Shape, tight: bool, link: int) -> t
         level = rng.normal(size=d) * (1.5 / np.sqrt(d) if shape.loss == "logistic" else 4.0 if tight else 1.0)
         level = np.where(np.abs(level) < 0.1, 0.1, level)
         scale = np.ones(d) if link == 0 else rng.uniform(0.5, 2.0) * np.maximum(np.abs(level), 0.5)
-        reach = 2.0 if shape.loss == "logistic" else 1.0
-        return level, scale, np.zeros(d), np.full((d, 1), reach * rng.choice([-1, 1]) * rng.uniform(0.3, 0.8))
+        if shape.loss == "logistic":  # people move away from the decision: towards it there is little to gain
+            return level, scale, np.zeros(d), np.full((d, 1), rng.uniform(-2.0, 0.4))
+        return level, scale, np.zeros(d), np.full((d, 1), rng.choice([-1, 1]) * rng.uniform(0.3, 0.8))
     ref = (rng.uniform(5.0, 9.0) if tight else rng.uniform(1.0, 2.5)) * rng.uniform(0.8, 1.2, d)
     if shape.loss == "revenue":
         level = rng.uniform(2.0, 12.0) * rng.uniform(0.8, 1.2, d)

@@ -21,7 +21,7 @@ from profl.problem.problem import Problem
 
 SCATTERED, DESCENTS = 32, 4
 """Models in the box whose risk is looked at, and how many of the best are starts, as the start and PS are."""
-RETRAININGS, SETTLED = 150, 1e-6
+RETRAININGS, SETTLED = 400, 1e-6
 """Full retrainings on the way to the stable point, and the share of the box below which a move is none."""
 POLISHES, FIRST, LAST = 2, 0.05, 1e-4
 """Passes over the coordinates; from and to which share of the box steps halve."""
@@ -97,6 +97,8 @@ def solve(problem: Problem) -> Known:
     scattered = sorted(rng.uniform(*box, (SCATTERED, start.size)), key=risk.value)[:DESCENTS]
     ends = [descend(risk.total, each, bounds) for each in (start, stable, *scattered)]
     best = polish(risk.value, min(ends, key=risk.value), bounds)
+    if not any(risk.parts(each, each)[1].any() for each in scattered):  # nothing reacts: retraining ends at the optimum
+        stable = best
     return Known(best, stable, start, *(risk.value(each) for each in (best, stable, start)))
 
 
