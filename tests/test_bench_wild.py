@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.wild import bench, outcome, table
 from benchmarks.wild.draw import SHAPES, by_shape, draw
-from benchmarks.wild.solver import Known, Risk, solve
+from benchmarks.wild.solver import Known, Risk, minimum_nearby, solve
 from benchmarks.wild.world import LOSSES
 
 SEEDS = (2, 11, 12, 14)  # quantile, profit, square and profit with one parameter or three: quick to compile
@@ -126,3 +126,13 @@ def test_a_start_where_the_reaction_costs_nothing_is_not_taken_for_no_reaction()
     assert known.gap > 1
     residual = known.stable - np.clip(known.stable - Risk(drawn.problem).held(known.stable, known.stable)[1], 0, 10)
     assert np.abs(residual).max() < 1e-3
+
+
+def test_the_minimum_nearby_is_the_one_of_the_valley():
+    """(x^2 - 1)^2 + x / 4 has its lower minimum at about -1; from 0.3 the valley leads to about 1."""
+
+    def valued(x):
+        return float((x[0] ** 2 - 1) ** 2 + x[0] / 4), 4 * x * (x**2 - 1) + 0.25
+
+    end = minimum_nearby(valued, np.array([0.3]), np.array([[-3.0, 3.0]]))
+    assert end[0] == pytest.approx(0.9674, abs=1e-3)

@@ -23,6 +23,8 @@ SCATTERED, DESCENTS = 32, 4
 """Models in the box whose risk is looked at, and how many of the best are starts, as the start and PS are."""
 RETRAININGS, SETTLED = 400, 1e-6
 """Full retrainings on the way to the stable point, and the share of the box below which a move is none."""
+NEARBY, NEARBY_STEPS = 0.01, 400
+"""Half the side of a small box, as a share of the whole, and how many such boxes may follow one another."""
 POLISHES, FIRST, LAST = 2, 0.05, 1e-4
 """Passes over the coordinates; from and to which share of the box steps halve."""
 
@@ -106,6 +108,18 @@ def descend(valued: Valued, start: np.ndarray, bounds: np.ndarray) -> np.ndarray
     """A local minimum in the box below ``start``."""
     end = minimize(valued, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"ftol": 1e-14, "gtol": 1e-10})
     return end.x if end.fun <= valued(start)[0] else start
+
+
+def minimum_nearby(valued: Valued, start: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """The local minimum in whose valley ``start`` lies: descents that each leave a small box by no coordinate."""
+    theta, width = start, bounds[0, 1] - bounds[0, 0]
+    for _ in range(NEARBY_STEPS):
+        around = np.clip(theta[:, None] + NEARBY * width * np.array([-1, 1]), bounds[:, :1], bounds[:, 1:])
+        new = descend(valued, theta, around)
+        if np.max(np.abs(new - theta)) < SETTLED * width:
+            break
+        theta = new
+    return theta
 
 
 def stable_point(risk: Risk, start: np.ndarray, bounds: np.ndarray) -> np.ndarray:
