@@ -215,7 +215,7 @@ class Chain(Method):
         model = exchange.combine(reports["theta"], theta)
         for i, part in self.active(problem).items():
             servers[i], mail[i] = part.combine(problem, servers[i], exchange)
-            model = part.combined_model(model, theta)
+            model = part.combined_model(servers[i], model, theta)
         return model, tuple(servers), _or_nothing(self._fill(mail))
 
     # -- inside --------------------------------------------------------------------------------------------------------

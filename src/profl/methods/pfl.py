@@ -38,7 +38,7 @@ def pfl(
     """
     return chain(
         PlainGradient(),
-        FoundLearningRate() if learning_rate == "auto" else None,
+        FoundLearningRate(descends=False) if learning_rate == "auto" else None,
         None if correction is None else DriftCorrection(correction),
         Optimiser(learning_rate, optimiser),
         None if personal is None else PersonalModel(ModelSplit(personal)),
@@ -49,7 +49,7 @@ def pfl(
 
 def rgd(learning_rate: float | str = 0.01, *, optimiser: OptimiserLike = optax.sgd) -> Chain:
     """Repeated gradient descent on everybody's data in one place."""
-    rate = FoundLearningRate() if learning_rate == "auto" else None
+    rate = FoundLearningRate(descends=False) if learning_rate == "auto" else None
     return chain(PlainGradient(), rate, Optimiser(learning_rate, optimiser), name="rgd", pooled=True)
 
 

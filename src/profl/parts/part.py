@@ -165,8 +165,8 @@ class Part:
         """What of a reported model must lie in the model space."""
         return theta
 
-    def combined_model(self, theta: Theta, sent: Theta) -> Theta:
-        """The model that the server goes on with, made from what the rule returned."""
+    def combined_model(self, server: Any, theta: Theta, sent: Theta) -> Theta:
+        """The model that the server goes on with, from what the rule returned and the part's new server state."""
         return theta
 
 

@@ -133,7 +133,7 @@ class PersonalModel(Part):
         """The shared part: beside it stands the one that the run began with, and both together may lie outside."""
         return self.personal.shared(theta)
 
-    def combined_model(self, theta: Theta, sent: Theta) -> Theta:
+    def combined_model(self, server: Any, theta: Theta, sent: Theta) -> Theta:
         return self.personal.join(theta, self.personal.personal(sent))
 
     def final(self, view: View, state: PersonalState, reports: Values) -> dict[str, Any]:
