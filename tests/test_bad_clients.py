@@ -24,19 +24,19 @@ class Hangs:
     """Blocks whoever reads it."""
 
     def __array__(self, *given, **named):
-        HANGS.wait(5)
+        HANGS.wait(60)
 
 
 class LazyColumns:
     columns = ("a", "b")
 
     def to_numpy(self):
-        HANGS.wait(5)
+        HANGS.wait(60)
 
 
 class HangsInWords(Exception):
     def __str__(self):
-        HANGS.wait(5)
+        HANGS.wait(60)
         return ""
 
 
@@ -56,14 +56,14 @@ class Raises:
 class HangingProperty:
     @property
     def deploy(self):
-        HANGS.wait(5)
+        HANGS.wait(60)
 
 
 class Blocking:
     """Blocks its event loop, and so cannot even be cancelled."""
 
     async def deploy(self, theta, samples):
-        HANGS.wait(5)
+        HANGS.wait(60)
 
 
 class EndsItsLoop:
@@ -130,7 +130,7 @@ def test_only_the_client_itself_is_left_out(name):
     good = alone()  # compiles
     started = time.monotonic()
     run = profl.train(SHOP, profl.pfl(), [Shop(0), bad], **RUN)
-    assert time.monotonic() - started < 4  # and not five seconds, what the hanging ones take
+    assert time.monotonic() - started < 30  # half of what the hanging ones would take
     np.testing.assert_allclose(run.theta, good.theta, atol=1e-6)
     assert what in run.incidents[0][2]
     assert {client for _, client, _ in run.incidents} == {1}
