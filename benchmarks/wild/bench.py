@@ -19,9 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
+from benchmarks.deployments.bench import afresh
 from benchmarks.wild import named
 from benchmarks.wild.draw import SHAPES, by_shape, draw
 from benchmarks.wild.outcome import BEYOND, METHODS, compare_on
@@ -53,16 +53,8 @@ def bench(seeds: int = 10, quick: bool = False, advance: Advance = nothing) -> d
     parts: list[Callable[[], Part]] = [partial(shape_part, rows, groups.get(shape, []), methods) for shape in SHAPES]
     parts.append(partial(over_all, rows))
     if not quick:
-        parts += [partial(named.row, name) for name in TABLE] + [partial(other) for other in named.OTHERS]
-    return item("wild", seeds, [partial(forgetting, part) for part in parts], advance)
-
-
-def forgetting(part: Callable[[], Part]) -> Part:
-    """A part after which compiled code is forgotten, lest memory run out."""
-    try:
-        return part()
-    finally:
-        jax.clear_caches()
+        parts += [*(partial(named.row, name) for name in TABLE), *named.OTHERS]
+    return item("wild", seeds, [partial(afresh, part) for part in parts], advance)
 
 
 def shape_part(rows: Rows, seeds: list[int], methods: tuple[str, ...]) -> Part:

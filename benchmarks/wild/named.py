@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.wild.outcome import covered, run
+from benchmarks.wild.outcome import BEYOND, covered, run
 from benchmarks.wild.solver import Risk, minimum_nearby, solve
 from benchmarks.wild.table import STORE_WEEK, TABLE, WORST, quarter, store_week
 from profl.methods.stopping import StopWhenSettled
@@ -36,7 +36,7 @@ def row(name: str) -> Part:
     gap, excess = known.stable_risk - least, ends.end - least
     left = excess / gap
     figures = {"gap": known.gap, "share left": left.mean(), "worst seed": left.max()}
-    above = int(np.sum(ends.end > ends.start + 0.01 * gap))
+    above = int(np.sum(ends.end > ends.start + BEYOND * gap))
     claims = [
         at_most(f"{name}: share left", left.mean(), bar),
         at_most(f"{name}: share left, worst seed", left.max(), WORST * bar),

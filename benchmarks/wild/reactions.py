@@ -31,11 +31,6 @@ def profit_lost(theta: Array, z: Array) -> Array:
     return jnp.sum(OVER * theta - (OVER + SHORT) * jnp.minimum(theta, z))
 
 
-def lost_revenue(theta: Array, z: Array) -> Array:
-    """Minus the revenue of prices theta under demand z."""
-    return -jnp.sum(theta * z)
-
-
 def lost_sale(theta: Array, z: Batch) -> Array:
     """Minus the price of the product that was chosen; z["group"] past the products is no purchase."""
     return -jnp.append(theta, 0.0)[z["group"]]

@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.wild import reactions as react
 from profl.cases.common import copies
-from profl.cases.pricing import pricing
+from profl.cases.pricing import negative_revenue, pricing
 from profl.problem.families import GaussianMean, GroupShares, LocationScale
 from profl.problem.model_space import Box
 from profl.problem.problem import Problem
@@ -37,7 +37,7 @@ def choice(grouped: bool) -> Problem:
     """Prices of 4 products of which a customer takes one or none."""
     rng = np.random.default_rng([29, 2])
     clients = {"a": rng.uniform(1.0, 3.0, (6, 4)), "b": rng.uniform(0.6, 1.4, 6)}
-    family, loss = (GroupShares(5), react.lost_sale) if grouped else (GaussianMean(0.5), react.lost_revenue)
+    family, loss = (GroupShares(5), react.lost_sale) if grouped else (GaussianMean(0.5), negative_revenue)
     name = f"choice, {type(family).__name__}"
     return Problem(name, loss, family, react.Choice(grouped), clients, _near(1.5, 4, 0.3), Box(0.0, 10.0))
 
@@ -134,7 +134,7 @@ def _revenue(
     name: str, mean: Any, clients: Any, initial: Any, box: Box, *, sd: float = 1.0, weights: Any = None
 ) -> Problem:
     reaction = react.Normal(mean, react.expected_lost_revenue, sd)
-    return Problem(name, react.lost_revenue, GaussianMean(sd), reaction, clients, initial, box, weights)
+    return Problem(name, negative_revenue, GaussianMean(sd), reaction, clients, initial, box, weights)
 
 
 def _normal(name: str, loss: Any, expected: Any, mean: Any, clients: Any, initial: Any, box: Box) -> Problem:

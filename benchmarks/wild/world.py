@@ -20,10 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.stats
 from jax.scipy.special import gammaln
-from jax.scipy.stats import norm
 
-from benchmarks.wild.reactions import OVER, SHORT, cost, lost_revenue, profit_lost, square
+from benchmarks.wild.reactions import OVER, SHORT, cost, expected_over, profit_lost, square
 from profl import random
+from profl.cases.pricing import negative_revenue
 from profl.problem.reaction import Reaction
 from profl.typing import Array, Batch, Client, Key
 
@@ -62,7 +62,7 @@ def logistic(theta: Array, z: Array) -> Array:
 
 
 LOSSES: dict[str, Callable[[Array, Array], Array]] = {
-    "revenue": lost_revenue,
+    "revenue": negative_revenue,
     "cost": stock_and_service,
     "profit": profit_lost,
     "quantile": quantile,
@@ -172,9 +172,9 @@ class World(Reaction):
             values, chances = self.table(deployed, client)
             return jnp.sum(chances * jax.nn.relu(theta[:, None] - values), axis=1)
         sd, zeros = self.sd(deployed, client), client["zeros"]
-        u = (theta - self.mean(deployed, client) / (1 - zeros)) / sd
-        normal = u * norm.cdf(u) + norm.pdf(u)
-        present = sd * jnp.where(client["tail"] > 0, expected_t_over(u), normal)
+        mean = self.mean(deployed, client) / (1 - zeros)
+        heavy = sd * expected_t_over((theta - mean) / sd)
+        present = jnp.where(client["tail"] > 0, heavy, expected_over(theta, mean, sd))
         return zeros * jax.nn.relu(theta) + (1 - zeros) * present
 
     def expected_logistic(self, deployed: Array, theta: Array, client: Client) -> Array:
