@@ -174,19 +174,27 @@ def finish_round(
     ``chunk`` clients are worked on at a time.
     """
     carry, totals = before
-    chunk = chunk if settings.method.exchanges else None
-    combined = combine(settings, root, round_, 0, carry, participants, work.reports, work.answered & work.finite)
-    thetas, states = deliver(settings, participants.rows, work.states, combined, chunk)
+    usable = work.answered & work.finite
+    if not settings.method.exchanges:
+        combined = combine(settings, root, round_, 0, carry, participants, work.reports, usable)
+        _, states = deliver(settings, participants.rows, work.states, combined)
+        work = work._replace(states=states)
+        return commit_round(settings, population, round_, carry, totals, participants, work, combined)
 
     def turn(number: Array, state: tuple[Combined, Theta, Any]) -> tuple[Combined, Theta, Any]:
-        combined, thetas, states = state
-        reports = collect_reports(settings, participants.rows, states, thetas, chunk)
-        now = carry._replace(theta=combined.theta, server=combined.server, usual=combined.usual)
-        combined = combine(settings, root, round_, number, now, participants, reports, combined.accepted)
-        return combined, *deliver(settings, participants.rows, states, combined, chunk)
+        """One turn of messages: all are one loop, the first one too, so that a program holds a turn once."""
+        last, thetas, states = state
+        again = partial(collect_reports, settings, participants.rows, states, thetas, chunk)
+        reports = jax.lax.cond(number == 0, lambda: work.reports, again)
+        now = carry._replace(theta=last.theta, server=last.server, usual=last.usual)
+        combined = combine(settings, root, round_, number, now, participants, reports, last.accepted)
+        thetas, states = deliver(settings, participants.rows, states, combined, chunk)
+        return combined._replace(mail=()), thetas, states
 
-    if settings.method.exchanges:
-        combined, _, states = jax.lax.fori_loop(1, 1 + settings.method.exchanges, turn, (combined, thetas, states))
+    thetas = trees.repeat(carry.theta, usable.shape[0])  # what clients have at hand is in their first reports
+    first = Combined(carry.theta, carry.server, (), usable, carry.usual)
+    turns = 1 + settings.method.exchanges
+    combined, _, states = jax.lax.fori_loop(0, turns, turn, (first, thetas, work.states))
     return commit_round(
         settings, population, round_, carry, totals, participants, work._replace(states=states), combined
     )
