@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 
 from profl import random, trees
 from profl.methods.prm import settings as constants
-from profl.methods.prm.messages import Mail, PredictionCheck, ReactionCoefficients, RiskFit
+from profl.methods.prm.messages import Mail, PredictionCheck, ReactionCoefficients, RiskCheck, RiskFit
 from profl.methods.prm.observation_buffer import add_observation
 from profl.methods.prm.response import (
     Prior,
@@ -29,8 +29,13 @@ from profl.methods.prm.response import (
     update_third_order_variance,
 )
 from profl.methods.prm.settings import Settings
-from profl.methods.prm.state import ClientState, Exploration
-from profl.methods.prm.surrogate_risk import curvature_and_covariance, store_batch, surrogate_risk
+from profl.methods.prm.state import ClientState, Exploration, IncumbentRisk
+from profl.methods.prm.surrogate_risk import (
+    curvature_and_covariance,
+    fit_discrepancy,
+    store_batch,
+    surrogate_risk,
+)
 from profl.parts import filters, trusted_samples
 from profl.parts.jacobian.reaction_memory import effective_signal, hold_deployments, update_averages
 from profl.parts.units import Unit, signal_scales, theta_scales
@@ -46,7 +51,7 @@ def perturb(problem: View, state: ClientState, key: Key, theta: Theta) -> tuple[
 
     Each is held while people get used to it.
     """
-    (flat, unravel), last = ravel_pytree(theta), state.exploration
+    (flat, unravel), last = ravel_pytree(tried_model(problem, state, theta)), state.exploration
     with stage("explore") as check:
         signs = random.signs(random.explore_key(key), flat.size).astype(flat.dtype)
         started = state.deployments > 0
@@ -59,6 +64,12 @@ def perturb(problem: View, state: ClientState, key: Key, theta: Theta) -> tuple[
         left = jnp.where(held, last.deployments_left, longest) - 1
     new = Exploration(direction, opposite_next, left, last.size)
     return deployed, state._replace(exploration=new)
+
+
+def tried_model(problem: View, state: ClientState, theta: Theta) -> Theta:
+    """The model that is tried against the incumbent ``theta``."""
+    flat, unravel = ravel_pytree(theta)
+    return problem.project(unravel(flat + state.trial))
 
 
 def filter_batch(
@@ -85,7 +96,8 @@ def learn(
     batch: Batch,
     weights: Array,
 ) -> ClientState:
-    """The state with one more observation in it, and the fitted risk at ``theta``."""
+    """The state with one more observation in it, and the fitted risk at the model that was tried beside ``theta``."""
+    tried = tried_model(problem, state, theta)
     with stage("estimate f") as check:
         f = check(problem.family.estimate(batch, weights))
         share = jnp.sum(weights**2)
@@ -93,19 +105,65 @@ def learn(
     started = measure_first_batch(problem, state, deployed, batch, weights, variance)
     state = trees.where(state.deployments == 0, started, state)
     mean = state.sample_variance + (variance - state.sample_variance) / (state.deployments + 1)
-    state = state._replace(sample_variance=mean)
+    with stage("compare") as check:
+        incumbent = check(observe_risk(problem, state, theta, tried, deployed, batch, weights))
+    state = state._replace(sample_variance=mean, incumbent=incumbent)
     with stage("fit") as check:
-        state = check(add_to_fit(settings, problem, state, theta, deployed, f, 1 / share))
+        state = check(add_to_fit(settings, problem, state, tried, deployed, f, 1 / share))
         row = state.deployments % settings.keep
-        batches = store_batch(state.surrogate.batches, row, batch, weights, f)
+        signal = state.surrogate.signal_unit.standardise(problem.signal(deployed))
+        batches = store_batch(state.surrogate.batches, row, batch, weights, f, signal)
         surrogate = state.surrogate._replace(batches=batches)
+        discrepancy = check(fit_discrepancy(problem, surrogate, tried, incumbent.observed_variance))
+        surrogate = surrogate._replace(discrepancy=discrepancy)
         state = state._replace(deployments=state.deployments + 1, surrogate=surrogate)
     with stage("curvature") as check:
         unknown = jnp.minimum(state.variance / state.prior.variance, 1.0) ** 2 * state.common_error
         size = state.surrogate.signal_unit.scale.size
+        scales = jnp.concatenate([state.units, jnp.sqrt(state.sample_variance)])
         return state._replace(
-            derivatives=check(curvature_and_covariance(problem, state.surrogate, theta, unknown[:, :size]))
+            derivatives=check(curvature_and_covariance(problem, state.surrogate, tried, unknown[:, :size], scales))
         )
+
+
+def observe_risk(
+    problem: View, state: ClientState, theta: Theta, tried: Theta, deployed: Theta, batch: Batch, weights: Array
+) -> IncumbentRisk:
+    """What the batch shows of the risk at the ``tried`` model, from the mean loss at the ``deployed`` one beside it.
+
+    The fitted risk of before says what the perturbation between the two changed.
+    """
+    losses = jax.vmap(problem.loss, (None, 0))(deployed, batch)
+    loss = weights @ losses
+    variance = weights @ (losses - loss) ** 2 * jnp.sum(weights**2)
+    first = state.deployments == 0
+    risks = jax.lax.map(
+        lambda flat: surrogate_risk(problem, state.surrogate, ravel_pytree(theta)[1](flat)),
+        jnp.stack([trees.ravel(model) for model in (theta, tried, deployed)]),
+    )
+    known = ~first & (state.incumbent.variance > 0)
+    at_incumbent, at_tried, at_deployed = jnp.where(first, 0.0, risks)
+    observed = loss - (at_deployed - at_tried)
+    mean = jnp.where(known, state.incumbent.mean, observed)
+    spread = jnp.where(known, state.incumbent.variance, variance)
+    return IncumbentRisk(mean, spread, observed, variance, at_incumbent - at_tried)
+
+
+def update_incumbent(incumbent: IncumbentRisk, accepted: Array) -> IncumbentRisk:
+    """The risk at the incumbent once the server has decided on the model that was tried.
+
+    Where it is the incumbent now, two estimates are combined: what was observed there, and what was known of the last
+    one less the promised decrease, which may be wrong by its own size.
+    """
+    variance = incumbent.variance + incumbent.promised**2
+    total = variance + incumbent.observed_variance
+    gain = variance / jnp.where(total > 0, total, 1.0)
+    expected = incumbent.mean - incumbent.promised
+    mean = expected + gain * (incumbent.observed - expected)
+    least = incumbent.observed_variance / constants.RISK_MEMORY
+    left = jnp.maximum((1 - gain) * variance, least)
+    updated = incumbent._replace(mean=mean, variance=left)
+    return trees.where(accepted, updated, incumbent)
 
 
 def measure_first_batch(
@@ -190,9 +248,12 @@ def report_fit(problem: View, state: ClientState, theta: Theta) -> Report:
         state.squared_miss, state.squared_change, state.exploration.size, state.third_order_variance
     )
     reaction = ReactionCoefficients(change, state.variance / unit**2, prior.mean / unit, prior.variance / unit**2)
+    incumbent = state.incumbent
+    rise = RiskCheck(incumbent.observed - incumbent.mean, incumbent.observed_variance + incumbent.variance)
     return {
         "theta": entries.model(theta),
         "risk": entries.statistic(risk),
+        "rise": entries.statistic(rise),
         "fit": entries.statistic(RiskFit(gradient, state.units, *state.derivatives)),
         "check": entries.statistic(check),
         "reaction": entries.jacobian(reaction),
@@ -202,7 +263,10 @@ def report_fit(problem: View, state: ClientState, theta: Theta) -> Report:
 def read_mail(settings: Settings, state: ClientState, mail: Mail) -> ClientState:
     """The state with what the server sent, and the response under the common prior where there is a new one."""
     exploration = state.exploration._replace(size=mail.perturbation)
-    state = state._replace(exploration=exploration, held=mail.held, region=mail.region)
+    incumbent = trees.where(mail.has_verdict, update_incumbent(state.incumbent, mail.accepted), state.incumbent)
+    state = state._replace(
+        exploration=exploration, incumbent=incumbent, trial=mail.trial, held=mail.held, region=mail.region
+    )
     if not settings.share:
         return state
     unit, response = feature_units(state.surrogate.signal_unit.scale), state.surrogate.response

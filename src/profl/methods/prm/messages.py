@@ -32,6 +32,13 @@ class PredictionCheck(NamedTuple):
     third_order_variance: Array  # of the coefficients that are not fitted, in variances of a sample
 
 
+class RiskCheck(NamedTuple):
+    """What was observed of the risk at the model that was tried, against the incumbent's; () each."""
+
+    rise: Array  # by how much it was higher
+    variance: Array  # of that
+
+
 class ReactionCoefficients(NamedTuple):
     """What a client knows of the slopes and curvatures of f, (p, m - 1) each."""
 
@@ -50,8 +57,11 @@ class CommonReaction(NamedTuple):
 
 
 class Mail(NamedTuple):
-    """What the server sends back to every client; () each, but for ``common``."""
+    """What the server sends back to every client; () each, but for ``trial`` and ``common``."""
 
+    accepted: Array  # bool: whether the model that was tried last is the incumbent now
+    has_verdict: Array  # bool: whether ``accepted`` is decided in this turn
+    trial: Array  # (d,): the model to try next, as a step from the incumbent; zeros before the last turn
     perturbation: Array  # the size of the next perturbation, in units
     held: Array  # share of the parameters that the trust region or the model space holds
     region: Array  # the trust region, in units
@@ -62,7 +72,7 @@ class Mail(NamedTuple):
     momentum: Array  # Nesterov's, for the step of the common mean
 
 
-def empty_mail(coefficients: Array) -> Mail:
-    """Mail of zeros, for coefficients of this shape (p, m - 1): it states the shapes."""
+def empty_mail(trial: Array, coefficients: Array) -> Mail:
+    """Mail of zeros, for a trial (d,) and coefficients (p, m - 1) of these shapes: it states the shapes."""
     zero, no = jnp.zeros(()), jnp.asarray(False)
-    return Mail(zero, zero, zero, zero, CommonReaction(*[jnp.zeros_like(coefficients)] * 3), no, no, zero)
+    return Mail(no, no, jnp.zeros_like(trial), zero, zero, zero, zero, CommonReaction(*[jnp.zeros_like(coefficients)] * 3), no, no, zero)

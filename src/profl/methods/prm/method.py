@@ -112,10 +112,10 @@ class PRM(Settings, Method):
         state = client.read_mail(self, state, mail)
         if self.personal is None:
             return theta, state
-        return theta, personal.update_personal(self.personal, problem, state, theta)
+        return theta, personal.update_personal(self.personal, problem, state, client.tried_model(problem, state, theta))
 
     def mail_like(self, problem: View, state: ClientState) -> Mail:
-        return empty_mail(state.common_mean)
+        return empty_mail(state.trial, state.common_mean)
 
     def figures(self, problem: View, state: ClientState, theta: Theta) -> dict[str, Array]:
         """The size of perturbations in units, the share of parameters that are held, and the evidence of a memory.
@@ -156,7 +156,9 @@ class PRM(Settings, Method):
         concentration = at_server.concentration_of(share)
         new, model = at_server.take_turn(self, problem, server, theta, reports, aggregate, concentration)
         server, flat = trees.where(anybody, (new, model), (server._replace(turn=new.turn), flat))
-        common = consensus(reports["reaction"], aggregate, concentration)
+        equal = jnp.where(weights > 0, 1.0, 0.0)  # how people react does not depend on how much a client weighs
+        among = at_server.row_aggregator(rules.get(self.aggregate), equal / jnp.maximum(jnp.sum(equal), 1.0), accepted)
+        common = consensus(reports["reaction"], among, at_server.concentration_of(equal * accepted))
         has_common = anybody & (turn < self.turns_before_newton)
         mail = at_server.make_mail(server, common, jnp.sum(share > 0) < 2, has_common, turn)
         model = unravel(flat)

@@ -22,7 +22,7 @@ from jax.flatten_util import ravel_pytree
 from profl import trees
 from profl.methods.method import Forecast
 from profl.methods.prm import settings as constants
-from profl.methods.prm.messages import CommonReaction, Mail, PredictionCheck, RiskFit
+from profl.methods.prm.messages import CommonReaction, Mail, PredictionCheck, RiskCheck, RiskFit
 from profl.methods.prm.newton import inactive_bounds, make_positive_definite, minimise_quadratic
 from profl.methods.prm.settings import Settings
 from profl.problem.problem import View
@@ -40,7 +40,8 @@ class ServerState(NamedTuple):
     region: Array  # the trust region, in units
     base: Array  # (d,): the model that the round began with
     best: Array  # (d,): the best model so far
-    risk: Array  # the fitted risk there
+    base_risk: Array  # the fitted risk at the base
+    risk: Array  # the fitted risk at the best model
     gradient: Array  # (d,): and its gradient
     curvature: Array  # (d, d): at the base
     gradient_covariance: Array  # (d, d): at the base
@@ -49,6 +50,8 @@ class ServerState(NamedTuple):
     largest_perturbation: Array
     third_order_variance: Array  # mean of the clients'
     held: Array  # share of the parameters that the trust region or the model space holds
+    trial: Array  # (d,): the model that clients try, as a step from the incumbent
+    accepted: Array  # bool: whether the last one became the incumbent
     forecast: Forecast
 
 
@@ -70,6 +73,7 @@ def initial_server(settings: Settings, theta: Theta) -> ServerState:
         region=zero + settings.region,
         base=flat,
         best=flat,
+        base_risk=zero,
         risk=zero,
         gradient=none,
         curvature=square,
@@ -79,6 +83,8 @@ def initial_server(settings: Settings, theta: Theta) -> ServerState:
         largest_perturbation=zero,
         third_order_variance=zero,
         held=zero,
+        trial=none,
+        accepted=jnp.asarray(True),
         forecast=Forecast(*[zero + jnp.nan] * 4),
     )
 
@@ -102,8 +108,12 @@ def concentration_of(weights: Array) -> Array:
 def make_mail(
     server: ServerState, common: CommonReaction, single_client: Array, has_common: Array, turn: Array
 ) -> Mail:
-    """What every client gets after a turn."""
+    """What every client gets after ``turn``; the server's own counter is at zero again after the last one."""
+    last = server.turn == 0
     return Mail(
+        accepted=server.accepted,
+        has_verdict=turn == 0,
+        trial=server.trial * last,
         perturbation=server.perturbation,
         held=server.held,
         region=server.region,
@@ -148,36 +158,53 @@ def take_turn(
     """
     flat, unravel = ravel_pytree(theta)
     turn, last = server.turn, server.turn == settings.turns_before_newton + settings.newton_turns
-    units, check = aggregate(reports["fit"].units), aggregate(reports["check"])
-    server = open_round(settings, server, flat, units, check)
+    first_newton = turn == settings.turns_before_newton
+    units, check, rise = (aggregate(part) for part in (reports["fit"].units, reports["check"], reports["rise"]))
+    tried = trees.ravel(problem.project(unravel(flat + server.trial)))
+    server = open_round(settings, server, flat, tried, units, check, rise, concentration)
     risk, fit = aggregate_fits(reports["risk"], in_units(reports["fit"], server.units), aggregate)
     server = compare(settings, server, flat, risk, fit, concentration)
     bounds = bounds_of(problem, server, unravel)
-    model = jnp.where(last, server.best, next_candidate(server, bounds))
-    model = jnp.where(turn < settings.turns_before_newton, flat, model)
+    model = jnp.where(turn < settings.turns_before_newton, server.base, next_candidate(server, bounds))
     server = trees.where(last, close_round(settings, server, bounds), server)
+    model = jnp.where(last, server.base, model)
     return server._replace(turn=jnp.where(last, 0, turn + 1)), model
 
 
 def open_round(
-    settings: Settings, server: ServerState, flat: Array, units: Array, check: PredictionCheck
+    settings: Settings,
+    server: ServerState,
+    flat: Array,
+    tried: Array,
+    units: Array,
+    check: PredictionCheck,
+    rise: RiskCheck,
+    concentration: Array,
 ) -> ServerState:
-    """The state for a new round, where one begins: its trust region follows from how well the last one predicted."""
+    """The state for a new round, where one begins: what was tried becomes the incumbent unless the risk rose.
+
+    The trust region follows from that, and from how well the last round predicted f.
+    """
     miss, change, first = check.squared_miss, check.squared_change, server.rounds == 0
+    step = jnp.max(jnp.abs(server.trial) / server.units)
+    error = jnp.sqrt(jnp.maximum(rise.variance, 0.0) * concentration)
+    accepted = (step == 0) | ~(rise.rise > constants.RISE_ERRORS * error)
     share, noise = constants.GOOD_PREDICTION
-    good = miss < share * change + noise
+    good = accepted & (miss < share * change + noise)
     share, noise = constants.BAD_PREDICTION
     bad = miss > share * change + noise
-    step = jnp.max(jnp.abs(server.best - server.base) / server.units)
     used, idle = step > constants.REGION_USED * server.region, step < constants.REGION_IDLE * server.region
     factor = jnp.where(good & used, 2.0, jnp.where(bad | idle, 0.5, 1.0))
-    region = jnp.clip(server.region * factor, *constants.REGION_BOUNDS)
+    least, most = constants.REGION_BOUNDS
+    region = jnp.clip(server.region * factor, jnp.minimum(least, server.region), most)
     region = jnp.where(server.rounds == 1, settings.region, region)
+    region = jnp.where(accepted, region, step / 2)
     region = jnp.where(first, constants.FIRST_STEP * settings.region, region)
     largest = jnp.minimum(constants.LARGEST_GROWTH * check.perturbation, constants.LARGEST_PERTURBATION)
     new = server._replace(
         region=region,
-        base=flat,
+        base=jnp.where(accepted, tried, flat),
+        accepted=accepted,
         units=jnp.where(first, units, server.units),
         perturbation=jnp.where(first, check.perturbation, server.perturbation),
         largest_perturbation=jnp.where(first, largest, server.largest_perturbation),
@@ -203,6 +230,7 @@ def compare(
     )
     return server._replace(
         best=best,
+        base_risk=jnp.where(first, risk, server.base_risk),
         risk=risk,
         gradient=gradient,
         curvature=curvature,
@@ -224,10 +252,10 @@ def bounds_of(problem: View, server: ServerState, unravel: Callable[[Array], The
 
 
 def next_candidate(server: ServerState, bounds: Bounds) -> Array:
-    """The model (d,) after a Newton step from the best one, inside the trust region."""
+    """The model (d,) after a cautious Newton step from the best one, inside the trust region."""
     at, longest = best_step(server), server.step_share * server.region
     step = minimise_quadratic(server.curvature, server.gradient, at, bounds.trust_region) - at
-    step = jnp.clip(step, -longest, longest)
+    step = jnp.clip(step, -longest, longest) * server.accepted
     return server.base + server.units * bounds.trust_region(at + step)
 
 
@@ -255,6 +283,9 @@ def close_round(settings: Settings, server: ServerState, bounds: Bounds) -> Serv
     decayed = jnp.maximum(wanted, constants.LEAST_DECAY * server.perturbation)
     size = jnp.where(server.rounds == 0, server.perturbation, decayed)
     rounds = server.rounds + 1
-    forecast = Forecast(known + unknown, error, known + unknown / (rounds + 1.0), size**2 * cost)
+    promised = jnp.maximum(server.base_risk - server.risk, 0.0)
+    forecast = Forecast(promised + known + unknown, error, promised + known + unknown / (rounds + 1.0), size**2 * cost)
     held = jnp.mean(~inside_region * 1.0)
-    return server._replace(rounds=rounds, perturbation=size, held=held, forecast=forecast)
+    return server._replace(
+        rounds=rounds, perturbation=size, held=held, trial=server.best - server.base, forecast=forecast
+    )

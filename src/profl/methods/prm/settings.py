@@ -55,8 +55,8 @@ class Settings:
 
     @property
     def turns_before_newton(self) -> int:
-        """Turns of messages before the first Newton step: those in which clients learn from each other."""
-        return self.sharing_turns if self.share else 0
+        """Turns of messages before the first Newton step: the verdict on what was tried, and learning from others."""
+        return max(self.sharing_turns, 1) if self.share else 1
 
 
 MOST_PARAMETERS = 512
@@ -95,6 +95,21 @@ beginning."""
 REACTION_SIZES = 1.0, 0.3, 0.1, 0.03
 """Sizes of the reaction, as shares of the prior's, that are tried for each memory."""
 
+# -- the fitted risk ---------------------------------------------------------------------------------------------------
+
+CURVATURE_STEP = 0.25
+"""Units over which differences of the gradient are taken: few enough for a smooth loss, enough for one with kinks."""
+
+DISCREPANCY_ERRORS = 2.0
+"""Standard errors that the variance of the discrepancy's slopes must exceed to count."""
+
+DISCREPANCY_FLOOR = 1e-4
+"""Share of the variance of a mean loss that is noise at least: where risks of batches differ by rounding, that says
+nothing."""
+
+DISCREPANCY_REST = 0.01
+"""Share of the differences between batches that is noise at least."""
+
 # -- exploration -------------------------------------------------------------------------------------------------------
 
 FIRST_PERTURBATION = 40.0
@@ -108,6 +123,17 @@ LARGEST_PERTURBATION = 1.0
 
 LEAST_DECAY = 0.8
 """A perturbation is at least this share of the last one: early confidence may be mistaken."""
+
+# -- the incumbent -----------------------------------------------------------------------------------------------------
+
+RISE_ERRORS = 2.0
+"""Standard errors by which the observed risk must be higher for a model that was tried to be given up."""
+
+RISK_MEMORY = 8.0
+"""Deployments that the risk at the incumbent is an average of at most: it may drift."""
+
+CAUTION = 1.0
+"""A step is worth its expected decrease of the risk less this many standard errors of it."""
 
 # -- the server's trust region -----------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from profl import trees
 from profl.methods.prm.observation_buffer import ObservationBuffer, empty_buffer
 from profl.methods.prm.response import Moments, Prior, Response, curvature_count
 from profl.methods.prm.settings import PRIOR_THIRD_ORDER, Settings
-from profl.methods.prm.surrogate_risk import CurvatureAndCovariance, SurrogateRisk, no_batches
+from profl.methods.prm.surrogate_risk import CurvatureAndCovariance, SurrogateRisk, no_batches, no_discrepancy
 from profl.parts import filters, trusted_samples
 from profl.parts.jacobian.reaction_memory import SETTLING_TIMES, MemoryEstimate, most_likely_memory
 from profl.parts.part import shape_of_f
@@ -41,6 +41,16 @@ class Exploration(NamedTuple):
     size: Array  # of the next one, in units
 
 
+class IncumbentRisk(NamedTuple):
+    """What was observed of the risk at the incumbent, and of the model that is tried against it; () each."""
+
+    mean: Array
+    variance: Array
+    observed: Array  # at the model that was tried last
+    observed_variance: Array
+    promised: Array  # by how much the fitted risk was lower there
+
+
 class ClientState(NamedTuple):
     """What a client keeps from deployment to deployment."""
 
@@ -59,6 +69,8 @@ class ClientState(NamedTuple):
     variance: Array  # (p, m - 1): of the response's coefficients
     derivatives: CurvatureAndCovariance  # of the fitted risk at theta
     exploration: Exploration
+    trial: Array  # (d,): the model that is tried next, as a step from the incumbent
+    incumbent: IncumbentRisk
     squared_miss: Array  # of the last prediction, beyond what was expected
     squared_change: Array  # what f was predicted to move by
     held: Array  # share of the parameters that the trust region held in the last round
@@ -74,7 +86,7 @@ def initial_state(settings: Settings, problem: View, theta: Theta, batch: Batch)
     m, zero = 1 + s + curvature_count(s), jnp.zeros(())
     table, square = jnp.zeros((p, m - 1)), jnp.zeros((d, d))
     response = Response(jnp.zeros(s), jnp.zeros((p, m)), jnp.zeros((p, 1 + s, 1 + s)))
-    unit, batches = Unit(jnp.zeros(s), jnp.ones(s)), no_batches(batch, settings.keep, p)
+    unit, batches = Unit(jnp.zeros(s), jnp.ones(s)), no_batches(batch, settings.keep, p, s)
     return ClientState(
         deployments=jnp.int32(0),
         units=jnp.ones(d),
@@ -87,10 +99,12 @@ def initial_state(settings: Settings, problem: View, theta: Theta, batch: Batch)
         common_mean=table,
         common_error=table,
         third_order_variance=zero + PRIOR_THIRD_ORDER**2,
-        surrogate=SurrogateRisk(unit, response, batches),
+        surrogate=SurrogateRisk(unit, response, batches, no_discrepancy(settings.keep, s)),
         variance=table + 1,
         derivatives=CurvatureAndCovariance(square, square, square),
         exploration=Exploration(jnp.zeros(d), jnp.asarray(False), jnp.int32(0), zero),
+        trial=jnp.zeros(d),
+        incumbent=IncumbentRisk(*[zero] * 5),
         squared_miss=zero,
         squared_change=zero,
         held=zero,

@@ -1,10 +1,16 @@
 """The performative risk as a client can compute it without deploying anything, and how well it knows the gradient.
 
-    L_i(theta) = mean_j l(z_j moved by f(theta) - f_hat; theta)        where the family can shift samples
-    L_i(theta) = sum_j r_j l(z_j; theta) / sum_j r_j                   elsewhere, r_j = p(z_j; f(theta)) / p(z_j; f_hat)
+    S_b(theta) = mean_j l(z_j moved by f(theta) - f_b; theta)        where the family can shift samples
+    S_b(theta) = sum_j r_j l(z_j; theta) / sum_j r_j                 elsewhere, r_j = p(z_j; f(theta)) / p(z_j; f_b)
+    L_i(theta) = sum_b w_b(theta) S_b(theta)                         over the stored batches b
 
-over the stored batches. f is the fitted response: each batch is moved from its own f_hat to f(theta), so that the level
-comes from all observations and only the shape of the data from the batches.
+f is the fitted response: each batch is moved from its own f_b to f(theta), so that the level comes from all
+observations and only the shape of the data from the batches.
+
+Where the family says all that moves, the S_b are equal but for noise, and their mean is taken. Where it does not (a
+spread that follows theta, say), S_b depends on the model that was deployed: S_b = L + slope . (signal_b - signal) +
+noise, a linear discrepancy between the family and what was observed. Its slopes have one common variance, estimated
+from the batches; where that is zero the weights are equal, else they carry the discrepancy to ``signal(theta)``.
 """
 
 from __future__ import annotations
@@ -16,7 +22,14 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from profl import trees
+from profl.numerics import inverse
 from profl.methods.prm.response import Response
+from profl.methods.prm.settings import (
+    CURVATURE_STEP,
+    DISCREPANCY_ERRORS,
+    DISCREPANCY_FLOOR,
+    DISCREPANCY_REST,
+)
 from profl.parts.units import Unit
 from profl.problem.problem import View
 from profl.typing import Array, Batch, Theta
@@ -28,6 +41,16 @@ class StoredBatches(NamedTuple):
     batch: Batch  # (keep, n, ...)
     weights: Array  # (keep, n)
     f: Array  # (keep, p)
+    signal: Array  # (keep, s): of the models that were deployed, in units
+
+
+class Discrepancy(NamedTuple):
+    """How the risk under the family's model of the data differs from what was observed: linear in the signal."""
+
+    centre: Array  # (s,): the mean signal of the batches, in units
+    loadings: Array  # (s, keep): the weights of batches are equal ones, plus (signal - centre) times these
+    covariance: Array  # (s, s): of the slopes, given the batches
+    evidence: Array  # (): the variance of slopes over its standard error where there is none
 
 
 class SurrogateRisk(NamedTuple):
@@ -36,6 +59,7 @@ class SurrogateRisk(NamedTuple):
     signal_unit: Unit  # natural units of the signal
     response: Response
     batches: StoredBatches
+    discrepancy: Discrepancy
 
 
 class CurvatureAndCovariance(NamedTuple):
@@ -46,23 +70,32 @@ class CurvatureAndCovariance(NamedTuple):
     shared_covariance: Array  # from what no client knows: an error that all of them share
 
 
-def no_batches(batch: Batch, size: int, f: int) -> StoredBatches:
-    """``size`` empty rows for batches of this shape, with f of size ``f``."""
+def no_batches(batch: Batch, size: int, f: int, signal: int) -> StoredBatches:
+    """``size`` empty rows for batches of this shape, with f of size ``f`` and a signal of size ``signal``."""
     empty = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), batch)
-    return StoredBatches(empty, jnp.zeros((size, trees.rows(batch))), jnp.zeros((size, f)))
+    return StoredBatches(empty, jnp.zeros((size, trees.rows(batch))), jnp.zeros((size, f)), jnp.zeros((size, signal)))
 
 
-def store_batch(batches: StoredBatches, row: Array, batch: Batch, weights: Array, f: Array) -> StoredBatches:
+def no_discrepancy(size: int, signal: int) -> Discrepancy:
+    """Equal weights for ``size`` batches."""
+    return Discrepancy(jnp.zeros(signal), jnp.zeros((signal, size)), jnp.zeros((signal, signal)), jnp.zeros(()))
+
+
+def store_batch(
+    batches: StoredBatches, row: Array, batch: Batch, weights: Array, f: Array, signal: Array
+) -> StoredBatches:
     """The batches with a new one in ``row``; a live client may send more samples than a row holds."""
     n = batches.weights.shape[1]
-    new = StoredBatches(jax.tree.map(lambda leaf: leaf[:n], batch), weights[:n] / jnp.sum(weights[:n]), f)
+    new = StoredBatches(jax.tree.map(lambda leaf: leaf[:n], batch), weights[:n] / jnp.sum(weights[:n]), f, signal)
     return jax.tree.map(lambda old, leaf: old.at[row].set(leaf), batches, new)
 
 
-def surrogate_risk(problem: View, surrogate: SurrogateRisk, theta: Theta, f_offset: Array | float = 0.0) -> Array:
-    """The fitted risk of a model, (); ``f_offset`` is added to the f of the response."""
-    family = problem.family
-    here = surrogate.response(surrogate.signal_unit.standardise(problem.signal(theta))) + f_offset
+def risks_by_batch(
+    problem: View, surrogate: SurrogateRisk, theta: Theta, f_offset: Array | float = 0.0
+) -> tuple[Array, Array]:
+    """S_b(theta) of every stored batch, (keep,), and the signal of theta in units, (s,)."""
+    family, signal = problem.family, surrogate.signal_unit.standardise(problem.signal(theta))
+    here = surrogate.response(signal) + f_offset
 
     def one_batch(batch: Batch, weights: Array, f: Array) -> Array:
         if family.shift is not None:
@@ -71,35 +104,78 @@ def surrogate_risk(problem: View, surrogate: SurrogateRisk, theta: Theta, f_offs
         total = jnp.sum(ratio)
         return ratio @ jax.vmap(lambda z: problem.loss(theta, z))(batch) / jnp.where(total > 0, total, 1.0)
 
-    filled = jnp.sum(surrogate.batches.weights, 1)
-    return filled @ jax.vmap(one_batch)(*surrogate.batches) / jnp.maximum(jnp.sum(filled), 1.0)
+    return jax.vmap(one_batch)(*surrogate.batches[:3]), signal
+
+
+def surrogate_risk(problem: View, surrogate: SurrogateRisk, theta: Theta, f_offset: Array | float = 0.0) -> Array:
+    """The fitted risk of a model, (); ``f_offset`` is added to the f of the response."""
+    risks, signal = risks_by_batch(problem, surrogate, theta, f_offset)
+    equal = equal_weights(surrogate.batches)
+    weights = equal + (signal - surrogate.discrepancy.centre) @ surrogate.discrepancy.loadings
+    return weights @ risks
+
+
+def equal_weights(batches: StoredBatches) -> Array:
+    """The same weight for every batch that is there, (keep,); they sum to one."""
+    filled = jnp.sum(batches.weights, 1)
+    return filled / jnp.maximum(jnp.sum(filled), 1.0)
+
+
+def fit_discrepancy(problem: View, surrogate: SurrogateRisk, theta: Theta, loss_variance: Array) -> Discrepancy:
+    """The discrepancy that the stored batches show at ``theta``; ``loss_variance`` () is that of a mean loss.
+
+    The variance of slopes follows from products of pairs of batches, E y_b y_c = variance x_b.x_c (b != c), and counts
+    as far as it exceeds what noise would show in two of a hundred cases.
+    """
+    risks, _ = risks_by_batch(problem, surrogate, theta)
+    equal, signal = equal_weights(surrogate.batches), surrogate.batches.signal
+    filled = (equal > 0) * 1.0
+    centre = equal @ signal
+    x, y = (signal - centre) * filled[:, None], (risks - equal @ risks) * filled
+    gram, count = x @ x.T, jnp.sum(filled)
+    pairs = gram * (1 - jnp.eye(filled.size))
+    information = jnp.maximum(jnp.sum(pairs**2), jnp.finfo(y.dtype).tiny)
+    noise = y @ y / jnp.maximum(count - 1, 1.0) + DISCREPANCY_FLOOR * loss_variance
+    excess = (y @ pairs @ y - noise * jnp.trace(gram) / jnp.maximum(count, 1.0)) / information
+    error = noise * jnp.sqrt(2 / information)
+    slope_variance = jnp.maximum(excess - DISCREPANCY_ERRORS * error, 0.0)
+    rest = jnp.maximum(noise - slope_variance * jnp.trace(gram) / jnp.maximum(count - 1, 1.0), DISCREPANCY_REST * noise)
+    ridge = rest / jnp.where(slope_variance > 0, slope_variance, 1.0) * jnp.eye(filled.size)
+    inverted = inverse(gram + jnp.where(slope_variance > 0, ridge, jnp.eye(filled.size)))
+    loadings = jnp.where(slope_variance > 0, x.T @ inverted, 0.0)
+    covariance = slope_variance * (jnp.eye(x.shape[1]) - loadings @ x)
+    return Discrepancy(centre, loadings, covariance, excess / error)
 
 
 def curvature_and_covariance(
-    problem: View, surrogate: SurrogateRisk, theta: Theta, slope_variance: Array
+    problem: View, surrogate: SurrogateRisk, theta: Theta, slope_variance: Array, scales: Array
 ) -> CurvatureAndCovariance:
     """Curvature of the fitted risk at ``theta``, and covariances of its gradient.
+
+    Derivatives of the gradient are differences over a share of ``scales`` (d + p,), the natural units of theta and f: a
+    loss with kinks has a curvature as well, which its second derivative does not show.
 
     ``slope_variance`` (p, s) is the variance of the prior mean of slopes, as far as the response still follows it.
     """
     flat, unravel = ravel_pytree(theta)
     d = flat.size
 
-    def gradient(both: Array) -> tuple[Array, Array]:
-        """Of the risk in theta and in the offset of f, as one vector, so that it is differentiated once."""
-        value = jax.grad(lambda x: surrogate_risk(problem, surrogate, unravel(x[:d]), x[d:]))(both)
-        return value, value
+    def gradient(both: Array) -> Array:
+        """Of the risk in theta and in the offset of f, as one vector."""
+        return jax.grad(lambda x: surrogate_risk(problem, surrogate, unravel(x[:d]), x[d:]))(both)
 
     start = jnp.concatenate([flat, jnp.zeros(surrogate.batches.f.shape[1])])
-    second, first = jax.jacfwd(gradient, has_aux=True)(start)
-    curvature, by_level = second[:d, :d], second[:d, d:].T  # (p, d): the gradient's derivative in the level of f
+    moves = jnp.diag(CURVATURE_STEP * scales)
+    second = jax.lax.map(lambda move: gradient(start + move) - gradient(start - move), moves)
+    second, first = second / (2 * CURVATURE_STEP * scales[:, None]), gradient(start)
+    curvature, by_level = (second[:d, :d] + second[:d, :d].T) / 2, second[d:, :d]  # by_level (p, d)
     u = first[d:]  # times an entry of J: the gradient's derivative in that entry
     back = jax.jacfwd(lambda vector: surrogate.signal_unit.standardise(problem.signal(unravel(vector))))(
         flat
     ).T  # (d, s)
     parts = jnp.concatenate([by_level[:, :, None], u[:, None, None] * back], 2)  # (p, d, 1 + s)
     own = jnp.einsum("kdi,kij,kej->de", parts, surrogate.response.cov, parts)
-    own = own + sampling_covariance(problem, surrogate, theta)
+    own = own + back @ surrogate.discrepancy.covariance @ back.T + sampling_covariance(problem, surrogate, theta)
     return CurvatureAndCovariance(curvature, own, (back * (u**2 @ slope_variance)) @ back.T)
 
 
