@@ -9,17 +9,19 @@ p is the number of entries of f, s of the signal, d of theta, m = 1 + slopes + c
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from profl import random, trees
 from profl.methods.prm import settings as constants
-from profl.methods.prm.messages import Mail, PredictionCheck, ReactionCoefficients, RiskCheck, RiskFit
+from profl.methods.prm.messages import CommonScales, Mail, ReactionCoefficients, RiskCheck, RiskFit
 from profl.methods.prm.observation_buffer import add_observation
 from profl.methods.prm.response import (
     Prior,
-    Response,
+    client_width,
     empirical_prior,
     estimate_memory,
     feature_units,
@@ -27,6 +29,7 @@ from profl.methods.prm.response import (
     move_prior,
     posterior,
     update_third_order_variance,
+    widen,
 )
 from profl.methods.prm.settings import Settings
 from profl.methods.prm.state import ClientState, Exploration, IncumbentRisk
@@ -105,64 +108,57 @@ def learn(
     started = measure_first_batch(problem, state, deployed, batch, weights, variance)
     state = trees.where(state.deployments == 0, started, state)
     mean = state.sample_variance + (variance - state.sample_variance) / (state.deployments + 1)
-    with stage("compare") as check:
-        incumbent = check(observe_risk(problem, state, theta, tried, deployed, batch, weights))
-    state = state._replace(sample_variance=mean, incumbent=incumbent)
+    state, loss = state._replace(sample_variance=mean), mean_loss(problem, deployed, batch, weights)
     with stage("fit") as check:
         state = check(add_to_fit(settings, problem, state, tried, deployed, f, 1 / share))
         row = state.deployments % settings.keep
         signal = state.surrogate.signal_unit.standardise(problem.signal(deployed))
         batches = store_batch(state.surrogate.batches, row, batch, weights, f, signal)
         surrogate = state.surrogate._replace(batches=batches)
-        discrepancy = check(fit_discrepancy(problem, surrogate, tried, incumbent.observed_variance))
+        discrepancy = check(fit_discrepancy(problem, surrogate, tried, loss.variance))
         surrogate = surrogate._replace(discrepancy=discrepancy)
         state = state._replace(deployments=state.deployments + 1, surrogate=surrogate)
     with stage("curvature") as check:
-        unknown = jnp.minimum(state.variance / state.prior.variance, 1.0) ** 2 * state.common_error
+        known = 1 - jnp.minimum(state.variance / widen(state.prior, state.width).variance, 1.0)
+        unknown = (1 - known) ** 2 * state.common_error
         size = state.surrogate.signal_unit.scale.size
         scales = jnp.concatenate([state.units, jnp.sqrt(state.sample_variance)])
-        return state._replace(
-            derivatives=check(curvature_and_covariance(problem, state.surrogate, tried, unknown[:, :size], scales))
-        )
+        derivatives = check(curvature_and_covariance(problem, state.surrogate, tried, unknown[:, :size], scales))
+    state = state._replace(derivatives=derivatives)
+    with stage("compare") as check:
+        return state._replace(incumbent=check(observe_risk(problem, state, tried, deployed, loss)))
 
 
-def observe_risk(
-    problem: View, state: ClientState, theta: Theta, tried: Theta, deployed: Theta, batch: Batch, weights: Array
-) -> IncumbentRisk:
-    """What the batch shows of the risk at the ``tried`` model, from the mean loss at the ``deployed`` one beside it.
+class MeanLoss(NamedTuple):
+    """The mean loss of a batch and its sampling variance, () each."""
 
-    The fitted risk of before says what the perturbation between the two changed.
-    """
+    mean: Array
+    variance: Array
+
+
+def mean_loss(problem: View, deployed: Theta, batch: Batch, weights: Array) -> MeanLoss:
+    """What the ``deployed`` model lost on the batch that it brought in."""
     losses = jax.vmap(problem.loss, (None, 0))(deployed, batch)
-    loss = weights @ losses
-    variance = weights @ (losses - loss) ** 2 * jnp.sum(weights**2)
-    first = state.deployments == 0
-    risks = jax.lax.map(
-        lambda flat: surrogate_risk(problem, state.surrogate, ravel_pytree(theta)[1](flat)),
-        jnp.stack([trees.ravel(model) for model in (theta, tried, deployed)]),
-    )
-    known = ~first & (state.incumbent.variance > 0)
-    at_incumbent, at_tried, at_deployed = jnp.where(first, 0.0, risks)
-    observed = loss - (at_deployed - at_tried)
-    mean = jnp.where(known, state.incumbent.mean, observed)
-    spread = jnp.where(known, state.incumbent.variance, variance)
-    return IncumbentRisk(mean, spread, observed, variance, at_incumbent - at_tried)
+    mean = weights @ losses
+    return MeanLoss(mean, weights @ (losses - mean) ** 2 * jnp.sum(weights**2))
+
+
+def observe_risk(problem: View, state: ClientState, tried: Theta, deployed: Theta, loss: MeanLoss) -> IncumbentRisk:
+    """What a mean loss at the ``deployed`` model shows of the risk at the ``tried`` one beside it.
+
+    The fitted risk says what the perturbation between the two changed, as far as its gradient is known.
+    """
+    at_tried, at_deployed = (surrogate_risk(problem, state.surrogate, model) for model in (tried, deployed))
+    perturbation = trees.ravel(deployed) - trees.ravel(tried)
+    unknown = state.derivatives.own_covariance + state.derivatives.shared_covariance
+    variance = loss.variance + perturbation @ unknown @ perturbation
+    now = state.incumbent._replace(observed=loss.mean - (at_deployed - at_tried), observed_variance=variance)
+    return trees.where(state.deployments == 1, update_incumbent(now, jnp.asarray(True)), now)
 
 
 def update_incumbent(incumbent: IncumbentRisk, accepted: Array) -> IncumbentRisk:
-    """The risk at the incumbent once the server has decided on the model that was tried.
-
-    Where it is the incumbent now, two estimates are combined: what was observed there, and what was known of the last
-    one less the promised decrease, which may be wrong by its own size.
-    """
-    variance = incumbent.variance + incumbent.promised**2
-    total = variance + incumbent.observed_variance
-    gain = variance / jnp.where(total > 0, total, 1.0)
-    expected = incumbent.mean - incumbent.promised
-    mean = expected + gain * (incumbent.observed - expected)
-    least = incumbent.observed_variance / constants.RISK_MEMORY
-    left = jnp.maximum((1 - gain) * variance, least)
-    updated = incumbent._replace(mean=mean, variance=left)
+    """The risk at the incumbent once the server has decided on the model that was tried."""
+    updated = incumbent._replace(mean=incumbent.observed, variance=incumbent.observed_variance)
     return trees.where(accepted, updated, incumbent)
 
 
@@ -190,38 +186,30 @@ def add_to_fit(
     third_order, variance = third_order_variance(state), state.sample_variance
     anchor, now = unit.standardise(problem.signal(theta)), unit.standardise(problem.signal(deployed))
     averages = update_averages(state.averages, now, state.deployments == 0)
-    signal = effective_signal(state.reaction_memory, averages, constants.EVIDENCE_NEEDED)
-    miss, change = check_prediction(old, signal, f, variance / samples)
     observations = add_observation(state.observations, averages, f, samples)
     memory = estimate_memory(observations, prior_widths(state), variance, constants.PRIOR_THIRD_ORDER**2)
     effective = jax.vmap(lambda row: effective_signal(memory, row, constants.EVIDENCE_NEEDED))(observations.signal)
     effective_observations = observations._replace(signal=effective)
     step = jnp.where(state.deployments == 0, 0.0, anchor - old.anchor)
     prior = move_prior(state.prior, step, third_order * variance)
-    fit = fit_response(effective_observations, anchor, prior, variance, third_order)
+    width = state.width
+    if settings.share:
+        width = client_width(effective_observations, anchor, prior, variance, constants.PRIOR_THIRD_ORDER**2)
+    fit = fit_response(effective_observations, anchor, widen(prior, width), variance, third_order)
     if not settings.share:
         prior = empirical_prior(prior, fit.response.mean[:, 1:], fit.variance[:, 1:], variance)
         fit = fit_response(effective_observations, anchor, prior, variance, third_order)
-    checked = state.deployments > 1
     return state._replace(
         observations=observations,
         averages=averages,
         reaction_memory=memory,
         moments=fit.moments,
         prior=prior,
+        width=width,
         third_order_variance=update_third_order_variance(state.third_order_variance, fit.third_order),
         surrogate=state.surrogate._replace(response=fit.response),
         variance=fit.variance[:, 1:],
-        squared_miss=jnp.where(checked, miss, 0.0),
-        squared_change=jnp.where(checked, change, 0.0),
     )
-
-
-def check_prediction(response: Response, signal: Array, f: Array, noise: Array) -> tuple[Array, Array]:
-    """Squared miss of the predicted f beyond what was expected, and its predicted squared change, in ``noise`` (p,)."""
-    predicted, uncertainty = response(signal), response.variance(signal)
-    miss = jnp.mean(jnp.maximum((f - predicted) ** 2 - noise - uncertainty, 0.0) / noise)
-    return miss, jnp.mean((predicted - response.mean[:, 0]) ** 2 / noise)
 
 
 def prior_widths(state: ClientState) -> Array:
@@ -244,10 +232,8 @@ def report_fit(problem: View, state: ClientState, theta: Theta) -> Report:
     risk, gradient = jax.value_and_grad(lambda x: surrogate_risk(problem, state.surrogate, unravel(x)))(flat)
     unit, prior = feature_units(state.surrogate.signal_unit.scale), state.prior
     change = (state.surrogate.response.mean[:, 1:] - prior.mean) / unit
-    check = PredictionCheck(
-        state.squared_miss, state.squared_change, state.exploration.size, state.third_order_variance
-    )
-    reaction = ReactionCoefficients(change, state.variance / unit**2, prior.mean / unit, prior.variance / unit**2)
+    known = 1 - jnp.minimum(state.variance / widen(prior, state.width).variance, 1.0)
+    reaction = ReactionCoefficients(change, known, prior.mean / unit, prior.variance / unit**2)
     incumbent = state.incumbent
     rise = RiskCheck(incumbent.observed - incumbent.mean, incumbent.observed_variance + incumbent.variance)
     return {
@@ -255,7 +241,7 @@ def report_fit(problem: View, state: ClientState, theta: Theta) -> Report:
         "risk": entries.statistic(risk),
         "rise": entries.statistic(rise),
         "fit": entries.statistic(RiskFit(gradient, state.units, *state.derivatives)),
-        "check": entries.statistic(check),
+        "scales": entries.statistic(CommonScales(state.exploration.size, state.third_order_variance)),
         "reaction": entries.jacobian(reaction),
     }
 
@@ -271,11 +257,11 @@ def read_mail(settings: Settings, state: ClientState, mail: Mail) -> ClientState
         return state
     unit, response = feature_units(state.surrogate.signal_unit.scale), state.surrogate.response
     mean, least = mail.common.mean * unit, constants.LEAST_DIFFERENCE**2 * state.sample_variance[:, None]
-    common = Prior(mean + mail.momentum * (mean - state.common_mean), mail.common.variance * unit**2 + least)
     slopes = state.surrogate.signal_unit.scale.size
+    common = Prior(mean + mail.momentum * (mean - state.common_mean), mail.common.variance * unit**2 + least)
     alone = empirical_prior(state.prior, response.mean[:, 1:], state.variance, state.sample_variance, slopes)
     prior = trees.where(mail.single_client, alone, common)
-    response, cov = posterior(state.moments, response.anchor, prior, state.sample_variance)
+    response, cov = posterior(state.moments, response.anchor, widen(prior, state.width), state.sample_variance)
     new = state._replace(
         prior=prior,
         common_mean=mean,

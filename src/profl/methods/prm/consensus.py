@@ -28,9 +28,7 @@ def consensus(reported: ReactionCoefficients, aggregate: Callable[[Any], Any], c
 
     ``aggregate`` combines the rows of a pytree, ``concentration`` is the sum of squared weights.
     """
-    change, _, prior_mean, variance = aggregate(reported)
-    own = jnp.where(reported.prior_variance > 0, reported.prior_variance, 1.0)
-    known = aggregate(1 - jnp.minimum(reported.variance / own, 1.0))
+    change, known, prior_mean, variance = aggregate(reported)
     mean = prior_mean + change
     squared_difference = aggregate((reported.change + reported.prior_mean - mean) ** 2)
     error = variance * concentration / jnp.maximum(known, LEAST_KNOWN_SHARE)

@@ -23,11 +23,9 @@ class RiskFit(NamedTuple):
     shared_covariance: Array  # (d, d): of the gradient, from what no client knows; an error that all of them share
 
 
-class PredictionCheck(NamedTuple):
-    """How well a client predicted what its last deployment brought in, and its exploration; () each."""
+class CommonScales(NamedTuple):
+    """Numbers of which all clients use the mean; () each."""
 
-    squared_miss: Array  # beyond what was expected, in variances of the noise
-    squared_change: Array  # by which f was predicted to move, in variances of the noise
     perturbation: Array  # the size of its perturbations, in units
     third_order_variance: Array  # of the coefficients that are not fitted, in variances of a sample
 
@@ -43,9 +41,9 @@ class ReactionCoefficients(NamedTuple):
     """What a client knows of the slopes and curvatures of f, (p, m - 1) each."""
 
     change: Array  # b_i - b: its mean, relative to that of its prior
-    variance: Array  # of b_i
+    known: Array  # share of b_i that comes from the client's own observations
     prior_mean: Array  # b
-    prior_variance: Array
+    prior_variance: Array  # of all clients around b
 
 
 class CommonReaction(NamedTuple):

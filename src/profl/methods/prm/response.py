@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 
 from profl.methods.prm.observation_buffer import ObservationBuffer
-from profl.methods.prm.settings import MOST_CURVED, REACTION_SIZES, RIDGE, SPARSE_COEFFICIENT
+from profl.methods.prm.settings import CLIENT_DOF, CLIENT_WIDTHS, MOST_CURVED, REACTION_SIZES, RIDGE, SPARSE_COEFFICIENT
 from profl.numerics import inverse, inverse_logdet
 from profl.parts.jacobian.reaction_memory import MemoryEstimate, most_likely_memory
 from profl.typing import Array
@@ -97,6 +97,11 @@ def empirical_prior(prior: Prior, mean: Array, variance: Array, sample_variance:
     relative = squares / sample_variance[:, None]
     means = [jnp.full(part.shape, jnp.mean(part)) for part in (relative[:, :slopes], relative[:, slopes:])]
     return prior._replace(variance=jnp.concatenate(means, 1) * sample_variance[:, None])
+
+
+def widen(prior: Prior, factor: Array) -> Prior:
+    """The prior with ``factor`` times its standard deviations."""
+    return prior._replace(variance=prior.variance * factor**2)
 
 
 def unfitted_orders(x: Array) -> tuple[Array, Array]:
@@ -180,19 +185,15 @@ def posterior(moments: Moments, anchor: Array, prior: Prior, sample_variance: Ar
     return Response(anchor, mean.at[:, 0].add(moments.level), cov[:, :s, :s]), cov
 
 
-def log_likelihood(
-    observations: ObservationBuffer, width: Array, sample_variance: Array, third_order_variance: float
-) -> Array:
+def log_likelihood(observations: ObservationBuffer, width: Array, sample_variance: Array, noise: Array) -> Array:
     """Log of the observations' likelihood under a response with slopes and curvatures near zero, ().
 
     It compares signals that people may respond to. ``width`` (m - 1,) are standard deviations of slopes and
-    curvatures, the same for all entries of f, so that one matrix is inverted for all of them. What is not fitted is
-    taken for noise here.
+    curvatures, the same for all entries of f, so that one matrix is inverted for all of them. ``noise`` (N,) is the
+    variance of an observation, in those that its samples alone would give it. Where the rest is larger than that, the
+    noise is what the rest shows: a misfit then speaks for no hypothesis.
     """
-    x = observations.signal
-    rows = jax.vmap(features)(x)
-    shared, independent = unfitted_orders(x)
-    noise = 1 + observations.samples * third_order_variance * (jnp.diagonal(shared) + independent)
+    rows = jax.vmap(features)(observations.signal)
     weights = observations.samples / noise
     target = observations.f - weights @ observations.f / jnp.sum(weights)
     prior_precision = jnp.append(0.0, width**-2)
@@ -201,8 +202,34 @@ def log_likelihood(
     inverted, logdet = inverse_logdet(normalised)
     coefficients = inverted @ (rows.T @ (weights[:, None] * target) / size[:, None]) / size[:, None]  # (m, p)
     squares = weights @ (target - rows @ coefficients) ** 2 + prior_precision @ coefficients**2
-    volume = logdet + 2 * jnp.sum(jnp.log(size)) + 2 * jnp.sum(jnp.log(width)) + jnp.sum(jnp.log(noise))
-    return -(jnp.sum(squares / sample_variance) + sample_variance.size * volume) / 2
+    volume = logdet + 2 * jnp.sum(jnp.log(size)) + 2 * jnp.sum(jnp.log(width))
+    total = jnp.sum(squares / sample_variance)
+    count = jnp.maximum(jnp.sum(observations.filled) - 1.0, 1.0) * sample_variance.size
+    total = jnp.where(total > count, count * (1 + jnp.log(jnp.maximum(total, count) / count)), total)
+    return -(total + sample_variance.size * volume) / 2
+
+
+def misfit_noise(observations: ObservationBuffer, third_order_variance: float) -> Array:
+    """The variance of every observation, (N,), with what is not fitted in it, in those that its samples give it."""
+    shared, independent = unfitted_orders(observations.signal)
+    return 1 + observations.samples * third_order_variance * (jnp.diagonal(shared) + independent)
+
+
+def client_width(
+    observations: ObservationBuffer, anchor: Array, prior: Prior, sample_variance: Array, third_order_variance: float
+) -> Array:
+    """By how much a client's standard deviations are wider than the ``prior`` of all clients, (): 1, 3, 10 or 30.
+
+    The one that explains its observations best, as in a Student's t distribution of CLIENT_DOF degrees of freedom over
+    clients. One that does not react at all is then no surprise: the others do not decide how it reacts.
+    """
+    x = observations.signal - anchor
+    unexplained = observations.f - jax.vmap(features)(x)[:, 1:] @ prior.mean.T
+    own = observations._replace(signal=x, f=unexplained)
+    width = jnp.sqrt(jnp.mean(prior.variance / sample_variance[:, None], 0))
+    factors, noise = jnp.asarray(CLIENT_WIDTHS, width.dtype), misfit_noise(own, third_order_variance)
+    evidence = jax.vmap(lambda each: log_likelihood(own, each * width, sample_variance, noise))(factors)
+    return factors[jnp.argmax(evidence - CLIENT_DOF * jnp.log(factors))]
 
 
 def estimate_memory(
@@ -211,13 +238,15 @@ def estimate_memory(
     """How long people remember, from observations whose signals are (memories, s).
 
     For each memory the size of the reaction, up to ``width``, that suits it best: otherwise a long memory, with which
-    the averaged signal moves less, would be likelier wherever the reaction is small.
+    the averaged signal moves less, would be likelier wherever the reaction is small. What is not fitted is as large for
+    all of them as it is without a memory, for the same reason.
     """
     share = observations.samples / jnp.sum(observations.samples)
     centred = observations.signal - jnp.tensordot(share, observations.signal, 1)
+    noise = misfit_noise(observations._replace(signal=centred[:, 0]), third_order_variance)
 
     def one(signal: Array, size: Array) -> Array:
-        return log_likelihood(observations._replace(signal=signal), size * width, sample_variance, third_order_variance)
+        return log_likelihood(observations._replace(signal=signal), size * width, sample_variance, noise)
 
     sizes = jnp.asarray(REACTION_SIZES, width.dtype)
     evidence = jnp.max(jax.vmap(jax.vmap(one, (None, 0)), (1, None))(centred, sizes), 1)

@@ -22,7 +22,7 @@ from jax.flatten_util import ravel_pytree
 from profl import trees
 from profl.methods.method import Forecast
 from profl.methods.prm import settings as constants
-from profl.methods.prm.messages import CommonReaction, Mail, PredictionCheck, RiskCheck, RiskFit
+from profl.methods.prm.messages import CommonReaction, CommonScales, Mail, RiskCheck, RiskFit
 from profl.methods.prm.newton import inactive_bounds, make_positive_definite, minimise_quadratic
 from profl.methods.prm.settings import Settings
 from profl.problem.problem import View
@@ -159,9 +159,9 @@ def take_turn(
     flat, unravel = ravel_pytree(theta)
     turn, last = server.turn, server.turn == settings.turns_before_newton + settings.newton_turns
     first_newton = turn == settings.turns_before_newton
-    units, check, rise = (aggregate(part) for part in (reports["fit"].units, reports["check"], reports["rise"]))
+    units, scales, rise = (aggregate(part) for part in (reports["fit"].units, reports["scales"], reports["rise"]))
     tried = trees.ravel(problem.project(unravel(flat + server.trial)))
-    server = open_round(settings, server, flat, tried, units, check, rise, concentration)
+    server = open_round(settings, server, flat, tried, units, scales, rise, concentration)
     risk, fit = aggregate_fits(reports["risk"], in_units(reports["fit"], server.units), aggregate)
     server = compare(settings, server, flat, risk, fit, concentration)
     bounds = bounds_of(problem, server, unravel)
@@ -177,22 +177,20 @@ def open_round(
     flat: Array,
     tried: Array,
     units: Array,
-    check: PredictionCheck,
+    scales: CommonScales,
     rise: RiskCheck,
     concentration: Array,
 ) -> ServerState:
     """The state for a new round, where one begins: what was tried becomes the incumbent unless the risk rose.
 
-    The trust region follows from that, and from how well the last round predicted f.
+    The trust region grows while at least half of the promised decrease is observed, and shrinks where it is not, each
+    beyond the noise of the comparison.
     """
-    miss, change, first = check.squared_miss, check.squared_change, server.rounds == 0
-    step = jnp.max(jnp.abs(server.trial) / server.units)
+    first, step = server.rounds == 0, jnp.max(jnp.abs(server.trial) / server.units)
     error = jnp.sqrt(jnp.maximum(rise.variance, 0.0) * concentration)
     accepted = (step == 0) | ~(rise.rise > constants.RISE_ERRORS * error)
-    share, noise = constants.GOOD_PREDICTION
-    good = accepted & (miss < share * change + noise)
-    share, noise = constants.BAD_PREDICTION
-    bad = miss > share * change + noise
+    missing = rise.rise + constants.PROMISE_KEPT * (server.base_risk - server.risk)
+    good, bad = accepted & (missing < error), missing > constants.RISE_ERRORS * error
     used, idle = step > constants.REGION_USED * server.region, step < constants.REGION_IDLE * server.region
     factor = jnp.where(good & used, 2.0, jnp.where(bad | idle, 0.5, 1.0))
     least, most = constants.REGION_BOUNDS
@@ -200,15 +198,15 @@ def open_round(
     region = jnp.where(server.rounds == 1, settings.region, region)
     region = jnp.where(accepted, region, step / 2)
     region = jnp.where(first, constants.FIRST_STEP * settings.region, region)
-    largest = jnp.minimum(constants.LARGEST_GROWTH * check.perturbation, constants.LARGEST_PERTURBATION)
+    largest = jnp.minimum(constants.LARGEST_GROWTH * scales.perturbation, constants.LARGEST_PERTURBATION)
     new = server._replace(
         region=region,
         base=jnp.where(accepted, tried, flat),
         accepted=accepted,
         units=jnp.where(first, units, server.units),
-        perturbation=jnp.where(first, check.perturbation, server.perturbation),
+        perturbation=jnp.where(first, scales.perturbation, server.perturbation),
         largest_perturbation=jnp.where(first, largest, server.largest_perturbation),
-        third_order_variance=check.third_order_variance,
+        third_order_variance=scales.third_order_variance,
     )
     return trees.where(server.turn == 0, new, server)
 
@@ -252,10 +250,20 @@ def bounds_of(problem: View, server: ServerState, unravel: Callable[[Array], The
 
 
 def next_candidate(server: ServerState, bounds: Bounds) -> Array:
-    """The model (d,) after a cautious Newton step from the best one, inside the trust region."""
+    """The model (d,) after a cautious Newton step from the best one, inside the trust region; none after a rise.
+
+    Of all steps s from the base, the one with the least g.s + s'Hs / 2 + CAUTION sqrt(s'Cs) is wanted: the expected
+    change of the risk and its standard error. Two turns of reweighting take that root into the curvature.
+    """
     at, longest = best_step(server), server.step_share * server.region
-    step = minimise_quadratic(server.curvature, server.gradient, at, bounds.trust_region) - at
-    step = jnp.clip(step, -longest, longest) * server.accepted
+    start = server.gradient - server.curvature @ at  # at the base, by the same quadratic
+    target = minimise_quadratic(server.curvature, server.gradient, at, bounds.trust_region)
+    for _ in range(constants.REWEIGHTINGS):
+        size = target @ server.gradient_covariance @ target
+        weight = constants.CAUTION * jax.lax.rsqrt(jnp.maximum(size, jnp.finfo(size.dtype).tiny))
+        cautious = server.curvature + weight * server.gradient_covariance
+        target = minimise_quadratic(cautious, start, jnp.zeros_like(at), bounds.trust_region)
+    step = jnp.clip(target - at, -longest, longest) * server.accepted
     return server.base + server.units * bounds.trust_region(at + step)
 
 

@@ -92,8 +92,8 @@ EVIDENCE_NEEDED = 20.0
 """Nats by which a memory must explain the observations better than none. With 6, a curve is taken for a memory in the
 beginning."""
 
-REACTION_SIZES = 1.0, 0.3, 0.1, 0.03
-"""Sizes of the reaction, as shares of the prior's, that are tried for each memory."""
+REACTION_SIZES = 1.0, 0.1, 0.01, 0.0001
+"""Sizes of the reaction, as shares of the prior's, that are tried for each memory; the last is none."""
 
 # -- the fitted risk ---------------------------------------------------------------------------------------------------
 
@@ -129,11 +129,14 @@ LEAST_DECAY = 0.8
 RISE_ERRORS = 2.0
 """Standard errors by which the observed risk must be higher for a model that was tried to be given up."""
 
-RISK_MEMORY = 8.0
-"""Deployments that the risk at the incumbent is an average of at most: it may drift."""
+PROMISE_KEPT = 0.5
+"""Share of the promised decrease that must be observed for the trust region to grow; with less it shrinks."""
 
 CAUTION = 1.0
 """A step is worth its expected decrease of the risk less this many standard errors of it."""
+
+REWEIGHTINGS = 3
+"""Turns in which the standard error of a step's decrease is taken into the curvature."""
 
 # -- the server's trust region -----------------------------------------------------------------------------------------
 
@@ -149,13 +152,6 @@ REGION_USED = 0.9
 REGION_IDLE = 0.25
 """The region shrinks where a step used less than this share of it, so that a run at rest does not jump."""
 
-GOOD_PREDICTION = 0.2, 0.6
-"""A prediction is good, and the region doubles, where its squared miss is below this share of the squared change of f
-plus this many noise variances."""
-
-BAD_PREDICTION = 0.5, 1.5
-"""A prediction is bad, and the region halves, where its squared miss is above the same sum with these numbers."""
-
 SHORTER_STEP = 4
 """A step that raised the fitted risk is tried again with one over this of the length."""
 
@@ -169,6 +165,12 @@ LEAST_KNOWN_SHARE = 1e-4
 
 LEAST_ERROR = 0.05
 """Share of its error that is left to a coefficient that is shrunk to zero."""
+
+CLIENT_DOF = 4.0
+"""Degrees of freedom of the Student's t distribution by which clients differ."""
+
+CLIENT_WIDTHS = 1.0, 3.0, 10.0, 30.0
+"""How many times more than clients differ among themselves one client may differ from them."""
 
 # -- numerics ----------------------------------------------------------------------------------------------------------
 

@@ -48,7 +48,6 @@ class IncumbentRisk(NamedTuple):
     variance: Array
     observed: Array  # at the model that was tried last
     observed_variance: Array
-    promised: Array  # by how much the fitted risk was lower there
 
 
 class ClientState(NamedTuple):
@@ -61,9 +60,10 @@ class ClientState(NamedTuple):
     averages: Array  # (memories, s): these averages now
     reaction_memory: MemoryEstimate  # which of them people seem to respond to
     moments: Moments  # of the observations, as seen from theta
-    prior: Prior
+    prior: Prior  # of all clients
+    width: Array  # by how much this client's standard deviations are wider
     common_mean: Array  # (p, m - 1): the mean that the server sent last
-    common_error: Array  # (p, m - 1): its variance
+    common_error: Array  # (p, m - 1): the variance of the mean itself
     third_order_variance: Array  # of what is not fitted, in units of ``sample_variance``
     surrogate: SurrogateRisk
     variance: Array  # (p, m - 1): of the response's coefficients
@@ -71,8 +71,6 @@ class ClientState(NamedTuple):
     exploration: Exploration
     trial: Array  # (d,): the model that is tried next, as a step from the incumbent
     incumbent: IncumbentRisk
-    squared_miss: Array  # of the last prediction, beyond what was expected
-    squared_change: Array  # what f was predicted to move by
     held: Array  # share of the parameters that the trust region held in the last round
     region: Array  # the server's trust region, in units
     filter: Any  # what the filter remembers; () for nothing
@@ -96,6 +94,7 @@ def initial_state(settings: Settings, problem: View, theta: Theta, batch: Batch)
         reaction_memory=most_likely_memory(jnp.zeros(SETTLING_TIMES)),
         moments=Moments(jnp.zeros(p), jnp.zeros((m, m)), jnp.zeros((p, m))),
         prior=Prior(table, table + 1),
+        width=zero + 1,
         common_mean=table,
         common_error=table,
         third_order_variance=zero + PRIOR_THIRD_ORDER**2,
@@ -104,9 +103,7 @@ def initial_state(settings: Settings, problem: View, theta: Theta, batch: Batch)
         derivatives=CurvatureAndCovariance(square, square, square),
         exploration=Exploration(jnp.zeros(d), jnp.asarray(False), jnp.int32(0), zero),
         trial=jnp.zeros(d),
-        incumbent=IncumbentRisk(*[zero] * 5),
-        squared_miss=zero,
-        squared_change=zero,
+        incumbent=IncumbentRisk(*[zero] * 4),
         held=zero,
         region=zero + settings.region,
         filter=trusted_samples.initial_memory(problem, filters.get(settings.filter), theta, batch),
