@@ -80,13 +80,16 @@ def first_samples(batch: Batch, weights: Array) -> Callable[[], tuple[Batch, Arr
     return samples_and_weights
 
 
-def theta_scales(problem: View, theta: Theta, batch: Batch, weights: Array, common: float = 1.0) -> Array:
+def theta_scales(
+    problem: View, theta: Theta, batch: Batch, weights: Array, common: float = 1.0, unseen: Array | float = 0.0
+) -> Array:
     """The scale of every parameter, (d,).
 
     Where neither the data nor the model space show one, it is the size of the parameter, and at least one.
 
     ``common`` is the share with which the squared mean slope counts in the mean square of a slope: with 1 it is the
-    plain root mean square, with less it depends less on how far theta is from where the slopes cancel.
+    plain root mean square, with less it depends less on how far theta is from where the slopes cancel. ``unseen`` is a
+    variance of the loss that the batch does not show: one sample shows none.
 
     >>> from profl.problem.families import GaussianMean
     >>> from profl.problem.model_space import everywhere
@@ -103,7 +106,7 @@ def theta_scales(problem: View, theta: Theta, batch: Batch, weights: Array, comm
         return problem.loss(unravel(vector), z)
 
     losses, slopes = jax.vmap(jax.value_and_grad(loss), (None, 0))(flat, batch)
-    spread = jnp.sqrt(weights @ (losses - weights @ losses) ** 2)
+    spread = jnp.sqrt(weights @ (losses - weights @ losses) ** 2 + unseen)
     mean = weights @ slopes
     steepness = jnp.sqrt(weights @ (slopes - mean) ** 2 + common * mean**2)
     by_data = spread / (jnp.sqrt(float(flat.size)) * jnp.where(steepness > 0, steepness, 1.0))

@@ -36,6 +36,7 @@ from profl.methods.prm.state import ClientState, Exploration, IncumbentRisk
 from profl.methods.prm.surrogate_risk import (
     curvature_and_covariance,
     fit_discrepancy,
+    loss_variance,
     store_batch,
     surrogate_risk,
 )
@@ -103,12 +104,11 @@ def learn(
     tried = tried_model(problem, state, theta)
     with stage("estimate f") as check:
         f = check(problem.family.estimate(batch, weights))
-        share = jnp.sum(weights**2)
-        variance = problem.family.observed_variance(batch, weights, f) / share
-    started = measure_first_batch(problem, state, deployed, batch, weights, variance)
+        state = update_noise(problem, state, deployed, batch, weights, f)
+    share = jnp.sum(weights**2)
+    started = measure_first_batch(problem, state, deployed, batch, weights, f)
     state = trees.where(state.deployments == 0, started, state)
-    mean = state.sample_variance + (variance - state.sample_variance) / (state.deployments + 1)
-    state, loss = state._replace(sample_variance=mean), mean_loss(problem, deployed, batch, weights)
+    loss = mean_loss(problem, state, deployed, batch, weights, f)
     with stage("fit") as check:
         state = check(add_to_fit(settings, problem, state, tried, deployed, f, 1 / share))
         row = state.deployments % settings.keep
@@ -136,11 +136,38 @@ class MeanLoss(NamedTuple):
     variance: Array
 
 
-def mean_loss(problem: View, deployed: Theta, batch: Batch, weights: Array) -> MeanLoss:
-    """What the ``deployed`` model lost on the batch that it brought in."""
-    losses = jax.vmap(problem.loss, (None, 0))(deployed, batch)
+def mean_loss(
+    problem: View, state: ClientState, deployed: Theta, batch: Batch, weights: Array, f: Array
+) -> MeanLoss:
+    """What the ``deployed`` model lost on the batch that it brought in; its variance is that of the samples, or that
+    of f where they are few."""
+    losses, share = jax.vmap(problem.loss, (None, 0))(deployed, batch), jnp.sum(weights**2)
     mean = weights @ losses
-    return MeanLoss(mean, weights @ (losses - mean) ** 2 * jnp.sum(weights**2))
+    by_f = loss_variance(problem, deployed, batch, weights, f, state.sample_variance)
+    return MeanLoss(mean, (weights @ (losses - mean) ** 2 + share * by_f) * share)
+
+
+def update_noise(
+    problem: View, state: ClientState, deployed: Theta, batch: Batch, weights: Array, f: Array
+) -> ClientState:
+    """The state with the variance of one sample's f, pooled over all batches so far.
+
+    A batch of n samples has n - 1 degrees of freedom. Few samples say little or nothing: with the weight of 1 / n of a
+    sample the family's own variance counts in the first batch, and in all others what f missed its prediction by.
+    """
+    family, share = problem.family, jnp.sum(weights**2)
+    observed, declared = (each(batch, weights, f) / share for each in (family.observed_variance, family.variance))
+    size = jnp.mean(f**2) + jnp.finfo(f.dtype).tiny
+    declared = jnp.where(declared > constants.NO_NOISE * size, declared, size)
+    surrogate, first = state.surrogate, state.deployments == 0
+    signal = surrogate.signal_unit.standardise(problem.signal(deployed))
+    leverage = surrogate.response.variance(signal) / state.sample_variance
+    missed = (f - surrogate.response(signal)) ** 2 / (share + leverage)
+    dof = jnp.where(first, 0.0, state.noise_dof)
+    total = dof * state.sample_variance + observed / share + share * jnp.where(first, declared, missed)
+    new_dof = dof + 1 / share - 1 + share
+    return state._replace(sample_variance=total / new_dof, noise_dof=new_dof)
+
 
 
 def observe_risk(problem: View, state: ClientState, tried: Theta, deployed: Theta, loss: MeanLoss) -> IncumbentRisk:
@@ -163,15 +190,16 @@ def update_incumbent(incumbent: IncumbentRisk, accepted: Array) -> IncumbentRisk
 
 
 def measure_first_batch(
-    problem: View, state: ClientState, theta: Theta, batch: Batch, weights: Array, variance: Array
+    problem: View, state: ClientState, theta: Theta, batch: Batch, weights: Array, f: Array
 ) -> ClientState:
     """The state with natural units, prior and first perturbation, all from the first batch."""
-    units = theta_scales(problem, theta, batch, weights)
+    variance, share = state.sample_variance, jnp.sum(weights**2)
+    unseen = share * loss_variance(problem, theta, batch, weights, f, variance)
+    units = theta_scales(problem, theta, batch, weights, unseen=unseen)
     unit = signal_scales(problem, theta, units)
-    size = jnp.minimum(jnp.sqrt(constants.FIRST_PERTURBATION * jnp.sum(weights**2)), constants.LARGEST_PERTURBATION)
+    size = jnp.minimum(jnp.sqrt(constants.FIRST_PERTURBATION * share), constants.LARGEST_PERTURBATION)
     return state._replace(
         units=units,
-        sample_variance=variance,
         prior=Prior(state.prior.mean, variance[:, None] * prior_widths(state) ** 2),
         surrogate=state.surrogate._replace(signal_unit=Unit(problem.signal(theta), unit)),
         exploration=state.exploration._replace(size=size),

@@ -110,6 +110,9 @@ nothing."""
 DISCREPANCY_REST = 0.01
 """Share of the differences between batches that is noise at least."""
 
+NO_NOISE = 1e-6
+"""Share of the squared size of f: a family that states less variance than that states none."""
+
 # -- exploration -------------------------------------------------------------------------------------------------------
 
 FIRST_PERTURBATION = 40.0

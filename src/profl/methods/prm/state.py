@@ -55,7 +55,8 @@ class ClientState(NamedTuple):
 
     deployments: Array  # so far
     units: Array  # (d,): natural units of theta
-    sample_variance: Array  # (p,): of one sample in every entry of f, mean over all deployments
+    sample_variance: Array  # (p,): of one sample in every entry of f, pooled over all deployments
+    noise_dof: Array  # (): degrees of freedom of that
     observations: ObservationBuffer  # their signals are (memories, s): averages of past signals
     averages: Array  # (memories, s): these averages now
     reaction_memory: MemoryEstimate  # which of them people seem to respond to
@@ -89,6 +90,7 @@ def initial_state(settings: Settings, problem: View, theta: Theta, batch: Batch)
         deployments=jnp.int32(0),
         units=jnp.ones(d),
         sample_variance=jnp.ones(p),
+        noise_dof=zero,
         observations=empty_buffer(settings.buffer_size, (SETTLING_TIMES, s), p),
         averages=jnp.zeros((SETTLING_TIMES, s)),
         reaction_memory=most_likely_memory(jnp.zeros(SETTLING_TIMES)),

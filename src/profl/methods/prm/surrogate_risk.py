@@ -90,21 +90,30 @@ def store_batch(
     return jax.tree.map(lambda old, leaf: old.at[row].set(leaf), batches, new)
 
 
+def batch_risk(problem: View, theta: Theta, here: Array, batch: Batch, weights: Array, f: Array) -> Array:
+    """The mean loss of a batch that was drawn at ``f``, () were it drawn at ``here``."""
+    family = problem.family
+    if family.shift is not None:
+        return weights @ jax.vmap(lambda z: problem.loss(theta, family.apply_shift(z, here - f, f)))(batch)
+    ratio = weights * jnp.exp(jax.vmap(lambda z: family.log_prob(z, here) - family.log_prob(z, f))(batch))
+    total = jnp.sum(ratio)
+    return ratio @ jax.vmap(lambda z: problem.loss(theta, z))(batch) / jnp.where(total > 0, total, 1.0)
+
+
+def loss_variance(problem: View, theta: Theta, batch: Batch, weights: Array, f: Array, f_variance: Array) -> Array:
+    """The variance of one sample's loss, (), that the variance of one sample's f (p,) gives it, to first order."""
+    slope = jax.grad(lambda here: batch_risk(problem, theta, here, batch, weights, f))(f)
+    return slope**2 @ f_variance
+
+
 def risks_by_batch(
     problem: View, surrogate: SurrogateRisk, theta: Theta, f_offset: Array | float = 0.0
 ) -> tuple[Array, Array]:
     """S_b(theta) of every stored batch, (keep,), and the signal of theta in units, (s,)."""
-    family, signal = problem.family, surrogate.signal_unit.standardise(problem.signal(theta))
+    signal = surrogate.signal_unit.standardise(problem.signal(theta))
     here = surrogate.response(signal) + f_offset
-
-    def one_batch(batch: Batch, weights: Array, f: Array) -> Array:
-        if family.shift is not None:
-            return weights @ jax.vmap(lambda z: problem.loss(theta, family.apply_shift(z, here - f, f)))(batch)
-        ratio = weights * jnp.exp(jax.vmap(lambda z: family.log_prob(z, here) - family.log_prob(z, f))(batch))
-        total = jnp.sum(ratio)
-        return ratio @ jax.vmap(lambda z: problem.loss(theta, z))(batch) / jnp.where(total > 0, total, 1.0)
-
-    return jax.vmap(one_batch)(*surrogate.batches[:3]), signal
+    risks = jax.vmap(lambda *batch: batch_risk(problem, theta, here, *batch))(*surrogate.batches[:3])
+    return risks, signal
 
 
 def surrogate_risk(problem: View, surrogate: SurrogateRisk, theta: Theta, f_offset: Array | float = 0.0) -> Array:
