@@ -176,12 +176,12 @@ def test_a_response_finds_a_quadratic_and_states_its_error():
 def test_how_likely_trials_are():
     """A line with a free level is a normal distribution of all that was seen: scipy's density of its contrasts."""
     rng, spread, width, samples = np.random.default_rng(0), 2.0, 0.7, 40.0
-    x, f = rng.normal(size=(6, 7)).astype(np.float32), rng.normal(size=6).astype(np.float32)
+    x, f = rng.normal(size=(6, 7)).astype(np.float32), 0.3 * rng.normal(size=6).astype(np.float32)
     contrasts = np.linalg.svd(np.ones((1, 6)))[2][1:]  # what no level changes
 
     def told(signals):
         trials = ObservationBuffer(jnp.asarray(signals), jnp.asarray(f)[:, None], jnp.full(6, samples))
-        return float(jax.jit(log_likelihood)(trials, jnp.full(7, width), jnp.full(1, spread), 0.0))
+        return float(jax.jit(log_likelihood)(trials, jnp.full(7, width), jnp.full(1, spread), jnp.ones(6)))
 
     def exact(signals):
         cov = spread * (np.eye(6) / samples + width**2 * signals @ signals.T)
@@ -258,7 +258,7 @@ def test_consensus_is_the_weighted_mean_of_what_is_seen_and_nothing_where_nothin
     rng = np.random.default_rng(0)
     found = np.zeros((10, 4, 1, 2), np.float32)
     found[:, 0, 0] = np.stack([2 + 0.1 * rng.normal(size=10), 0.0002 * rng.normal(size=10)], 1)
-    found[:, 1, 0], found[:, 3, 0] = [1e-4, 0.99e-4], [1.0, 1e-4]
+    found[:, 1, 0], found[:, 3, 0] = [1 - 1e-4, 0.01], [1.0, 1e-4]
     mean = jax.jit(consensus, static_argnums=1)
     reported = ReactionCoefficients(*jnp.asarray(found).swapaxes(0, 1))
     common = mean(reported, lambda rows: jax.tree.map(lambda leaf: jnp.mean(leaf, 0), rows), jnp.asarray(0.1))

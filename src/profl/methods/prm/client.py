@@ -136,9 +136,7 @@ class MeanLoss(NamedTuple):
     variance: Array
 
 
-def mean_loss(
-    problem: View, state: ClientState, deployed: Theta, batch: Batch, weights: Array, f: Array
-) -> MeanLoss:
+def mean_loss(problem: View, state: ClientState, deployed: Theta, batch: Batch, weights: Array, f: Array) -> MeanLoss:
     """What the ``deployed`` model lost on the batch that it brought in; its variance is that of the samples, or that
     of f where they are few."""
     losses, share = jax.vmap(problem.loss, (None, 0))(deployed, batch), jnp.sum(weights**2)
@@ -167,7 +165,6 @@ def update_noise(
     total = dof * state.sample_variance + observed / share + share * jnp.where(first, declared, missed)
     new_dof = dof + 1 / share - 1 + share
     return state._replace(sample_variance=total / new_dof, noise_dof=new_dof)
-
 
 
 def observe_risk(problem: View, state: ClientState, tried: Theta, deployed: Theta, loss: MeanLoss) -> IncumbentRisk:

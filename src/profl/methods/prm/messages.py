@@ -73,4 +73,16 @@ class Mail(NamedTuple):
 def empty_mail(trial: Array, coefficients: Array) -> Mail:
     """Mail of zeros, for a trial (d,) and coefficients (p, m - 1) of these shapes: it states the shapes."""
     zero, no = jnp.zeros(()), jnp.asarray(False)
-    return Mail(no, no, jnp.zeros_like(trial), zero, zero, zero, zero, CommonReaction(*[jnp.zeros_like(coefficients)] * 3), no, no, zero)
+    return Mail(
+        no,
+        no,
+        jnp.zeros_like(trial),
+        zero,
+        zero,
+        zero,
+        zero,
+        CommonReaction(*[jnp.zeros_like(coefficients)] * 3),
+        no,
+        no,
+        zero,
+    )

@@ -52,6 +52,7 @@ class ServerState(NamedTuple):
     held: Array  # share of the parameters that the trust region or the model space holds
     trial: Array  # (d,): the model that clients try, as a step from the incumbent
     accepted: Array  # bool: whether the last one became the incumbent
+    risk_variance: Array  # of what one round shows of the risk
     forecast: Forecast
 
 
@@ -85,6 +86,7 @@ def initial_server(settings: Settings, theta: Theta) -> ServerState:
         held=zero,
         trial=none,
         accepted=jnp.asarray(True),
+        risk_variance=zero,
         forecast=Forecast(*[zero + jnp.nan] * 4),
     )
 
@@ -203,6 +205,7 @@ def open_round(
         region=region,
         base=jnp.where(accepted, tried, flat),
         accepted=accepted,
+        risk_variance=error**2 / 2,  # of the two that are compared
         units=jnp.where(first, units, server.units),
         perturbation=jnp.where(first, scales.perturbation, server.perturbation),
         largest_perturbation=jnp.where(first, largest, server.largest_perturbation),
@@ -280,17 +283,19 @@ def close_round(settings: Settings, server: ServerState, bounds: Bounds) -> Serv
     """
     at, gradient = best_step(server), server.gradient
     inside_region = inactive_bounds(gradient, at, bounds.trust_region)
-    movable = inactive_bounds(gradient, at, bounds.model_space) | (gradient == 0)  # at rest nothing holds it
+    doubt = constants.HELD_ERRORS * jnp.sqrt(jnp.maximum(jnp.diagonal(server.gradient_covariance), 0.0))
+    movable = inactive_bounds(gradient, at, bounds.model_space) | (jnp.abs(gradient) <= doubt)  # not surely held
     H = make_positive_definite(server.curvature, gradient)
     uncertain = jnp.linalg.solve(H, jnp.where(movable[:, None] & movable, server.gradient_covariance, 0.0))
     gradient = jnp.where(movable, gradient, 0.0)
     unknown, known = jnp.trace(uncertain) / 2, gradient @ jnp.linalg.solve(H, gradient) / 2
-    error = jnp.sqrt(jnp.maximum(jnp.sum(uncertain * uncertain.T), 0.0) / 2)
+    rounds = server.rounds + 1
+    seen = server.risk_variance / rounds  # what is observed of the risk itself: a family may be wrong beyond that
+    error = jnp.sqrt(jnp.maximum(jnp.sum(uncertain * uncertain.T), 0.0) / 2 + seen)
     cost = jnp.trace(H) / 2
     wanted = jnp.minimum(jnp.sqrt(settings.curiosity * unknown / cost), server.largest_perturbation)
     decayed = jnp.maximum(wanted, constants.LEAST_DECAY * server.perturbation)
     size = jnp.where(server.rounds == 0, server.perturbation, decayed)
-    rounds = server.rounds + 1
     promised = jnp.maximum(server.base_risk - server.risk, 0.0)
     forecast = Forecast(promised + known + unknown, error, promised + known + unknown / (rounds + 1.0), size**2 * cost)
     held = jnp.mean(~inside_region * 1.0)

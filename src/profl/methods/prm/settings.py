@@ -138,6 +138,9 @@ PROMISE_KEPT = 0.5
 CAUTION = 1.0
 """A step is worth its expected decrease of the risk less this many standard errors of it."""
 
+HELD_ERRORS = 2.0
+"""Standard errors that a slope must have for a parameter to be held for sure by the edge of the model space."""
+
 REWEIGHTINGS = 3
 """Turns in which the standard error of a step's decrease is taken into the curvature."""
 
