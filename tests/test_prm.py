@@ -13,6 +13,7 @@ from scipy import stats
 import profl
 from benchmarks.deployments.problems import no_reaction
 from benchmarks.deployments.units import rescaled, shifted
+from benchmarks.wild.table import TABLE, store_week
 from profl import random
 from profl.methods.prm.consensus import consensus
 from profl.methods.prm.messages import ReactionCoefficients
@@ -58,6 +59,7 @@ def test_pricing_is_solved_within_a_dozen_deployments(pricing, run):
         *METHOD.info,
         "exploration",
         "held",
+        "discrepancy",
         "memory",
         "log2_settling_time",
         "log2_settling_time_error",
@@ -280,3 +282,38 @@ def test_the_least_point_of_a_box_is_that_of_the_quadratic_program():
     curvature, slope = jnp.array([[2.0, 1.0], [1.0, 2.0]]), jnp.array([5.0, 1.0])
     found = minimise_quadratic(curvature, slope, jnp.zeros(2), lambda y: jnp.clip(y, -1.0, 1.0))
     np.testing.assert_allclose(found, [-1.0, 0.0], atol=1e-6)
+
+
+# -- what is observed against what is fitted ---------------------------------------------------------------------------
+
+
+def test_a_wrong_family_is_told_and_corrected():
+    """Spread that grows with theta: the mean alone leaves what retraining leaves (119 % before the discrepancy was
+    fitted), and says so; with the right family nothing is said."""
+    wrong, right = (TABLE[f"spread, {name}"][0]() for name in ("GaussianMean", "LocationScale"))
+    run, told = (profl.simulate(each, profl.prm(), **SHORT | {"rounds": 20}) for each in (wrong, right))
+    assert np.all(run.excess[:, -1] < 0.2 * gap(wrong))
+    assert "the family does not say all that reacts" in run.summary()
+    assert "the family does not say" not in told.summary()
+    assert "local minim" in told.summary()
+
+
+def test_a_run_does_not_end_above_its_start():
+    """Demand that falls five times as fast at three of ten: one leap to a flat place and back (it stayed before)."""
+    case = TABLE["exponential x5"][0]()
+    run = profl.simulate(case, METHOD, **SHORT | {"rounds": 15})
+    assert np.all(run.excess[:, -1] < 0.5 * run.excess[:, 0])
+
+
+def test_a_client_that_does_not_react_is_no_slow_client():
+    """Six tenths of the weight on one that never reacts: its long memory was believed, and 6 % to 18 % were left."""
+    case = TABLE["weight 0.6"][0]()
+    run = profl.simulate(case, METHOD, **SHORT | {"rounds": 25})
+    assert np.all(run.excess[:, -1] < 0.02 * gap(case))
+
+
+def test_one_row_a_deployment_is_enough_to_learn():
+    """A week is one row of sales: its own variance is zero, so that of the family and of other weeks is used."""
+    case = store_week()
+    run = profl.simulate(case, profl.prm(), **SHORT | {"rounds": 40, "samples": 1})
+    assert np.all(run.excess[:, -1] < 0.1 * run.excess[:, 0])

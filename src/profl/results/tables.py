@@ -135,7 +135,7 @@ def _forecast(run: Run, values: dict[str, Any]) -> list[str]:
     lines = []
     if values["expected_excess"] is not None:
         expected, error = (number(values[name]["mean"]) for name in ("expected_excess", "expected_error"))
-        lines.append(f"expected excess over PO {expected} ± {error}")
+        lines.append(f"expected excess over PO {expected} ± {error}, if this is no local minimum")
     for reason in sorted({reason for reason in run.stop_reason if reason}):
         ends = [end for end, why in zip(run.settled, run.stop_reason, strict=True) if end and why == reason]
         steps = sorted({min(ends) * run.settings["local_steps"], max(ends) * run.settings["local_steps"]})

@@ -27,6 +27,9 @@ RETRAINING = ("pfl", "rgd", "rrm")  # go to the stable point, where the risk may
 ABOVE = 1.02  # of the gap between PO and PS: an end within noise of the stable point is at it
 RISES = 0.05  # of the gap, or of the risk's size: less may be noise
 
+DISCREPANCY_ERRORS = 2.0
+"""Standard errors of a discrepancy, in the mean over clients, from which on the family is called wrong."""
+
 
 class Memory(NamedTuple):
     """How slowly people react, per seed at the end of a run."""
@@ -77,7 +80,7 @@ def _threshold(run: Run) -> float:
 
 def warnings(run: Run) -> list[str]:
     """Sentences for the summary: what is unusual about the run, and what to do."""
-    return [*_slow(run), *_drifting(run), *run.notes, *_above_stable(run), *_rises(run), *_unknown_jacobian(run)]
+    return [*_slow(run), *_drifting(run), *run.notes, *_above_stable(run), *_rises(run), *_unknown_jacobian(run), *_wrong_family(run)]
 
 
 def _slow(run: Run) -> list[str]:
@@ -149,4 +152,19 @@ def _unknown_jacobian(run: Run) -> list[str]:
     return [
         f"WARNING: the Jacobian is hardly known: its entries are {known} in size, their stated error is {off}. "
         "Take more samples or deployments, or a larger profl.parts.Exploration(scale=...)."
+    ]
+
+
+def _wrong_family(run: Run) -> list[str]:
+    """Where the losses of batches depend on the deployed model in a way that f does not explain."""
+    errors = run.info.get("discrepancy")
+    if errors is None:
+        return []
+    found = errors[:, -1] > DISCREPANCY_ERRORS
+    if not found.any():
+        return []
+    return [
+        f"WARNING: the family does not say all that reacts{_seeds(found)}: losses change with the deployed model in a "
+        "way that its f does not explain. The run allows for that, roughly; a family that knows more does better: "
+        "LocationScale where the spread moves, GroupShares for shares of groups, ClassMeans for means of classes."
     ]

@@ -9,15 +9,15 @@ p is the number of entries of f, s of the signal, d of theta, m = 1 + slopes + c
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from profl import random, trees
 from profl.methods.prm import settings as constants
+from profl.methods.prm.incumbent import mean_loss, observe_risk, update_incumbent
 from profl.methods.prm.messages import CommonScales, Mail, ReactionCoefficients, RiskCheck, RiskFit
+from profl.methods.prm.noise import update_noise
 from profl.methods.prm.observation_buffer import add_observation
 from profl.methods.prm.response import (
     Prior,
@@ -32,7 +32,7 @@ from profl.methods.prm.response import (
     widen,
 )
 from profl.methods.prm.settings import Settings
-from profl.methods.prm.state import ClientState, Exploration, IncumbentRisk
+from profl.methods.prm.state import ClientState, Exploration
 from profl.methods.prm.surrogate_risk import (
     curvature_and_covariance,
     fit_discrepancy,
@@ -127,63 +127,6 @@ def learn(
     state = state._replace(derivatives=derivatives)
     with stage("compare") as check:
         return state._replace(incumbent=check(observe_risk(problem, state, tried, deployed, loss)))
-
-
-class MeanLoss(NamedTuple):
-    """The mean loss of a batch and its sampling variance, () each."""
-
-    mean: Array
-    variance: Array
-
-
-def mean_loss(problem: View, state: ClientState, deployed: Theta, batch: Batch, weights: Array, f: Array) -> MeanLoss:
-    """What the ``deployed`` model lost on the batch that it brought in; its variance is that of the samples, or that
-    of f where they are few."""
-    losses, share = jax.vmap(problem.loss, (None, 0))(deployed, batch), jnp.sum(weights**2)
-    mean = weights @ losses
-    by_f = loss_variance(problem, deployed, batch, weights, f, state.sample_variance)
-    return MeanLoss(mean, (weights @ (losses - mean) ** 2 + share * by_f) * share)
-
-
-def update_noise(
-    problem: View, state: ClientState, deployed: Theta, batch: Batch, weights: Array, f: Array
-) -> ClientState:
-    """The state with the variance of one sample's f, pooled over all batches so far.
-
-    A batch of n samples has n - 1 degrees of freedom. Few samples say little or nothing: with the weight of 1 / n of a
-    sample the family's own variance counts in the first batch, and in all others what f missed its prediction by.
-    """
-    family, share = problem.family, jnp.sum(weights**2)
-    observed, declared = (each(batch, weights, f) / share for each in (family.observed_variance, family.variance))
-    size = jnp.mean(f**2) + jnp.finfo(f.dtype).tiny
-    declared = jnp.where(declared > constants.NO_NOISE * size, declared, size)
-    surrogate, first = state.surrogate, state.deployments == 0
-    signal = surrogate.signal_unit.standardise(problem.signal(deployed))
-    leverage = surrogate.response.variance(signal) / state.sample_variance
-    missed = (f - surrogate.response(signal)) ** 2 / (share + leverage)
-    dof = jnp.where(first, 0.0, state.noise_dof)
-    total = dof * state.sample_variance + observed / share + share * jnp.where(first, declared, missed)
-    new_dof = dof + 1 / share - 1 + share
-    return state._replace(sample_variance=total / new_dof, noise_dof=new_dof)
-
-
-def observe_risk(problem: View, state: ClientState, tried: Theta, deployed: Theta, loss: MeanLoss) -> IncumbentRisk:
-    """What a mean loss at the ``deployed`` model shows of the risk at the ``tried`` one beside it.
-
-    The fitted risk says what the perturbation between the two changed, as far as its gradient is known.
-    """
-    at_tried, at_deployed = (surrogate_risk(problem, state.surrogate, model) for model in (tried, deployed))
-    perturbation = trees.ravel(deployed) - trees.ravel(tried)
-    unknown = state.derivatives.own_covariance + state.derivatives.shared_covariance
-    variance = loss.variance + perturbation @ unknown @ perturbation
-    now = state.incumbent._replace(observed=loss.mean - (at_deployed - at_tried), observed_variance=variance)
-    return trees.where(state.deployments == 1, update_incumbent(now, jnp.asarray(True)), now)
-
-
-def update_incumbent(incumbent: IncumbentRisk, accepted: Array) -> IncumbentRisk:
-    """The risk at the incumbent once the server has decided on the model that was tried."""
-    updated = incumbent._replace(mean=incumbent.observed, variance=incumbent.observed_variance)
-    return trees.where(accepted, updated, incumbent)
 
 
 def measure_first_batch(

@@ -2,15 +2,19 @@
 
 A deployment is expensive, a message is cheap. In every round each client
 
-    deploys   theta, and perturbations of it: the larger, the more there is left to learn
-    fits      f near theta from all its observations, with what the other clients know as its prior
+    deploys   the model to try, and perturbations of it: the larger, the more there is left to learn
+    compares  what it lost there with what the incumbent lost: the model to try takes its place unless the risk rose
+    fits      f near that model from all its observations, with what the other clients know as its prior
 
 and then, without deploying anything, all of them together minimise the fitted performative risk
 sum_i alpha_i L_i(theta) inside a trust region: clients report value, gradient and curvature of theirs, the server takes
-Newton steps. So there is no learning rate, and no drift of local steps: what is minimised is the weighted sum itself.
+Newton steps, and what it ends at is tried next. So there is no learning rate, and no drift of local steps: what is
+minimised is the weighted sum itself. theta, the model of the run, is the incumbent: it was deployed and compared.
 
     settings         options and constants
     client           what a client deploys, fits and reports; state: what it keeps
+    incumbent        what a batch shows of the risk, and the verdict on what was tried
+    noise            the variance of f, pooled over batches
     response         the fitted f, and how well it is known
     surrogate_risk   the fitted risk, its curvature H, and the covariance of its gradient, C
     consensus        clients learn from each other
@@ -118,14 +122,16 @@ class PRM(Settings, Method):
         return empty_mail(state.trial, state.common_mean)
 
     def figures(self, problem: View, state: ClientState, theta: Theta) -> dict[str, Array]:
-        """The size of perturbations in units, the share of parameters that are held, and the evidence of a memory.
+        """The size of perturbations in units, the share of parameters that are held, the evidence of a discrepancy
+        between the family and the observed losses, in standard errors, and the evidence of a memory.
 
-        That evidence is counted from the threshold of other methods, so that one threshold suits all.
+        The latter is counted from the threshold of other methods, so that one threshold suits all.
         """
         memory = state.reaction_memory
         return {
             "exploration": state.exploration.size,
             "held": state.held,
+            "discrepancy": state.surrogate.discrepancy.evidence,
             "memory": memory.evidence - (EVIDENCE_NEEDED - reaction_memory.EVIDENCE_NEEDED),
             "log2_settling_time": memory.log2_settling_time,
             "log2_settling_time_error": memory.error,

@@ -2,10 +2,10 @@
 
 A round has ``turns_before_newton`` turns in which clients learn from each other, then Newton steps:
 
-    first turn       ``open_round``    the trust region, by how well the last round predicted what came in
+    first turn       ``open_round``    what was tried becomes the incumbent or not (``incumbent``); the trust region
     every turn       ``compare``       the candidate is the best model so far, or the next step is shorter
                      ``next_candidate``
-    last turn        ``close_round``   what is left to gain, and how much to explore for it
+    last turn        ``close_round``   what is left to gain, how much to explore for it, and what to try next
 
 Inside, lengths and derivatives are in natural units.
 """
@@ -22,6 +22,7 @@ from jax.flatten_util import ravel_pytree
 from profl import trees
 from profl.methods.method import Forecast
 from profl.methods.prm import settings as constants
+from profl.methods.prm.incumbent import verdict
 from profl.methods.prm.messages import CommonReaction, CommonScales, Mail, RiskCheck, RiskFit
 from profl.methods.prm.newton import inactive_bounds, make_positive_definite, minimise_quadratic
 from profl.methods.prm.settings import Settings
@@ -160,7 +161,6 @@ def take_turn(
     """
     flat, unravel = ravel_pytree(theta)
     turn, last = server.turn, server.turn == settings.turns_before_newton + settings.newton_turns
-    first_newton = turn == settings.turns_before_newton
     units, scales, rise = (aggregate(part) for part in (reports["fit"].units, reports["scales"], reports["rise"]))
     tried = trees.ravel(problem.project(unravel(flat + server.trial)))
     server = open_round(settings, server, flat, tried, units, scales, rise, concentration)
@@ -183,16 +183,10 @@ def open_round(
     rise: RiskCheck,
     concentration: Array,
 ) -> ServerState:
-    """The state for a new round, where one begins: what was tried becomes the incumbent unless the risk rose.
-
-    The trust region grows while at least half of the promised decrease is observed, and shrinks where it is not, each
-    beyond the noise of the comparison.
-    """
+    """The state for a new round, where one begins: the verdict on what was tried, and the trust region that follows."""
     first, step = server.rounds == 0, jnp.max(jnp.abs(server.trial) / server.units)
-    error = jnp.sqrt(jnp.maximum(rise.variance, 0.0) * concentration)
-    accepted = (step == 0) | ~(rise.rise > constants.RISE_ERRORS * error)
-    missing = rise.rise + constants.PROMISE_KEPT * (server.base_risk - server.risk)
-    good, bad = accepted & (missing < error), missing > constants.RISE_ERRORS * error
+    promised = server.base_risk - server.risk
+    accepted, good, bad, variance = verdict(rise, promised, step > 0, concentration)
     used, idle = step > constants.REGION_USED * server.region, step < constants.REGION_IDLE * server.region
     factor = jnp.where(good & used, 2.0, jnp.where(bad | idle, 0.5, 1.0))
     least, most = constants.REGION_BOUNDS
@@ -205,7 +199,7 @@ def open_round(
         region=region,
         base=jnp.where(accepted, tried, flat),
         accepted=accepted,
-        risk_variance=error**2 / 2,  # of the two that are compared
+        risk_variance=variance / 2,  # of the two that are compared
         units=jnp.where(first, units, server.units),
         perturbation=jnp.where(first, scales.perturbation, server.perturbation),
         largest_perturbation=jnp.where(first, largest, server.largest_perturbation),
@@ -283,7 +277,7 @@ def close_round(settings: Settings, server: ServerState, bounds: Bounds) -> Serv
     """
     at, gradient = best_step(server), server.gradient
     inside_region = inactive_bounds(gradient, at, bounds.trust_region)
-    doubt = constants.HELD_ERRORS * jnp.sqrt(jnp.maximum(jnp.diagonal(server.gradient_covariance), 0.0))
+    doubt = constants.SURE * jnp.sqrt(jnp.maximum(jnp.diagonal(server.gradient_covariance), 0.0))
     movable = inactive_bounds(gradient, at, bounds.model_space) | (jnp.abs(gradient) <= doubt)  # not surely held
     H = make_positive_definite(server.curvature, gradient)
     uncertain = jnp.linalg.solve(H, jnp.where(movable[:, None] & movable, server.gradient_covariance, 0.0))

@@ -62,6 +62,9 @@ class Settings:
 MOST_PARAMETERS = 512
 """The largest model: the server solves for a matrix of so many rows."""
 
+SURE = 2.0
+"""Standard errors from which on something counts as observed: a rise of the risk, a discrepancy, a slope at an edge."""
+
 # -- what is believed of the reaction before anything is known ---------------------------------------------------------
 
 PRIOR_SLOPE = 3.0
@@ -100,9 +103,6 @@ REACTION_SIZES = 1.0, 0.1, 0.01, 0.0001
 CURVATURE_STEP = 0.25
 """Units over which differences of the gradient are taken: few enough for a smooth loss, enough for one with kinks."""
 
-DISCREPANCY_ERRORS = 2.0
-"""Standard errors that the variance of the discrepancy's slopes must exceed to count."""
-
 DISCREPANCY_FLOOR = 1e-4
 """Share of the variance of a mean loss that is noise at least: where risks of batches differ by rounding, that says
 nothing."""
@@ -129,17 +129,11 @@ LEAST_DECAY = 0.8
 
 # -- the incumbent -----------------------------------------------------------------------------------------------------
 
-RISE_ERRORS = 2.0
-"""Standard errors by which the observed risk must be higher for a model that was tried to be given up."""
-
 PROMISE_KEPT = 0.5
 """Share of the promised decrease that must be observed for the trust region to grow; with less it shrinks."""
 
 CAUTION = 1.0
 """A step is worth its expected decrease of the risk less this many standard errors of it."""
-
-HELD_ERRORS = 2.0
-"""Standard errors that a slope must have for a parameter to be held for sure by the edge of the model space."""
 
 REWEIGHTINGS = 3
 """Turns in which the standard error of a step's decrease is taken into the curvature."""

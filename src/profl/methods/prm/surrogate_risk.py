@@ -22,14 +22,14 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from profl import trees
-from profl.numerics import inverse
 from profl.methods.prm.response import Response
 from profl.methods.prm.settings import (
     CURVATURE_STEP,
-    DISCREPANCY_ERRORS,
     DISCREPANCY_FLOOR,
     DISCREPANCY_REST,
+    SURE,
 )
+from profl.numerics import inverse
 from profl.parts.units import Unit
 from profl.problem.problem import View
 from profl.typing import Array, Batch, Theta
@@ -147,7 +147,7 @@ def fit_discrepancy(problem: View, surrogate: SurrogateRisk, theta: Theta, loss_
     noise = y @ y / jnp.maximum(count - 1, 1.0) + DISCREPANCY_FLOOR * loss_variance
     excess = (y @ pairs @ y - noise * jnp.trace(gram) / jnp.maximum(count, 1.0)) / information
     error = noise * jnp.sqrt(2 / information)
-    slope_variance = jnp.maximum(excess - DISCREPANCY_ERRORS * error, 0.0)
+    slope_variance = jnp.maximum(excess - SURE * error, 0.0)
     rest = jnp.maximum(noise - slope_variance * jnp.trace(gram) / jnp.maximum(count - 1, 1.0), DISCREPANCY_REST * noise)
     ridge = rest / jnp.where(slope_variance > 0, slope_variance, 1.0) * jnp.eye(filled.size)
     inverted = inverse(gram + jnp.where(slope_variance > 0, ridge, jnp.eye(filled.size)))
