@@ -80,7 +80,15 @@ def _threshold(run: Run) -> float:
 
 def warnings(run: Run) -> list[str]:
     """Sentences for the summary: what is unusual about the run, and what to do."""
-    return [*_slow(run), *_drifting(run), *run.notes, *_above_stable(run), *_rises(run), *_unknown_jacobian(run), *_wrong_family(run)]
+    return [
+        *_slow(run),
+        *_drifting(run),
+        *run.notes,
+        *_above_stable(run),
+        *_rises(run),
+        *_unknown_jacobian(run),
+        *_wrong_family(run),
+    ]
 
 
 def _slow(run: Run) -> list[str]:
