@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks import shapes
 from benchmarks.shapes import SHAPES, Sampler, cloud
 from profl.parts.filters import RobustFilter
-from profl.parts.filters.gap_test import Known
+from profl.parts.filters.reference_sample import Known
 from profl.typing import Array
 from profl_papers.claims import Part, at_most
 
