@@ -32,12 +32,13 @@ from profl.parts.filters.order_statistics import order_statistic
 from profl.parts.filters.reference_sample import Known, Vetted
 from profl.typing import Array, Batch
 
-TURNS, SMALL, RIDGE, TINY = 3, 64, 1e-5, 1e-9
+TURNS, SMALL, RIDGE, TINY, NONE = 3, 64, 1e-5, 1e-9, 1e30
 """Concentration steps; coordinates up to which there is a covariance (a variance each beyond); what correlations are
-lowered by, as single precision tells no thinner direction; and what nothing is divided by less than."""
+lowered by, as single precision tells no thinner direction; what nothing is divided by less than; and the limit where
+nothing is cut: what a client remembers must be finite."""
 
-GRID = np.exp2(np.arange(48) / 6).astype(np.float32)
-"""Radii, six to a doubling, over the least one that a gap may begin at."""
+GRID = np.exp2(np.arange(32) / 4).astype(np.float32)
+"""Radii, four to a doubling, over the least one that a gap may begin at."""
 
 PARTS = 64
 """One batch in so many is searched at a time: most need no search, and vmap would otherwise search all."""
@@ -143,9 +144,10 @@ class RobustFilter(SampleFilter):
         squared = squared - 2 * (turned @ moved) + turned @ shift
         stays = squared <= limit
         left = share * stays
-        total, slack, one = jnp.sum(left), (1 + self.gap) ** 2, share @ share
+        total, room, one = jnp.sum(left), (1 + self.gap) ** 4, share @ share
         mean = squared @ left / jnp.maximum(total, TINY)
-        same = (jnp.max(squared * (left > 0)) <= slack * edge) & (mean <= slack * usual) & (mean * slack >= usual)
+        noise = jnp.sqrt(2 * one * (squared**2 @ left))  # of the difference of two means
+        same = (jnp.max(squared * (left > 0)) <= room * edge) & (jnp.abs(mean - usual) < self.errors * noise)
         error = self.errors * jnp.sqrt(one * (beyond + one))
         return weights * stays, same & (jnp.abs(1 - total - beyond) < error)
 
@@ -210,11 +212,11 @@ class RobustFilter(SampleFilter):
         memory = Memory(middle, precision / scale, jnp.zeros(4))
         squared = _squared(memory.form, _from_centre(memory, points))
         edge = jnp.max(squared * (kept > 0))
-        first = jnp.min(jnp.where(present & (kept == 0), squared, jnp.inf))
+        first = jnp.min(jnp.where(present & (kept == 0), squared, NONE))
         mean = squared @ kept.astype(jnp.float32) / jnp.sum(kept)
         if d > SMALL:
             edge = jnp.where(found & (line == 1), -1.0, edge)  # a direction of many coordinates is not remembered
-        figures = [jnp.sqrt(jnp.abs(edge) * first), edge, mean, 1 - jnp.sum(kept) / jnp.sum(weights)]
+        figures = [jnp.where(first < NONE, jnp.sqrt(jnp.abs(edge) * first), NONE), edge, mean, 1 - jnp.sum(kept) / jnp.sum(weights)]
         return kept, memory._replace(figures=jnp.stack(figures).astype(jnp.float32))
 
     def _gap(
