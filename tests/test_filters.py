@@ -1,6 +1,7 @@
 """Filters: how well the filtered mean does against the mean of the truly clean samples.
 
-The robust filter takes long to compile, so all batches here have one shape, and one program filters them. The default
+All batches here have one shape, and one program filters them; it may drop up to 45 %, as somebody who knows of so much
+junk would say, where the default is a third. The default
 run does 100 trials of every row, the slow one 1000.
 """
 
@@ -13,13 +14,13 @@ import pytest
 
 import profl
 from profl.parts.filters import FILTERS, PaperFilter, RobustFilter, check, get
-from profl.parts.filters.points import top_direction
+from profl.parts.filters.paper import top_direction
 
 N, D, CHUNK = 500, 5, 20
 EQUAL = jnp.full(N, 1 / N)
 TRIALS, FULL = 100, 1000
 
-robust = jax.jit(jax.vmap(RobustFilter(), (0, None)))
+robust = jax.jit(jax.vmap(RobustFilter(at_most=0.45), (0, None)))
 literal = jax.jit(PaperFilter().run)
 
 

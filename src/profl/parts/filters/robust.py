@@ -37,8 +37,8 @@ TURNS, SMALL, RIDGE, TINY, NONE = 3, 64, 1e-5, 1e-9, 1e30
 lowered by, as single precision tells no thinner direction; what nothing is divided by less than; and the limit where
 nothing is cut: what a client remembers must be finite."""
 
-GRID = np.exp2(np.arange(32) / 4).astype(np.float32)
-"""Radii, four to a doubling, over the least one that a gap may begin at."""
+GRID = np.exp2(np.arange(40) / 5).astype(np.float32)
+"""Radii, five to a doubling, over the least one that a gap may begin at."""
 
 PARTS = 64
 """One batch in so many is searched at a time: most need no search, and vmap would otherwise search all."""
@@ -226,7 +226,7 @@ class RobustFilter(SampleFilter):
 
         From the numbers of samples (lines, radii) beyond the radii, and how many are ``expected`` there.
         """
-        within = radii * (1 + self.gap) + step
+        within = radii + jnp.maximum(radii * self.gap, step)
         room = self.tail_index * jnp.log(radii[:, None, :] / within[:, :, None])  # (lines, from a, to b)
         after, before = beyond[:, None, :], beyond[:, :, None]
         between = before - after
