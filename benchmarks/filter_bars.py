@@ -203,7 +203,9 @@ def drawn_bars(seeds: range, trials: int = DRAWN_TRIALS) -> Part:
             at_least(f"{name}, clean: share of rows within {CLEAN}", float(np.mean(clean_errors <= CLEAN)), 0.98),
             at_most(f"{name}, clean: worst error over the plain mean's", float(clean_errors.max()), 1.5),
             at_least(f"{name}, junk: share of rows within 1.4", float(np.mean(junk_errors <= 1.4)), 0.95),
-            at_most(f"{name}, junk: worst error over the plain mean's", float(np.max(junk_errors / plain)), NO_WORSE_JUNK),
+            at_most(
+                f"{name}, junk: worst error over the plain mean's", float(np.max(junk_errors / plain)), NO_WORSE_JUNK
+            ),
         ],
     )
 

@@ -1,7 +1,7 @@
 """``python -m benchmarks robust``: what junk, small samples and hostile clients cost, and what the robust parts save.
 
-Parts, each a table and the claims it must meet: the filter alone and its memory (here), on data of many shapes
-and on drawn ones (``filter_bars``) and in a run with them (``crowds``), junk in a run (``junk``, Figure 2a), shared Jacobians
+Parts, each a table and the claims it must meet: the filter alone and its memory (here), on data of many shapes and on
+drawn ones (``filter_bars``) and in a run with them (``crowds``), junk in a run (``junk``, Figure 2a), shared Jacobians
 (``sharing``, Figure 2b), adaptive sample size (``adaptive``, Figure 2c) and hostile clients (``hostile``).
 """
 

@@ -195,7 +195,9 @@ class DrawnShape(NamedTuple):
     def name(self) -> str:
         families = sorted({column.name for column in self.columns})
         zeros = f", {self.zeros.max():.0%} zeros" if self.zeros.any() else ""
-        return f"{' + '.join(families)}{zeros}{', correlated' if self.root[-1, 0] else ''}{', rounded' * (self.step > 0)}"
+        return (
+            f"{' + '.join(families)}{zeros}{', correlated' if self.root[-1, 0] else ''}{', rounded' * (self.step > 0)}"
+        )
 
     @property
     def mean(self) -> np.ndarray:

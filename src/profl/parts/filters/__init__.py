@@ -13,7 +13,7 @@ group by itself, is ``profl.parts.trusted_samples``'s matter.
 A filter with a memory or with trusted samples is a ``SampleFilter``; what it remembers is part of the client's state.
 
 Here: ``filter`` (the contract), ``paper`` (Algorithm 2 as written), ``robust`` (the default), ``reference_sample``
-(vetted samples, as a setting) and ``order_statistics``.
+(vetted samples, as a setting), ``order_statistics`` and ``where_needed`` (what makes them fast).
 """
 
 from __future__ import annotations

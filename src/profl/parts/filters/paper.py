@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from profl import checks
-from profl.parts.filters.filter import SampleFilter
 from profl.numerics import short_loop
+from profl.parts.filters.filter import SampleFilter
 from profl.typing import Array
 
 POWER_STEPS = 12

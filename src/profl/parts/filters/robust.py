@@ -15,21 +15,19 @@ A batch that looks like the last one (``Memory``) is cut where that was, without
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.custom_batching import custom_vmap
 
-from profl import checks, trees
+from profl import checks
 from profl.numerics import inverse
 from profl.parts.filters.filter import SampleFilter
 from profl.parts.filters.order_statistics import order_statistic
 from profl.parts.filters.reference_sample import Known, Vetted
+from profl.parts.filters.where_needed import where_needed
 from profl.typing import Array, Batch
 
 TURNS, SMALL, RIDGE, TINY, NONE = 3, 64, 1e-5, 1e-9, 1e30
@@ -39,9 +37,6 @@ nothing is cut: what a client remembers must be finite."""
 
 GRID = np.exp2(np.arange(40) / 5).astype(np.float32)
 """Radii, five to a doubling, over the least one that a gap may begin at."""
-
-PARTS = 64
-"""One batch in so many is searched at a time: most need no search, and vmap would otherwise search all."""
 
 
 class Memory(NamedTuple):
@@ -183,7 +178,7 @@ class RobustFilter(SampleFilter):
             return _squared(precision, z), z, near, centre[:, 0], scale[:, 0], precision
 
         one = jnp.ones(d, jnp.float32)
-        state = (jnp.sum(y**2, axis=0), y, present, one, one, eye)
+        state = (jnp.sum(y**4, axis=0), y, present, one, one, eye)
         squared, z, near, centre, scale, precision = jax.lax.fori_loop(0, TURNS, turn, state)
         distance = jnp.sqrt(jnp.maximum(squared, 0.0))
         towards = z @ ((present & ~near) / jnp.maximum(distance, TINY))
@@ -216,7 +211,12 @@ class RobustFilter(SampleFilter):
         mean = squared @ kept.astype(jnp.float32) / jnp.sum(kept)
         if d > SMALL:
             edge = jnp.where(found & (line == 1), -1.0, edge)  # a direction of many coordinates is not remembered
-        figures = [jnp.where(first < NONE, jnp.sqrt(jnp.abs(edge) * first), NONE), edge, mean, 1 - jnp.sum(kept) / jnp.sum(weights)]
+        figures = [
+            jnp.where(first < NONE, jnp.sqrt(jnp.abs(edge) * first), NONE),
+            edge,
+            mean,
+            1 - jnp.sum(kept) / jnp.sum(weights),
+        ]
         return kept, memory._replace(figures=jnp.stack(figures).astype(jnp.float32))
 
     def _gap(
@@ -231,7 +231,12 @@ class RobustFilter(SampleFilter):
         after, before = beyond[:, None, :], beyond[:, :, None]
         between = before - after
         share, least = between / jnp.maximum(before, 1.0), -jnp.expm1(-room)
-        possible = (room > 0) & (share < least) & (between <= self.gap * after) & ((beyond <= most) & (beyond > expected))[:, None]
+        possible = (
+            (room > 0)
+            & (share < least)
+            & (between <= self.gap * after)
+            & ((beyond <= most) & (beyond > expected))[:, None]
+        )
         ratio = jnp.where(possible & (share > 0), share / least, 1.0)
         score = (between * jnp.log(ratio) + after * (jnp.log1p(-share) + room)) * 1.0
         score = jnp.where(possible, score, 0.0)
@@ -258,29 +263,3 @@ def _squared(form: Array, moved: Array) -> Array:
 def _beyond(lines: Array, present: Array, radii: Array) -> Array:
     """How many of the present samples (n,) lie beyond each of the radii (k, r), along (k, n) lines."""
     return jnp.sum((lines[:, None, :] > radii[:, :, None]) & present, axis=-1) * 1.0
-
-
-@lru_cache
-def where_needed(filter_: RobustFilter) -> Callable[..., Found]:
-    """``filter_.search`` in those of B batches that are ``needed``; for the others, what is ``known``.
-
-    Under vmap all batches make one B, and those to search are gathered some at a time.
-    """
-    search = jax.jit(jax.vmap(filter_.search))  # traced once, though vmap has ``several`` traced again at every level
-
-    @custom_vmap
-    def several(batches: Any, known: Found, needed: Array) -> Found:
-        size = max(1, min(needed.size, max(8, needed.size // PARTS)))
-
-        def search_some(state: tuple[Found, Array]) -> tuple[Found, Array]:
-            found, left = state
-            chosen = jnp.argsort(~left)[:size]
-            own = jax.tree.map(lambda leaf: leaf.at[chosen].get(mode="promise_in_bounds"), batches)
-            chosen = chosen + needed.size * ~left.at[chosen].get(mode="promise_in_bounds")  # beyond the end: not set
-            put = jax.tree.map(lambda leaf, rows: leaf.at[chosen].set(rows, mode="drop"), found, search(*own))
-            return put, left.at[chosen].set(False, mode="drop")
-
-        return jax.lax.while_loop(lambda state: jnp.any(state[1]), search_some, (known, needed))[0]
-
-    several.def_vmap(trees.stacked_vmap_rule(several))
-    return several
