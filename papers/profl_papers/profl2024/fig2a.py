@@ -58,7 +58,7 @@ ITEM = Item(
     },
     why="With eta = 0.001 a run is still on its way after 200 rounds; 0.01 gets there. The filter may drop up to "
     "45 % (a third by default): the paper's own rule can throw away every sample. The paper gives "
-    "neither the mean nor the spread of its junk; here it lies 10 standard deviations away. A run ends where the clean one does if its excess is at most 1.5 times "
-    "that of the clean run plus 0.01.",
+    "neither the mean nor the spread of its junk; here it lies 10 standard deviations away. A run ends where the clean "
+    "one does if its excess is at most 1.5 times that of the clean run plus 0.01.",
     run=run,
 )

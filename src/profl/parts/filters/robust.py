@@ -186,7 +186,7 @@ class RobustFilter(SampleFilter):
         direction = direction / jnp.sqrt(jnp.maximum(towards @ direction, TINY))
         lines = jnp.stack([distance, jnp.abs(direction @ z)])
         radii = jnp.sqrt(order_statistic(lines, present, core) ** 2 + self.far**2)[:, None] * GRID
-        beyond, expected = _beyond(lines, present, radii), 0.0
+        beyond, expected = _beyond(lines, present, radii), jnp.zeros(())
         step = jnp.abs(away - unit[:, None])  # of rounded data; of others next to nothing
         step = jnp.min(jnp.where(present & (step > 0), step, unit[:, None]), axis=1) / (unit * scale)
         step = jnp.max(step * jnp.sqrt(jnp.diag(precision) if d <= SMALL else one))
@@ -220,7 +220,7 @@ class RobustFilter(SampleFilter):
         return kept, memory._replace(figures=jnp.stack(figures).astype(jnp.float32))
 
     def _gap(
-        self, radii: Array, beyond: Array, expected: Any, step: Array, count: Array, most: Array
+        self, radii: Array, beyond: Array, expected: Array, step: Array, count: Array, most: Array
     ) -> tuple[Array, Array, Array]:
         """(line, limit, whether there is one) of the gap that a clean tail explains least.
 
@@ -243,11 +243,11 @@ class RobustFilter(SampleFilter):
         best = jnp.argmax(score)
         line, a, b = best // GRID.size**2, best // GRID.size % GRID.size, best % GRID.size
         number, place = beyond[line], np.arange(GRID.size)
-        around = jnp.roll(number, 2) - jnp.roll(number, -1)  # in the stretch before a radius and its neighbours
+        last = GRID.size - 1  # how many lie in the stretch before a radius and its neighbours
+        around = number[np.maximum(place - 2, 0)] - number[np.minimum(place + 1, last)]
         around = jnp.where((place > a) & (place <= b) & (number <= most), around, jnp.inf)
         found = (jnp.max(score) > jnp.log(count / self.false_alarms)) & (count >= self.least)
-        last = GRID.size - 1 - jnp.argmin(around[::-1])  # the emptiest, as far out as it may be
-        return line, radii[line, last], found
+        return line, radii[line, last - jnp.argmin(around[::-1])], found  # the emptiest, as far out as it may be
 
 
 def _from_centre(memory: Memory, points: Array) -> Array:

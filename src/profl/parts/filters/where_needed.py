@@ -14,7 +14,7 @@ from profl import trees
 from profl.typing import Array
 
 FEWEST, PARTS = 8, 64
-"""Batches searched at a time, at least, and as a part of all: most need no search, and vmap would search all of them."""
+"""Batches searched at a time, at least, and as a part of all: most need none, and vmap would search all of them."""
 
 
 class Searcher(Protocol):
