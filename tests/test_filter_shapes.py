@@ -44,7 +44,7 @@ def test_clean_data_of_any_shape_stay(row):
 
 
 MISSED = ("Poisson(1), -axis", "Poisson(1), random", "correlated, thin", "condition 1e4, thin", "axis, 5", "random, 5")
-"""Rows that the rule misses, as docs/methods_evidence.md says: too near, or in a thin direction. It does no harm there."""
+"""Rows that the rule misses (docs/methods_evidence.md): too near, or in a thin direction. It does no harm there."""
 MISSED_SHARES = {"axis, 7": 0.25, "random, 7": 0.25}
 
 

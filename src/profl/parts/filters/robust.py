@@ -130,7 +130,7 @@ class RobustFilter(SampleFilter):
         The centre moves with those within first: people react. They are as far apart as they were, and as many.
         """
         limit, edge, usual, beyond = memory.figures
-        share = (weights / jnp.sum(weights)).astype(jnp.float32)
+        share = (weights / jnp.maximum(jnp.sum(weights), TINY)).astype(jnp.float32)
         moved = _from_centre(memory, points)
         squared = _squared(memory.form, moved)
         inside = share * (squared <= limit)
@@ -208,16 +208,13 @@ class RobustFilter(SampleFilter):
         squared = _squared(memory.form, _from_centre(memory, points))
         edge = jnp.max(squared * (kept > 0))
         first = jnp.min(jnp.where(present & (kept == 0), squared, NONE))
-        mean = squared @ kept.astype(jnp.float32) / jnp.sum(kept)
+        left, total = (jnp.maximum(jnp.sum(each), TINY) for each in (kept, weights))
         if d > SMALL:
             edge = jnp.where(found & (line == 1), -1.0, edge)  # a direction of many coordinates is not remembered
-        figures = [
-            jnp.where(first < NONE, jnp.sqrt(jnp.abs(edge) * first), NONE),
-            edge,
-            mean,
-            1 - jnp.sum(kept) / jnp.sum(weights),
-        ]
-        return kept, memory._replace(figures=jnp.stack(figures).astype(jnp.float32))
+        limit = jnp.where(first < NONE, jnp.sqrt(jnp.abs(edge) * first), NONE)  # in the middle of the gap
+        figures = [limit, edge, squared @ kept.astype(jnp.float32) / left, 1 - jnp.sum(kept) / total]
+        memory = memory._replace(figures=jnp.stack(figures).astype(jnp.float32))
+        return kept, jax.tree.map(jnp.nan_to_num, memory)  # of samples that are not finite nothing is remembered
 
     def _gap(
         self, radii: Array, beyond: Array, expected: Array, step: Array, count: Array, most: Array
@@ -231,12 +228,8 @@ class RobustFilter(SampleFilter):
         after, before = beyond[:, None, :], beyond[:, :, None]
         between = before - after
         share, least = between / jnp.maximum(before, 1.0), -jnp.expm1(-room)
-        possible = (
-            (room > 0)
-            & (share < least)
-            & (between <= self.gap * after)
-            & ((beyond <= most) & (beyond > expected))[:, None]
-        )
+        possible = (room > 0) & (share < least) & (between <= self.gap * after)
+        possible &= ((beyond <= most) & (beyond > expected))[:, None]
         ratio = jnp.where(possible & (share > 0), share / least, 1.0)
         score = (between * jnp.log(ratio) + after * (jnp.log1p(-share) + room)) * 1.0
         score = jnp.where(possible, score, 0.0)
