@@ -213,8 +213,7 @@ class RobustFilter(SampleFilter):
             edge = jnp.where(found & (line == 1), -1.0, edge)  # a direction of many coordinates is not remembered
         limit = jnp.where(first < NONE, jnp.sqrt(jnp.abs(edge) * first), NONE)  # in the middle of the gap
         figures = [limit, edge, squared @ kept.astype(jnp.float32) / left, 1 - jnp.sum(kept) / total]
-        memory = memory._replace(figures=jnp.stack(figures).astype(jnp.float32))
-        return kept, jax.tree.map(jnp.nan_to_num, memory)  # of samples that are not finite nothing is remembered
+        return kept, memory._replace(figures=jnp.stack(figures).astype(jnp.float32))
 
     def _gap(
         self, radii: Array, beyond: Array, expected: Array, step: Array, count: Array, most: Array
