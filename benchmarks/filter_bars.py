@@ -22,9 +22,9 @@ import numpy as np
 from benchmarks import shapes
 from benchmarks.shapes import SHAPES, Sampler, cloud
 from profl.parts.filters import RobustFilter
-from profl.parts.filters.gap_test import Known
+from profl.parts.filters.reference_sample import Known
 from profl.typing import Array
-from profl_papers.claims import Part, at_most
+from profl_papers.claims import Part, at_least, at_most
 
 N, D = 500, 5
 SIZES, DIMENSIONS = (500, 50, 20), (1, 5, 50)
@@ -35,6 +35,8 @@ FAR, SHARE = 10, 0.2
 """Junk beside data that are not Gaussian: sigmas away, and its share."""
 POINTS = {5: (0.1, 0.2, 0.3), 7: (0.1, 0.2, 0.3, 0.4), 10: (0.1, 0.2, 0.3, 0.4), 30: (0.1, 0.25, 0.4, 0.45)}
 AROUND, SHARES_AROUND = (2.0, 3.0, 4.0, 6.0, 10.0, 30.0), (0.05, 0.2, 0.4, 0.45)
+DRAWN_TRIALS, MOST, NO_WORSE_JUNK = 40, 0.3, 1.1
+"""Batches of a drawn row; the most junk in one; the error over the plain mean's that it may have."""
 KINDS, APART, KNOWN = 0.3, 6.0, 1.05
 """A second kind of customer: its share, sigmas away, and the bar with a reference."""
 
@@ -147,6 +149,65 @@ def filter_bars(trials: int, seed: int = 0, every: int = 1) -> Part:
     rows.append({"part": "filter, two kinds", "with a reference": known, "without": without})
     name = f"filter, two kinds {KINDS:.0%} : {1 - KINDS:.0%}, {APART:g} sigma apart: error over the plain mean's"
     return Part(rows, [*claims, at_most(f"{name}, with a reference", known, KNOWN)])
+
+
+class Drawn(NamedTuple):
+    """One drawn row: errors over the bar's reference and of the plain mean over it, and what is kept of clean data."""
+
+    error: float
+    plain: float
+    kept: float
+
+
+def drawn(seed: int, filter_: Any, trials: int = DRAWN_TRIALS) -> tuple[Drawn, Drawn]:
+    """(clean: errors over the plain mean's; with junk: over the oracle's) of the shape and the junk of a seed."""
+    shape = shapes.drawn_shape(seed)
+    junk = shapes.drawn_junk(seed, shape.d, nearest=FAR, most=MOST)
+    clean = shape.sample(np.random.default_rng([seed, 2]), trials)
+    bad = np.arange(shape.n) < round(junk.share * shape.n)
+    beside = shape.mean + shape.sd * junk.sample(np.random.default_rng([seed, 3]), clean.shape)
+    dirty = np.where(bad[:, None], beside, clean)
+
+    def error(samples: np.ndarray, weights: np.ndarray) -> float:
+        means = np.einsum("tn,tnd->td", weights / weights.sum(1, keepdims=True), samples)
+        return math.sqrt(np.mean(np.sum(((means - shape.mean) / shape.sd) ** 2, 1)))
+
+    equal = np.ones((trials, shape.n))
+    after, after_junk = (
+        np.asarray(_program(filter_)(jnp.asarray(each, jnp.float32)), float) for each in (clean, dirty)
+    )
+    plain, oracle = error(clean, equal), error(dirty, equal * ~bad)
+    return (
+        Drawn(error(clean, after) / plain, 1.0, float((after > 0).mean())),
+        Drawn(error(dirty, after_junk) / oracle, error(dirty, equal) / oracle, float((after_junk > 0)[:, ~bad].mean())),
+    )
+
+
+def drawn_bars(seeds: range, trials: int = DRAWN_TRIALS) -> Part:
+    """Rows of drawn shapes, clean and with junk."""
+    rows: list[dict[str, Any]] = []
+    for seed in seeds:
+        shape = shapes.drawn_shape(seed)
+        junk = shapes.drawn_junk(seed, shape.d, nearest=FAR, most=MOST)
+        name, place = shape.name, {"n": shape.n, "d": shape.d}
+        clean, dirty = drawn(seed, RobustFilter(), trials)
+        rows.append({"part": "filter, drawn, clean", "seed": seed, "data": name, **place, **clean._asdict()})
+        kind = {"junk": junk.kind, "share": junk.share, "distance": junk.distance}
+        rows.append({"part": "filter, drawn, junk", "seed": seed, "data": name, **place, **kind, **dirty._asdict()})
+    clean_errors, junk_errors = (np.array([row["error"] for row in rows[part::2]]) for part in (0, 1))
+    plain = np.array([row["plain"] for row in rows[1::2]])
+    name = f"filter, drawn shapes of seeds {seeds.start} to {seeds.stop - 1}"
+    return Part(
+        rows,
+        [
+            at_least(f"{name}, clean: share of rows within {CLEAN}", float(np.mean(clean_errors <= CLEAN)), 0.98),
+            at_most(f"{name}, clean: worst error over the plain mean's", float(clean_errors.max()), 1.5),
+            at_least(f"{name}, junk: share of rows within 1.4", float(np.mean(junk_errors <= 1.4)), 0.95),
+            at_most(
+                f"{name}, junk: worst error over the plain mean's", float(np.max(junk_errors / plain)), NO_WORSE_JUNK
+            ),
+        ],
+    )
 
 
 def two_kinds(trials: int, seed: int = 0) -> tuple[float, float]:

@@ -70,11 +70,32 @@ def test_junk_is_drawn():
 @pytest.mark.parametrize(("share", "word"), [(0.0, ""), (0.2, "if that is junk"), (0.3, "a second kind of customer")])
 def test_the_advice_on_junk_is_honest(share, word, monkeypatch):
     """Whatever the rule: here one that drops what lies 20 off."""
-    monkeypatch.setattr(junk, "RobustFilter", lambda: lambda g, w: jnp.where(jnp.abs(g[:, 0]) < 20, w, 0.0))
+    monkeypatch.setattr(junk, "RobustFilter", lambda at_most=0: lambda g, w: jnp.where(jnp.abs(g[:, 0]) < 20, w, 0.0))
     finding = check(problem(), Shop(junk=share))[-1]
     assert word in finding.detail
     assert bool(finding.picture) == (share > 0)
     assert ("profl.profl" in finding.detail) == (share == 0.2)
+
+
+def test_an_undecided_group_is_told():
+    """40 % of the samples 30 off: kept, and said so."""
+    rng = np.random.default_rng(0)
+    batch = rng.normal(size=(500, 2))
+    batch[:200, 1] += 30.0
+    finding = check(problem(), Says(batch))[-1]
+    assert finding.verdict == "warn"
+    assert "would drop 0.0%" in finding.detail
+    assert all(word in finding.detail for word in ("40.0% lies apart", "undecided", "reference="))
+    assert "░ 200 apart, undecided" in finding.picture
+
+
+def test_zeros_apart_are_told_and_ordinary():
+    rng = np.random.default_rng(0)
+    batch = rng.normal(5, 1, size=(500, 2))
+    batch[:150, 1] = 0.0
+    finding = check(problem(), Says(batch))[-1]
+    assert "30% of sample[1] are exactly zero" in finding.detail
+    assert "would drop 0.0%" in finding.detail
 
 
 def verdicts(found):

@@ -21,7 +21,7 @@ from profl import trees
 from profl.parts import filters
 from profl.parts.filters import Filter
 from profl.parts.filters.filter import SampleFilter, as_filter
-from profl.parts.filters.gap_test import Known
+from profl.parts.filters.reference_sample import Known
 from profl.parts.part import Part, Step, plain
 from profl.problem.families import Family
 from profl.problem.problem import View

@@ -12,9 +12,8 @@ group by itself, is ``profl.parts.trusted_samples``'s matter.
 
 A filter with a memory or with trusted samples is a ``SampleFilter``; what it remembers is part of the client's state.
 
-Here: ``filter`` (the contract), ``paper`` (Algorithm 2 as written), ``robust`` (the default), ``projections``,
-``gap_test``, ``histogram``, ``memory``, ``normality_test``, ``screen`` and ``reference_sample`` (its parts), ``points``
-(what both are made of).
+Here: ``filter`` (the contract), ``paper`` (Algorithm 2 as written), ``robust`` (the default), ``reference_sample``
+(vetted samples, as a setting), ``order_statistics`` and ``where_needed`` (what makes them fast).
 """
 
 from __future__ import annotations

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from profl import checks
-from profl.typing import Batch
+from profl.typing import Array, Batch
 
 FEWEST = 30
 """Samples that a kind of three in ten can be told from: the share is then known to 8 %."""
+
+
+class Known(NamedTuple):
+    """Vetted samples as a filter sees them: (d, m) points, and (m,) weights; zero for those of other groups."""
+
+    points: Array
+    weights: Array
 
 
 class Vetted:

@@ -1,163 +1,257 @@
-"""The robust filter: it needs a reason to cut.
+"""The robust filter: samples go only where a gap parts them from the rest that no clean tail explains.
 
-A reason is a group apart from the bulk (``lines``), seen along one of a few lines or by its distance from the middle
-(``shape``), or samples farther out than any tail. Skew, heavy tails, zeros, lattices and counts are shapes, not
-reasons: in doubt, everything stays. What the batch alone cannot tell is a second kind of clean sample from junk: 30 %
-six deviations away are cut.
+    centre, scatter   a few concentration steps: of the 1 - at_most samples that are nearest, the mean and covariance
+    lines             r_j, the distance of every sample; t_j, along the mean direction of those outside (1 - at_most)
+    gap               for radii a < b on a logarithmic grid, m samples between them and k beyond b. Of a tail of index
+                      ``tail_index`` at least p = 1 - (a / b)^tail_index of those beyond a lie between, so that many
+                      beyond and few between have a probability of exp(-S) at most,
+
+                          S = (m + k) KL(m / (m + k) || p),    cut where S > log(n / false_alarms).
+
+A cut is refused where more than ``at_most`` lie beyond it: such a group may be the data as well as the junk, and stays.
+A coordinate that is exactly zero says nothing: nobody bought. Rounded data have gaps of their own, of one step.
+A batch that looks like the last one (``Memory``) is cut where that was, without a search.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from profl import checks, trees
+from profl import checks
+from profl.numerics import inverse
 from profl.parts.filters.filter import SampleFilter
-from profl.parts.filters.gap_test import EVEN, NEAR, RISE, RISE_ALONE, Known, groups
-from profl.parts.filters.memory import NOT_YET, Cut, Memory, along_a_line, learned, nothing, recalled, usual
-from profl.parts.filters.normality_test import figures, gaussian, where_needed
-from profl.parts.filters.points import mean_of
-from profl.parts.filters.projections import shape_of
-from profl.parts.filters.reference_sample import Vetted
-from profl.parts.filters.screen import look
+from profl.parts.filters.order_statistics import order_statistic
+from profl.parts.filters.reference_sample import Known, Vetted
+from profl.parts.filters.where_needed import where_needed
 from profl.typing import Array, Batch
 
-_State = tuple[Array, Cut, Array, Array, Array]
+TURNS, SMALL, RIDGE, TINY, NONE = 3, 64, 1e-5, 1e-9, 1e30
+"""Concentration steps; coordinates up to which there is a covariance (a variance each beyond); what correlations are
+lowered by, as single precision tells no thinner direction; what nothing is divided by less than; and the limit where
+nothing is cut: what a client remembers must be finite."""
 
-MOST = 0.5
-"""Of the samples that junk may ever be: the other half is what the filter knows clean data by."""
+GRID = np.exp2(np.arange(40) / 5).astype(np.float32)
+"""Radii, five to a doubling, over the least one that a gap may begin at."""
 
-AROUND = 1.5
-"""How much more the evidence of distances counts than that of lines: a cut all around moves the mean less."""
 
-BEYOND = 50.0
-"""Times as far as all but ten samples: beyond any tail. Of a tail of index 2 one sample in 250 batches of 500 is."""
+class Memory(NamedTuple):
+    """Where the last search cut, and what was left; squared distances are those of x - centre by the form.
+
+    ``figures`` are the squared distance beyond which samples are cut, that of the farthest that was kept (negative
+    before there is any), its mean over those that were kept, and the share that was cut.
+    """
+
+    centre: Array  # (d,)
+    form: Array  # (d, d), or (d,) of many coordinates
+    figures: Array  # (4,)
+
+
+Found = tuple[Array, Memory]
 
 
 @dataclass(frozen=True)
 class RobustFilter(SampleFilter):
-    """Drop what lies apart. Needs no knowledge of the fraction or the kind of junk.
-
-    In every round, along the axes, the lines along which a group would show and the distance from the middle: find the
-    valley behind which there is a group, and cut the clearest of them off, on both sides of its line. Again, until
-    nothing is found.
+    """Drop what a gap parts from the rest of a batch. Needs no knowledge of the fraction or the kind of junk.
 
     Args:
-      at_most: the largest share of the samples that may be junk.
-      rounds: how often at most.
-      least: fewer samples than this are left alone: among so few, nothing tells the bulk from the rest.
+      at_most: the largest share of the samples that may be junk. A larger group stays: junk or not, it is undecided.
       reference: samples that someone has vetted, of the same form as a batch. A group that is as large among them is
         no junk but a kind, wherever the model has moved it.
+      false_alarms: a gap counts where a clean batch of n samples has it with a probability of this over n. Dropping
+        a few of the farthest costs a small batch nothing, and a large one its mean.
+      tail_index: of the heaviest tail that clean data may have; up to 1 it has no mean, up to 2 no variance.
+      gap: the least share by which a gap's ends differ. A later batch is like the last one within the same share.
+      far: deviations of the core from which on there may be a gap.
+      unit: the share of the deviations from the median of a coordinate that its unit is a quantile of at least.
+      per_coordinate: samples that the core needs for every coordinate, to know correlations.
+      errors: standard errors by which shares differ.
+      least: fewer samples than this are left alone: among so few, nothing tells the bulk from the rest.
 
-    >>> import numpy as np
-    >>> kinds = np.random.default_rng(0).normal(size=(2, 500, 1)) + 8 * (np.arange(500) < 150)[:, None]
+    >>> kinds = np.random.default_rng(0).normal(size=(2, 500, 1)) + 8 * (np.arange(500) < 100)[:, None]
     >>> weights = np.full(500, 1 / 500, np.float32)
     >>> f"{RobustFilter()(jnp.asarray(kinds[0]), weights).sum():.2f}"
-    '0.70'
+    '0.80'
     >>> known = RobustFilter(reference=kinds[1])
     >>> points = jnp.asarray(kinds[0])
     >>> f"{known.step(points, weights, known.start(1), Known(jnp.asarray(kinds[1].T), weights))[0].sum():.2f}"
     '1.00'
     """
 
-    at_most: float = 0.45
-    rounds: int = 4
-    least: int = 12
+    at_most: float = 1 / 3
     reference: Any = None
+    false_alarms: float = 4.0
+    tail_index: float = 1.5
+    gap: float = 0.2
+    far: float = 4.0
+    unit: float = 0.25
+    per_coordinate: int = 6
+    errors: float = 5.0
+    least: int = 12
     of_samples = True  # see ``profl.parts.trusted_samples``
 
     def __post_init__(self) -> None:
         share = checks.real("at_most", self.at_most)
-        if not 0 <= share < MOST:
-            raise checks.InputError(f"at_most must be a share of the samples of 0 to less than {MOST}, got {share}")
-        checks.positive_int("rounds", self.rounds)
+        if not 0 <= share < 1 / 2:
+            raise checks.InputError(f"at_most must be a share of the samples of 0 to less than 0.5, got {share}")
         checks.positive_int("least", self.least)
         if self.reference is not None and not isinstance(self.reference, Vetted):
             object.__setattr__(self, "reference", Vetted(self.reference))
 
-    def __call__(self, gradients: Array, weights: Array) -> Array:
-        return self.step(gradients, weights, self.start(gradients.shape[1]))[0]
+    def __call__(self, points: Array, weights: Array) -> Array:
+        return self.step(points, weights, self.start(points.shape[1]))[0]
 
     def reference_batch(self, batch: Batch) -> Batch | None:
         """The reference as a batch like this one."""
         return None if self.reference is None else self.reference.like(batch)
 
     def start(self, size: int) -> Memory:
-        """What it remembers of gradients of so many numbers before it has seen any."""
-        return nothing(size)
+        """The memory of samples of so many numbers before there is any."""
+        form = jnp.zeros((size, size) if size <= SMALL else size, jnp.float32)
+        return Memory(jnp.zeros(size, jnp.float32), form, jnp.array([0, -1, 0, 0], jnp.float32))
 
-    def step(
-        self, gradients: Array, weights: Array, memory: Memory, vetted: Known | None = None
-    ) -> tuple[Array, Memory]:
+    def step(self, points: Array, weights: Array, memory: Memory, vetted: Known | None = None) -> Found:
         """The weights of the samples that stay, and what to remember; ``vetted`` is what it sees of the reference."""
-        if gradients.shape[0] < self.least:
+        if points.shape[0] < self.least:
             return weights, memory
-        points = gradients.T
-        kept, valid, told = look(memory.cut, points, weights)
-        calm = valid & (gaussian(told) | usual(memory, told, kept))
-        given = ((points, weights, memory, vetted), (kept, memory), ~calm)
+        points = points.T.astype(jnp.float32)
+        kept, same = self.recall(memory, points, weights)
+        given = ((points, weights, vetted), (kept, memory), ~same)
         found = where_needed(self)(*jax.tree.map(lambda leaf: leaf[None], given))
         return jax.tree.map(lambda leaf: leaf[0], found)
 
-    def search(
-        self, points: Array, weights: Array, memory: Memory, vetted: Known | None = None
-    ) -> tuple[Array, Memory]:
-        """The weights of the bulk of the (d, n) points, from scratch, and what to remember."""
-        total = jnp.sum(weights > 0)
+    def recall(self, memory: Memory, points: Array, weights: Array) -> tuple[Array, Array]:
+        """The weights of the (d, n) points within the remembered limit, and whether the batch is like the last one.
 
-        def body(state: _State) -> _State:
-            kept, cut, told, _, turn = state
-            stay, new = self._inside(points, kept > 0, total, vetted)
-            fewer = jnp.where(stay, kept, 0.0)
-            told = figures(points, fewer)
-            again = jnp.any(fewer != kept) & ~gaussian(told)
-            return fewer, trees.where(turn == 0, new, cut), told, again, turn + 1
+        The centre moves with those within first: people react. They are as far apart as they were, and as many.
+        """
+        limit, edge, usual, beyond = memory.figures
+        share = (weights / jnp.maximum(jnp.sum(weights), TINY)).astype(jnp.float32)
+        moved = _from_centre(memory, points)
+        squared = _squared(memory.form, moved)
+        inside = share * (squared <= limit)
+        shift = moved @ inside / jnp.maximum(jnp.sum(inside), TINY)
+        turned = memory.form @ shift if memory.form.ndim == 2 else memory.form * shift
+        squared = squared - 2 * (turned @ moved) + turned @ shift
+        stays = squared <= limit
+        left = share * stays
+        total, room, one = jnp.sum(left), (1 + self.gap) ** 4, share @ share
+        mean = squared @ left / jnp.maximum(total, TINY)
+        noise = jnp.sqrt(2 * one * (squared**2 @ left))  # of the difference of two means
+        same = (jnp.max(squared * (left > 0)) <= room * edge) & (jnp.abs(mean - usual) < self.errors * noise)
+        error = self.errors * jnp.sqrt(one * (beyond + one))
+        return weights * stays, same & (jnp.abs(1 - total - beyond) < error)
 
-        start = (weights, memory.cut, figures(points, weights), total >= self.least, jnp.zeros((), jnp.int32))
-        going = jax.lax.while_loop(lambda state: state[3] & (state[4] < self.rounds), body, start)
-        kept, cut, told, _, _ = going
-        alone = jnp.sum(recalled(cut, points, weights)[0] > 0) == jnp.sum(kept > 0)
-        other, apart = along_a_line(points, weights, kept)
-        cut = trees.where(alone | ~apart, cut, other)
-        return kept, trees.where(alone | apart, learned(memory, cut, told), nothing(points.shape[0])._replace(cut=cut))
+    def search(self, points: Array, weights: Array, vetted: Known | None = None) -> Found:
+        """The weights of the (d, n) points that no gap parts from the rest, and what to remember."""
+        present, d = weights > 0, points.shape[0]
+        count = jnp.sum(present)
+        most = jnp.floor(self.at_most * count).astype(jnp.int32)
+        core, filled = count - most, points != 0
+        median = order_statistic(points, present, (count + 1) // 2)
+        away = jnp.abs(points - median[:, None])
+        says = present & filled & (away > 0)
+        number = jnp.sum(says, axis=1)
+        level = jnp.maximum((number - most) / 2, self.unit * number).astype(jnp.int32)
+        unit = jnp.where(number > 0, order_statistic(away, says, level + 1), 1.0)
+        y = (points - median[:, None]) / unit[:, None] * says
+        eye = jnp.eye(d, dtype=jnp.float32) if d <= SMALL else jnp.ones(d, jnp.float32)
 
-    def _inside(self, points: Array, present: Array, total: Array, vetted: Known | None) -> tuple[Array, Cut]:
-        """Which of the present samples stay, if ``total`` were there at first, and the cut that says so."""
-        n = present.size
-        everything = points if vetted is None else jnp.concatenate([points, vetted.points], axis=1)
-        counted = jnp.pad(present, (0, everything.shape[1] - n))
-        lines, bulk, directions, free = shape_of(everything, counted, n)
-        lines, known = lines[:, :n], None if vetted is None else Known(lines[:, n:], vetted.weights)
-        k, d = lines.shape[0], points.shape[0]
-        last = np.arange(k) == k - 1  # distances: they have one side
-        even = np.where(last | (d == 1), NEAR, EVEN)
-        left = jnp.sum(present)
-        most = left - (1 - self.at_most) * total + 0.5  # rounded to whole samples
-        up, down = groups(bulk, most, even, RISE if d > 1 else RISE_ALONE, known)
-        score = jnp.maximum(up.score, jnp.where(last, 0.0, down.score)) * jnp.where(last, AROUND * (free > 1), 1.0)
+        def turn(_: int, state: tuple[Array, ...]) -> tuple[Array, ...]:
+            near = present & (state[0] <= order_statistic(state[0], present, core))
+            inside = (says & near) * 1.0
+            inside = inside / jnp.maximum(jnp.sum(inside, axis=1, keepdims=True), 1.0)
+            centre = jnp.sum(inside * y, axis=1, keepdims=True)
+            z = (y - centre) * says
+            part = z * jnp.sqrt(inside)
+            variance = jnp.sum(part**2, axis=1, keepdims=True)
+            scale = jnp.sqrt(jnp.maximum(variance, 1.0))
+            z, precision = z / scale, eye
+            if d <= SMALL:
+                part = part / jnp.sqrt(jnp.maximum(variance, TINY))
+                known = (core >= self.per_coordinate * d) * (1 - RIDGE)
+                precision = inverse(eye + (1 - eye) * known * (part @ part.T))
+            return _squared(precision, z), z, near, centre[:, 0], scale[:, 0], precision
+
+        one = jnp.ones(d, jnp.float32)
+        state = (jnp.sum(y**4, axis=0), y, present, one, one, eye)
+        squared, z, near, centre, scale, precision = jax.lax.fori_loop(0, TURNS, turn, state)
+        distance = jnp.sqrt(jnp.maximum(squared, 0.0))
+        towards = z @ ((present & ~near) / jnp.maximum(distance, TINY))
+        direction = precision @ towards if d <= SMALL else towards
+        direction = direction / jnp.sqrt(jnp.maximum(towards @ direction, TINY))
+        lines = jnp.stack([distance, jnp.abs(direction @ z)])
+        radii = jnp.sqrt(order_statistic(lines, present, core) ** 2 + self.far**2)[:, None] * GRID
+        beyond, expected = _beyond(lines, present, radii), jnp.zeros(())
+        step = jnp.abs(away - unit[:, None])  # of rounded data; of others next to nothing
+        step = jnp.min(jnp.where(present & (step > 0), step, unit[:, None]), axis=1) / (unit * scale)
+        step = jnp.max(step * jnp.sqrt(jnp.diag(precision) if d <= SMALL else one))
+        middle, scale = median + unit * centre, unit * scale
+        if vetted is not None:
+            known, seen = vetted.weights > 0, vetted.points != 0
+            rows = jnp.maximum(jnp.sum(known), 1)
+            shift = median - order_statistic(vetted.points, known, (rows + 1) // 2)  # people react
+            own = ((vetted.points + (shift - middle)[:, None]) / scale[:, None] * seen).astype(jnp.float32)
+            own = jnp.stack([jnp.sqrt(jnp.maximum(_squared(precision, own), 0.0)), jnp.abs(direction @ own)])
+            share = _beyond(own, known, radii) / rows
+            expected = count * share + self.errors * jnp.sqrt(count * share * (1 - share) * (1 + count / rows) + 1)
+        line, limit, found = self._gap(radii, beyond, expected, step, count, most)
+        kept = weights * (~found | (lines[line] <= limit))
+        if d <= SMALL:
+            along = found & (line == 1)
+            precision = jnp.where(along, direction[:, None] * direction, precision) / scale[:, None]
+        memory = Memory(middle, precision / scale, jnp.zeros(4))
+        squared = _squared(memory.form, _from_centre(memory, points))
+        edge = jnp.max(squared * (kept > 0))
+        first = jnp.min(jnp.where(present & (kept == 0), squared, NONE))
+        left, total = (jnp.maximum(jnp.sum(each), TINY) for each in (kept, weights))
+        if d > SMALL:
+            edge = jnp.where(found & (line == 1), -1.0, edge)  # a direction of many coordinates is not remembered
+        limit = jnp.where(first < NONE, jnp.sqrt(jnp.abs(edge) * first), NONE)  # in the middle of the gap
+        figures = [limit, edge, squared @ kept.astype(jnp.float32) / left, 1 - jnp.sum(kept) / total]
+        return kept, memory._replace(figures=jnp.stack(figures).astype(jnp.float32))
+
+    def _gap(
+        self, radii: Array, beyond: Array, expected: Array, step: Array, count: Array, most: Array
+    ) -> tuple[Array, Array, Array]:
+        """(line, limit, whether there is one) of the gap that a clean tail explains least.
+
+        From the numbers of samples (lines, radii) beyond the radii, and how many are ``expected`` there.
+        """
+        within = radii + jnp.maximum(radii * self.gap, step)
+        room = self.tail_index * jnp.log(radii[:, None, :] / within[:, :, None])  # (lines, from a, to b)
+        after, before = beyond[:, None, :], beyond[:, :, None]
+        between = before - after
+        share, least = between / jnp.maximum(before, 1.0), -jnp.expm1(-room)
+        possible = (room > 0) & (share < least) & (between <= self.gap * after)
+        possible &= ((beyond <= most) & (beyond > expected))[:, None]
+        ratio = jnp.where(possible & (share > 0), share / least, 1.0)
+        score = (between * jnp.log(ratio) + after * (jnp.log1p(-share) + room)) * 1.0
+        score = jnp.where(possible, score, 0.0)
         best = jnp.argmax(score)
-        valleys = jnp.stack(
-            [jnp.where(each.score[best] > 0, each.valley[best], each.beside[best]) for each in (down, up)]
-        )
-        valleys = jnp.where((best == k - 1) & (np.arange(2) == 0)[:, None], jnp.inf, valleys)
-        valleys = jnp.where(score[best] > 0, valleys, jnp.inf)  # (below and above, beginning and cut)
-        away = lines[best] - bulk.centre[best]
-        inside = present & (away > -valleys[0, 1]) & (away < valleys[1, 1])
-        near = inside & (lines[-1] <= BEYOND * bulk.last[-1])
-        stay = jnp.where(left - jnp.sum(near) <= most, near, present)
-        return stay, self._cut(points, directions[best], away, valleys, stay, present)
+        line, a, b = best // GRID.size**2, best // GRID.size % GRID.size, best % GRID.size
+        number, place = beyond[line], np.arange(GRID.size)
+        last = GRID.size - 1  # how many lie in the stretch before a radius and its neighbours
+        around = number[np.maximum(place - 2, 0)] - number[np.minimum(place + 1, last)]
+        around = jnp.where((place > a) & (place <= b) & (number <= most), around, jnp.inf)
+        found = (jnp.max(score) > jnp.log(count / self.false_alarms)) & (count >= self.least)
+        return line, radii[line, last - jnp.argmin(around[::-1])], found  # the emptiest, as far out as it may be
 
-    def _cut(self, points: Array, direction: Array, away: Array, valleys: Array, stay: Array, present: Array) -> Cut:
-        """Limits around the mean of what stays; none where nothing goes."""
-        one = 1 / jnp.maximum(jnp.sum(present), 1)
-        along = direction @ points
-        centre = mean_of(along[None], stay)[0]
-        shift = mean_of(away[None], stay)[0]  # of that centre from the bulk's
-        inner, outer = (jnp.minimum(valleys[:, side] + shift * np.array([1, -1]), NOT_YET) for side in (0, 1))
-        crowd = jnp.sum(stay & ((away <= -valleys[0, 0]) | (away >= valleys[1, 0]))) * one
-        beyond = jnp.sum(present & ~stay) * one
-        return Cut(jnp.where(beyond > 0, direction, 0.0), centre, inner, outer, crowd, beyond)
+
+def _from_centre(memory: Memory, points: Array) -> Array:
+    """The (d, n) points from the centre, with zeros as they are."""
+    return (points - memory.centre[:, None]) * (points != 0)
+
+
+def _squared(form: Array, moved: Array) -> Array:
+    """Squared distances (n,) of (d, n) points by a form (d, d), or (d,)."""
+    return jnp.sum(moved * (form @ moved if form.ndim == 2 else form[:, None] * moved), axis=0)
+
+
+def _beyond(lines: Array, present: Array, radii: Array) -> Array:
+    """How many of the present samples (n,) lie beyond each of the radii (k, r), along (k, n) lines."""
+    return jnp.sum((lines[:, None, :] > radii[:, :, None]) & present, axis=-1) * 1.0

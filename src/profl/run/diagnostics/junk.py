@@ -1,4 +1,4 @@
-"""The share of samples that the robust filter would drop, with a histogram within 80 columns."""
+"""The share of samples that the robust filter would drop, or that it cannot decide on, with a histogram."""
 
 from __future__ import annotations
 
@@ -21,6 +21,13 @@ IF_MUCH = (
     ": so much may be a second kind of customer and not junk. Look at who they are. If it is junk, give the filter a "
     "vetted sample, RobustFilter(reference=...); if not, train with filter='none', or set a limit, at_most=..."
 )
+HALF = 0.49  # what lies apart and is no junk for sure: a larger group is the bulk itself
+UNDECIDED = (
+    "; a group of {share:.1%} lies apart, more than it may drop: undecided, so it stays. A vetted sample decides, "
+    "RobustFilter(reference=...), or a limit for those who know that it is junk, at_most=..."
+)
+ZEROS = "; {share:.0%} of {name} are exactly zero and apart from the rest: taken for ordinary"
+APART = 3.0  # standard deviations of the rest
 NO_SPREAD = 1e-15  # standard deviations below this count as this one
 BINS = 12
 WIDTH = 44  # columns of the longest bar
@@ -31,33 +38,54 @@ def junk(world: Problem, theta: Theta, batch: Batch) -> Finding:
     """How many samples the robust filter would drop."""
     n = batches.rows(batch)
     weights = jnp.full(n, 1 / n)
-    after, passed = _filter(world.functions, RobustFilter(), theta, batch, weights)
-    share = max(0.0, 1.0 - float(passed))
+    after, wider = (
+        np.asarray(_filter(world.functions, rule, theta, batch, weights)[0]) < weights / 2
+        for rule in (RobustFilter(), RobustFilter(at_most=HALF))
+    )
+    share, apart = float(after.mean()), float(wider.mean())
+    undecided = apart > share + 1 - SOUND
     verdict, hint = ("ok", "") if share <= 1 - SOUND else ("warn", IF_JUNK if share < ALARMING_SHARE else IF_MUCH)
-    picture = _picture(batch, np.asarray(after < weights / 2))
-    return Finding("junk", verdict, f"the filter would drop {share:.1%} of the samples{hint}", picture)
+    verdict, hint = ("warn", hint + UNDECIDED.format(share=apart)) if undecided else (verdict, hint)
+    picture = _picture(batch, wider if undecided else after, "apart, undecided" if undecided else "dropped")
+    return Finding("junk", verdict, f"the filter would drop {share:.1%} of the samples{hint}{_zeros(batch)}", picture)
 
 
-def _picture(batch: Batch, dropped: np.ndarray) -> str:
+def _zeros(batch: Batch) -> str:
+    """What is to be said of the coordinate with the most zeros that lie apart from its other values; "" for none."""
+    names, points = _columns_of(batch)
+    found = []
+    for name, values in zip(names, points.T, strict=True):
+        rest = values[values != 0]
+        if 0 < rest.size < values.size and abs(rest.mean()) > APART * max(rest.std(), NO_SPREAD):
+            found.append((1 - rest.size / values.size, name))
+    return ZEROS.format(share=max(found)[0], name=max(found)[1]) if found else ""
+
+
+def _picture(batch: Batch, dropped: np.ndarray, word: str) -> str:
     """A histogram of the coordinate in which the dropped samples lie farthest from the mean of the kept ones.
 
     The distance is a root mean square in standard deviations of the kept samples, so samples on both sides count.
     """
     if not dropped.any() or dropped.all():
         return ""
+    names, points = _columns_of(batch)
+    centre, spread = points[~dropped].mean(0), points[~dropped].std(0)
+    away = np.sqrt(np.mean((points[dropped] - centre) ** 2, axis=0)) / np.maximum(spread, NO_SPREAD)
+    farthest = int(np.argmax(away))
+    return histogram(names[farthest], points[:, farthest], dropped, word)
+
+
+def _columns_of(batch: Batch) -> tuple[list[str], np.ndarray]:
+    """The names of a sample's numbers, and the samples as rows of them."""
     names, columns = [], []
     for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
         shape = leaf.shape[1:]
         names += [f"sample{jax.tree_util.keystr(path)}{list(place) if place else ''}" for place in np.ndindex(*shape)]
         columns.append(np.asarray(leaf, np.float64).reshape(len(leaf), -1))
-    points = np.concatenate(columns, axis=1)
-    centre, spread = points[~dropped].mean(0), points[~dropped].std(0)
-    away = np.sqrt(np.mean((points[dropped] - centre) ** 2, axis=0)) / np.maximum(spread, NO_SPREAD)
-    farthest = int(np.argmax(away))
-    return histogram(names[farthest], points[:, farthest], dropped)
+    return names, np.concatenate(columns, axis=1)
 
 
-def histogram(name: str, values: np.ndarray, dropped: np.ndarray) -> str:
+def histogram(name: str, values: np.ndarray, dropped: np.ndarray, word: str = "dropped") -> str:
     """The histogram as text, one line per bin. Dropped samples that lie far outside are in the outermost bins.
 
     >>> print(histogram("z", np.array([0.0, 1, 1, 2, 3, 99]), np.arange(6) == 5).replace("█" * 22, "█..█"))
@@ -85,7 +113,7 @@ def histogram(name: str, values: np.ndarray, dropped: np.ndarray) -> str:
     labels[0] = f"< {edges[1]:.3g}" if low > values.min() else labels[0]
     labels[-1] = f"> {labels[-1]}" if high < values.max() else labels[-1]
     margin, unit = max(map(len, labels)), WIDTH / max(map(sum, zip(stays, goes, strict=True)))
-    numbers = f"{KEPT} {rest.size} kept, {DROPPED} {dropped.sum()} dropped"
+    numbers = f"{KEPT} {rest.size} kept, {DROPPED} {dropped.sum()} {word}"
     lines = [f"{name} from {values.min():.4g} to {values.max():.4g}: {numbers}"]
     for label, stay, go in zip(labels, stays, goes, strict=True):
         bar = KEPT * _columns(stay, unit) + DROPPED * _columns(go, unit)

