@@ -21,6 +21,7 @@ from typing import Any
 from profl import cases, checks
 from profl.methods import pfl, pg, profl
 from profl.methods.method import Method
+from profl.parts.filters import RobustFilter
 from profl.parts.sample_size import AdaptiveSamples
 from profl.problem.contamination import contaminate
 from profl.problem.problem import Problem
@@ -36,6 +37,7 @@ CASE = {name: name for name in ("clients", "heterogeneity", "sensitivity", "reac
 JUNK = {"eps": "fraction", "source": "source", "distance": "distance"}
 METHOD = {"eta": "learning_rate", "H": "window", "jacobian": "jacobian", "filter": "filter", "share": "share"}
 SAMPLE_SIZE = {"tolerance": "tolerance", "min n": "min_samples", "n": "max_samples"}
+FILTER = {"most junk": "at_most"}
 RUN = {"rounds": "rounds", "R": "local_steps", "n": "samples"}
 
 
@@ -64,6 +66,8 @@ class Trial:
         arguments = self._arguments(taken, chosen)
         if self._has("tolerance", chosen) and self._take("tolerance", chosen) is not None:
             arguments["samples"] = AdaptiveSamples(**self._arguments(SAMPLE_SIZE, chosen))
+        if arguments.get("filter") == "robust" and self._has("most junk", chosen):
+            arguments["filter"] = RobustFilter(**self._arguments(FILTER, chosen))
         return make(**arguments)
 
     def simulate(self, problem: Problem, method: Method, **chosen: Any) -> Run:

@@ -16,7 +16,7 @@ from jax.flatten_util import ravel_pytree
 from profl import random, trees
 from profl.methods.prm import settings as constants
 from profl.methods.prm.incumbent import mean_loss, observe_risk, update_incumbent
-from profl.methods.prm.messages import CommonScales, Mail, ReactionCoefficients, RiskCheck, RiskFit
+from profl.methods.prm.messages import Mail, ReactionCoefficients, RiskFit, RoundCheck
 from profl.methods.prm.noise import update_noise
 from profl.methods.prm.observation_buffer import add_observation
 from profl.methods.prm.response import (
@@ -203,13 +203,17 @@ def report_fit(problem: View, state: ClientState, theta: Theta) -> Report:
     known = 1 - jnp.minimum(state.variance / widen(prior, state.width).variance, 1.0)
     reaction = ReactionCoefficients(change, known, prior.mean / unit, prior.variance / unit**2)
     incumbent = state.incumbent
-    rise = RiskCheck(incumbent.observed - incumbent.mean, incumbent.observed_variance + incumbent.variance)
+    check = RoundCheck(
+        incumbent.observed - incumbent.mean,
+        incumbent.observed_variance + incumbent.variance,
+        state.exploration.size,
+        state.third_order_variance,
+    )
     return {
         "theta": entries.model(theta),
         "risk": entries.statistic(risk),
-        "rise": entries.statistic(rise),
         "fit": entries.statistic(RiskFit(gradient, state.units, *state.derivatives)),
-        "scales": entries.statistic(CommonScales(state.exploration.size, state.third_order_variance)),
+        "check": entries.statistic(check),
         "reaction": entries.jacobian(reaction),
     }
 

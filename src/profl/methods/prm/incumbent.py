@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from profl import trees
-from profl.methods.prm.messages import RiskCheck
+from profl.methods.prm.messages import RoundCheck
 from profl.methods.prm.settings import PROMISE_KEPT, SURE
 from profl.methods.prm.state import ClientState, IncumbentRisk
 from profl.methods.prm.surrogate_risk import loss_variance, surrogate_risk
@@ -68,17 +68,17 @@ class Verdict(NamedTuple):
     variance: Array  # of the compared risks' difference
 
 
-def verdict(rise: RiskCheck, promised: Array, moved: Array, concentration: Array) -> Verdict:
-    """Whether the trial becomes the incumbent, from the common ``rise`` of the risk and the ``promised`` decrease.
+def verdict(check: RoundCheck, promised: Array, moved: Array, concentration: Array) -> Verdict:
+    """Whether the trial becomes the incumbent, from the common ``check`` and the ``promised`` decrease.
 
     ``moved`` says whether it is another model at all, ``concentration`` is the sum of squared weights of the clients.
 
-    >>> check = RiskCheck(jnp.asarray(0.3), jnp.asarray(0.01))
+    >>> check = RoundCheck(*jnp.array([0.3, 0.01, 0.0, 0.0]))
     >>> [bool(verdict(check, jnp.asarray(1.0), jnp.asarray(True), share).accepted) for share in (0.1, 10.0)]
     [False, True]
     """
-    variance = jnp.maximum(rise.variance, 0.0) * concentration
+    variance = jnp.maximum(check.variance, 0.0) * concentration
     error = jnp.sqrt(variance)
-    accepted = ~moved | ~(rise.rise > SURE * error)
-    missing = rise.rise + PROMISE_KEPT * promised
+    accepted = ~moved | ~(check.rise > SURE * error)
+    missing = check.rise + PROMISE_KEPT * promised
     return Verdict(accepted, accepted & (missing < error), missing > SURE * error, variance)

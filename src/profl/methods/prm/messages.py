@@ -23,18 +23,13 @@ class RiskFit(NamedTuple):
     shared_covariance: Array  # (d, d): of the gradient, from what no client knows; an error that all of them share
 
 
-class CommonScales(NamedTuple):
-    """Numbers of which all clients use the mean; () each."""
+class RoundCheck(NamedTuple):
+    """What the last deployment showed, and numbers of which all clients use the mean; () each."""
 
+    rise: Array  # by how much the observed risk was higher at the model that was tried than at the incumbent
+    variance: Array  # of that
     perturbation: Array  # the size of its perturbations, in units
     third_order_variance: Array  # of the coefficients that are not fitted, in variances of a sample
-
-
-class RiskCheck(NamedTuple):
-    """What was observed of the risk at the model that was tried, against the incumbent's; () each."""
-
-    rise: Array  # by how much it was higher
-    variance: Array  # of that
 
 
 class ReactionCoefficients(NamedTuple):

@@ -23,7 +23,7 @@ from profl import trees
 from profl.methods.method import Forecast
 from profl.methods.prm import settings as constants
 from profl.methods.prm.incumbent import verdict
-from profl.methods.prm.messages import CommonReaction, CommonScales, Mail, RiskCheck, RiskFit
+from profl.methods.prm.messages import CommonReaction, Mail, RiskFit, RoundCheck
 from profl.methods.prm.newton import inactive_bounds, make_positive_definite, minimise_quadratic
 from profl.methods.prm.settings import Settings
 from profl.problem.problem import View
@@ -161,9 +161,9 @@ def take_turn(
     """
     flat, unravel = ravel_pytree(theta)
     turn, last = server.turn, server.turn == settings.turns_before_newton + settings.newton_turns
-    units, scales, rise = (aggregate(part) for part in (reports["fit"].units, reports["scales"], reports["rise"]))
+    units, check = aggregate(reports["fit"].units), aggregate(reports["check"])
     tried = trees.ravel(problem.project(unravel(flat + server.trial)))
-    server = open_round(settings, server, flat, tried, units, scales, rise, concentration)
+    server = open_round(settings, server, flat, tried, units, check, concentration)
     risk, fit = aggregate_fits(reports["risk"], in_units(reports["fit"], server.units), aggregate)
     server = compare(settings, server, flat, risk, fit, concentration)
     bounds = bounds_of(problem, server, unravel)
@@ -179,14 +179,13 @@ def open_round(
     flat: Array,
     tried: Array,
     units: Array,
-    scales: CommonScales,
-    rise: RiskCheck,
+    check: RoundCheck,
     concentration: Array,
 ) -> ServerState:
     """The state for a new round, where one begins: the verdict on what was tried, and the trust region that follows."""
     first, step = server.rounds == 0, jnp.max(jnp.abs(server.trial) / server.units)
     promised = server.base_risk - server.risk
-    accepted, good, bad, variance = verdict(rise, promised, step > 0, concentration)
+    accepted, good, bad, variance = verdict(check, promised, step > 0, concentration)
     used, idle = step > constants.REGION_USED * server.region, step < constants.REGION_IDLE * server.region
     factor = jnp.where(good & used, 2.0, jnp.where(bad | idle, 0.5, 1.0))
     least, most = constants.REGION_BOUNDS
@@ -194,16 +193,16 @@ def open_round(
     region = jnp.where(server.rounds == 1, settings.region, region)
     region = jnp.where(accepted, region, step / 2)
     region = jnp.where(first, constants.FIRST_STEP * settings.region, region)
-    largest = jnp.minimum(constants.LARGEST_GROWTH * scales.perturbation, constants.LARGEST_PERTURBATION)
+    largest = jnp.minimum(constants.LARGEST_GROWTH * check.perturbation, constants.LARGEST_PERTURBATION)
     new = server._replace(
         region=region,
         base=jnp.where(accepted, tried, flat),
         accepted=accepted,
         risk_variance=variance / 2,  # of the two that are compared
         units=jnp.where(first, units, server.units),
-        perturbation=jnp.where(first, scales.perturbation, server.perturbation),
+        perturbation=jnp.where(first, check.perturbation, server.perturbation),
         largest_perturbation=jnp.where(first, largest, server.largest_perturbation),
-        third_order_variance=scales.third_order_variance,
+        third_order_variance=check.third_order_variance,
     )
     return trees.where(server.turn == 0, new, server)
 

@@ -163,7 +163,7 @@ class RobustFilter(SampleFilter):
 
         def turn(_: int, state: tuple[Array, ...]) -> tuple[Array, ...]:
             near = present & (state[0] <= order_statistic(state[0], present, core))
-            inside = (says & near) * 1.0
+            inside = (says & near).astype(jnp.float32)
             inside = inside / jnp.maximum(jnp.sum(inside, axis=1, keepdims=True), 1.0)
             centre = jnp.sum(inside * y, axis=1, keepdims=True)
             z = (y - centre) * says
