@@ -239,6 +239,7 @@ def test_bad_input(arguments, message):
 SETTING = {
     **{"learning_rate": "eta", "window": "H", "local_steps": "R", "samples": "n"},
     **{"fraction": "eps", "min_samples": "min n", "max_samples": "n"},
+    "at_most": "most junk",
 }
 """What a parameter is called in settings, where its name is another."""
 PASSES_NOTHING = {"eps": [0], "H": [None], "share": [None], "tolerance": [None]}
@@ -290,6 +291,7 @@ def passed(monkeypatch):
         monkeypatch.setitem(trials.METHODS, name, spy(function, "method", ignored=["samples"]))
     monkeypatch.setattr(trials, "contaminate", spy(trials.contaminate, ready=case, ignored=["problem"]))
     monkeypatch.setattr(trials, "AdaptiveSamples", spy(trials.AdaptiveSamples))
+    monkeypatch.setattr(trials, "RobustFilter", spy(trials.RobustFilter, ready="robust"))
     ignored = ["problem", "algorithm", "method", "seeds", "progress"]
     monkeypatch.setattr(trials, "simulate", spy(trials.simulate, ready=made_run(), ignored=ignored))
     return seen
