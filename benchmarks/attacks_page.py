@@ -19,6 +19,7 @@ An attack changes every entry of a report in every turn, except `jacobian` (entr
 client's own estimates). Without a filter and with `jacobian="kalman"`; `profl` has `share="shrink"` and
 `correction="scaffold"`, `prm` keeps eight batches. "-": the method sends nothing that the attack changes;
 "div.": a seed diverged. A rule that is missing for a method was not run.
+The rows of `prm` are of the version before it compared what it tried with an incumbent.
 Made by `python -m benchmarks attacks --seeds {seeds} --json docs/attacks.json` and
 `python -m benchmarks.attacks_page docs/attacks.json > docs/attacks.md`.
 """
