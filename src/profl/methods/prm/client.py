@@ -119,8 +119,7 @@ def learn(
         surrogate = surrogate._replace(discrepancy=discrepancy)
         state = state._replace(deployments=state.deployments + 1, surrogate=surrogate)
     with stage("curvature") as check:
-        known = 1 - jnp.minimum(state.variance / widen(state.prior, state.width).variance, 1.0)
-        unknown = (1 - known) ** 2 * state.common_error
+        unknown = (1 - known_share(state)) ** 2 * state.common_error
         size = state.surrogate.signal_unit.scale.size
         scales = jnp.concatenate([state.units, jnp.sqrt(state.sample_variance)])
         derivatives = check(curvature_and_covariance(problem, state.surrogate, tried, unknown[:, :size], scales))
@@ -194,14 +193,18 @@ def third_order_variance(state: ClientState) -> Array:
     return state.third_order_variance + constants.THIRD_ORDER_SHARE * size
 
 
+def known_share(state: ClientState) -> Array:
+    """The share of every coefficient, (p, m - 1), that comes from the client's own observations, not from its prior."""
+    return 1 - jnp.minimum(state.variance / widen(state.prior, state.width).variance, 1.0)
+
+
 def report_fit(problem: View, state: ClientState, theta: Theta) -> Report:
     """What is sent in every turn: the fitted risk at ``theta``, and what is known of the reaction."""
     flat, unravel = ravel_pytree(theta)
     risk, gradient = jax.value_and_grad(lambda x: surrogate_risk(problem, state.surrogate, unravel(x)))(flat)
     unit, prior = feature_units(state.surrogate.signal_unit.scale), state.prior
     change = (state.surrogate.response.mean[:, 1:] - prior.mean) / unit
-    known = 1 - jnp.minimum(state.variance / widen(prior, state.width).variance, 1.0)
-    reaction = ReactionCoefficients(change, known, prior.mean / unit, prior.variance / unit**2)
+    reaction = ReactionCoefficients(change, known_share(state), prior.mean / unit, prior.variance / unit**2)
     incumbent = state.incumbent
     check = RoundCheck(
         incumbent.observed - incumbent.mean,

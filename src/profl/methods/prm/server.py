@@ -249,7 +249,7 @@ def next_candidate(server: ServerState, bounds: Bounds) -> Array:
     """The model (d,) after a cautious Newton step from the best one, inside the trust region; none after a rise.
 
     Of all steps s from the base, the one with the least g.s + s'Hs / 2 + CAUTION sqrt(s'Cs) is wanted: the expected
-    change of the risk and its standard error. Two turns of reweighting take that root into the curvature.
+    change of the risk and its standard error. A few turns of reweighting take that root into the curvature.
     """
     at, longest = best_step(server), server.step_share * server.region
     start = server.gradient - server.curvature @ at  # at the base, by the same quadratic
