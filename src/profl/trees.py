@@ -92,10 +92,17 @@ def stacked_vmap_rule(function: Callable[..., Any]) -> Callable[..., tuple[Any, 
 
 
 def where(condition: Array, new: Any, old: Any) -> Any:
-    """``new`` where ``condition`` holds, else ``old``; a condition of shape (k,) chooses rows."""
+    """``new`` where ``condition`` holds, else ``old``; a condition of shape (k,) chooses rows.
+
+    A leaf that both have in common costs nothing.
+    """
 
     def choose(a: Array, b: Array) -> Array:
-        return jnp.where(condition.reshape(condition.shape + (1,) * (a.ndim - condition.ndim)), a, b)
+        if a is b:
+            return a
+        if not condition.ndim and jnp.shape(a) == jnp.shape(b) and jnp.result_type(a) == jnp.result_type(b):
+            return jax.lax.select(condition, a, b)
+        return jnp.where(condition.reshape(condition.shape + (1,) * (jnp.ndim(a) - condition.ndim)), a, b)
 
     return jax.tree.map(choose, new, old)
 

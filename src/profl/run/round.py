@@ -64,7 +64,7 @@ class Work(NamedTuple):
     """What the participants of a round computed, one row each."""
 
     states: Any
-    reports: Report
+    reports: Report | None  # None where ``finish_round`` collects them, from ``thetas``
     regret: Array
     info: dict[str, Array]  # means over the round's steps
     figures: dict[str, Array]
@@ -168,10 +168,12 @@ def finish_round(
     before: RoundState,
     participants: Participants,
     work: Work,
+    thetas: Theta | None = None,
 ) -> RoundState:
     """The state after a round whose clients are in this process and have made their local steps.
 
-    ``chunk`` clients are worked on at a time.
+    ``chunk`` clients are worked on at a time; ``thetas`` are the models that they have at hand, one row each, by
+    default the global one.
     """
     carry, totals = before
     usable = work.answered & work.finite
@@ -185,13 +187,14 @@ def finish_round(
         """One turn of messages: all are one loop, the first one too, so that a program holds a turn once."""
         last, thetas, states = state
         again = partial(collect_reports, settings, participants.rows, states, thetas, chunk)
-        reports = jax.lax.cond(number == 0, lambda: work.reports, again)
+        reports = again() if work.reports is None else jax.lax.cond(number == 0, lambda: work.reports, again)
         now = carry._replace(theta=last.theta, server=last.server, usual=last.usual)
         combined = combine(settings, root, round_, number, now, participants, reports, last.accepted)
         thetas, states = deliver(settings, participants.rows, states, combined, chunk)
         return combined._replace(mail=()), thetas, states
 
-    thetas = trees.repeat(carry.theta, usable.shape[0])  # what clients have at hand is in their first reports
+    if thetas is None:
+        thetas = trees.repeat(carry.theta, usable.shape[0])
     first = Combined(carry.theta, carry.server, (), usable, carry.usual)
     turns = 1 + settings.method.exchanges
     combined, _, states = jax.lax.fori_loop(0, turns, turn, (first, thetas, work.states))

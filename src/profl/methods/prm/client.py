@@ -37,6 +37,7 @@ from profl.methods.prm.surrogate_risk import (
     curvature_and_covariance,
     fit_discrepancy,
     loss_variance,
+    moved_from,
     store_batch,
     surrogate_risk,
 )
@@ -114,7 +115,8 @@ def learn(
         row = state.deployments % settings.keep
         signal = state.surrogate.signal_unit.standardise(problem.signal(deployed))
         batches = store_batch(state.surrogate.batches, row, batch, weights, f, signal)
-        surrogate = state.surrogate._replace(batches=batches)
+        origins = moved_from(problem, state.surrogate.response, batches)
+        surrogate = state.surrogate._replace(batches=batches, origins=origins)
         discrepancy = check(fit_discrepancy(problem, surrogate, tried, loss.variance))
         surrogate = surrogate._replace(discrepancy=discrepancy)
         state = state._replace(deployments=state.deployments + 1, surrogate=surrogate)
@@ -136,7 +138,7 @@ def measure_first_batch(
     unseen = share * loss_variance(problem, theta, batch, weights, f, variance)
     units = theta_scales(problem, theta, batch, weights, unseen=unseen)
     unit = signal_scales(problem, theta, units)
-    size = jnp.minimum(jnp.sqrt(constants.FIRST_PERTURBATION * share), constants.LARGEST_PERTURBATION)
+    size = jnp.minimum(jnp.sqrt(constants.FIRST_PERTURBATION * share), 1.0)
     return state._replace(
         units=units,
         prior=Prior(state.prior.mean, variance[:, None] * prior_widths(state) ** 2),

@@ -4,26 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 
 from profl.methods.prm.settings import ACTIVE_SET_ROUNDS, BOUND_PROBE, FARTHEST_MINIMUM, LEAST_CURVATURE
+from profl.numerics import short_loop
 from profl.typing import Array
 
 
-def make_positive_definite(curvature: Array, gradient: Array) -> Array:
-    """A positive definite matrix (d, d) with the eigenvectors and the absolute eigenvalues of ``curvature``.
+def positive_eigenvalues(curvature: Array, gradient: Array) -> tuple[Array, Array]:
+    """The eigenvectors (d, d) of ``curvature``, as columns, and its absolute eigenvalues (d,), made positive.
 
-    Eigenvalues are at least a share of the largest, and so large that a step along ``gradient`` is not too long.
+    They are at least a share of the largest, and so large that a step along ``gradient`` is not too long.
 
-    >>> make_positive_definite(jnp.diag(jnp.array([2.0, -1.0])), jnp.zeros(2))
-    Array([[2., 0.],
-           [0., 1.]], dtype=float32)
+    >>> positive_eigenvalues(jnp.diag(jnp.array([2.0, -1.0])), jnp.zeros(2))[1]
+    Array([1., 2.], dtype=float32)
     """
-    values, axes = jnp.linalg.eigh((curvature + curvature.T) / 2)
+    axes, values = jax.lax.linalg.eigh((curvature + curvature.T) / 2, symmetrize_input=False)
     values = jnp.abs(values)
     least = LEAST_CURVATURE * jnp.max(values) + jnp.max(jnp.abs(gradient)) / FARTHEST_MINIMUM
-    least = least + jnp.finfo(values.dtype).tiny
-    return (axes * jnp.maximum(values, least)) @ axes.T
+    return axes, jnp.maximum(values, least + jnp.finfo(values.dtype).tiny)
+
+
+def positive_inverse(curvature: Array, gradient: Array) -> Array:
+    """The inverse (d, d) of ``curvature`` with those eigenvalues.
+
+    >>> positive_inverse(jnp.diag(jnp.array([2.0, -1.0])), jnp.zeros(2))
+    Array([[0.5, 0. ],
+           [0. , 1. ]], dtype=float32)
+    """
+    axes, values = positive_eigenvalues(curvature, gradient)
+    return (axes / values) @ axes.T
 
 
 def inactive_bounds(gradient: Array, at: Array, project: Callable[[Array], Array]) -> Array:
@@ -38,11 +49,13 @@ def minimise_quadratic(curvature: Array, gradient: Array, at: Array, project: Ca
     >>> minimise_quadratic(jnp.eye(2), jnp.array([3.0, 0.5]), jnp.zeros(2), box)
     Array([-1. , -0.5], dtype=float32)
     """
-    y = at
-    for _ in range(ACTIVE_SET_ROUNDS):
+
+    def turn(_: int, y: Array) -> Array:
         here = gradient + curvature @ (y - at)
         movable = inactive_bounds(here, y, project)
-        held = jnp.diag(jnp.where(movable, 0.0, jnp.trace(jnp.abs(curvature)) / y.size + 1.0))
-        definite = make_positive_definite(jnp.where(movable[:, None] & movable, curvature, held), here)
-        y = project(y - jnp.linalg.solve(definite, jnp.where(movable, here, 0.0)))
-    return y
+        here = here * movable
+        among = curvature * movable[:, None] * movable
+        axes, values = positive_eigenvalues(among, here)
+        return project(y - movable * (axes @ ((here @ axes) / values)))
+
+    return short_loop(ACTIVE_SET_ROUNDS, turn, at)

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from profl.methods.prm.newton import make_positive_definite, minimise_quadratic
+from profl.methods.prm.newton import minimise_quadratic, positive_inverse
 from profl.methods.prm.settings import NEWTON_SHARES, PERSONAL_PENALTY
 from profl.typing import Array
 
@@ -54,7 +54,7 @@ def response_to_shared(curvature: Array, personal: np.ndarray, held: Any, carrie
     moves = jnp.where(held[:, None], carried, eye) * ~personal  # of shared and of carried parameters
     inner = jnp.where(movable[:, None] & movable, curvature + penalty(curvature, personal), eye)
     right = jnp.where(movable[:, None], curvature @ moves, 0.0)
-    return moves - jnp.linalg.solve(make_positive_definite(inner, jnp.zeros(held.size)), right)
+    return moves - positive_inverse(inner, jnp.zeros(held.size)) @ right
 
 
 def profile(

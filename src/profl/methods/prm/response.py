@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from profl.methods.prm.observation_buffer import ObservationBuffer
 from profl.methods.prm.settings import CLIENT_DOF, CLIENT_WIDTHS, MOST_CURVED, REACTION_SIZES, RIDGE, SPARSE_COEFFICIENT
@@ -58,19 +59,27 @@ def curvature_count(size: int) -> int:
 
 def features(x: Array) -> Array:
     """Regressors (m,): 1, the entries of x, and their products, halved on the diagonal."""
+    one = jnp.ones(1, x.dtype)
     if not curvature_count(x.size):
-        return jnp.concatenate([jnp.ones(1, x.dtype), x])
-    rows, columns = jnp.triu_indices(x.size)
-    products = jnp.where(rows == columns, 0.5, 1.0) * x[rows] * x[columns]
-    return jnp.concatenate([jnp.ones(1, x.dtype), x, products])
+        return jnp.concatenate([one, x])
+    return jnp.concatenate([one, x, _products(x) * _halves(x)])
+
+
+def _halves(x: Array) -> np.ndarray:
+    """One half for every square among the products, one for the others."""
+    return np.where(np.equal(*np.triu_indices(x.size)), 0.5, 1.0).astype(x.dtype)
+
+
+def _products(x: Array) -> Array:
+    """The products of two entries of x (s,), those of the upper triangle row by row."""
+    rows, columns = np.triu_indices(x.size)
+    eye = np.eye(x.size, dtype=x.dtype)
+    return (eye[rows] @ x) * (eye[columns] @ x)
 
 
 def feature_units(unit: Array) -> Array:
     """Factors (m - 1,) that convert slopes and curvatures to natural units of the signal."""
-    if not curvature_count(unit.size):
-        return unit
-    rows, columns = jnp.triu_indices(unit.size)
-    return jnp.concatenate([unit, unit[rows] * unit[columns]])
+    return jnp.concatenate([unit, _products(unit)]) if curvature_count(unit.size) else unit
 
 
 def move_prior(prior: Prior, step: Array, third_order_variance: Array) -> Prior:

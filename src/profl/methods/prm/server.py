@@ -24,8 +24,9 @@ from profl.methods.method import Forecast
 from profl.methods.prm import settings as constants
 from profl.methods.prm.incumbent import verdict
 from profl.methods.prm.messages import CommonReaction, Mail, RiskFit, RoundCheck
-from profl.methods.prm.newton import inactive_bounds, make_positive_definite, minimise_quadratic
+from profl.methods.prm.newton import inactive_bounds, minimise_quadratic, positive_eigenvalues
 from profl.methods.prm.settings import Settings
+from profl.numerics import short_loop
 from profl.problem.problem import View
 from profl.server.entries import Values
 from profl.server.rule_base import Rule
@@ -48,7 +49,6 @@ class ServerState(NamedTuple):
     gradient_covariance: Array  # (d, d): at the base
     step_share: Array  # share of the trust region that the next step may use
     perturbation: Array  # size of the clients' perturbations
-    largest_perturbation: Array
     third_order_variance: Array  # mean of the clients'
     held: Array  # share of the parameters that the trust region or the model space holds
     trial: Array  # (d,): the model that clients try, as a step from the incumbent
@@ -82,7 +82,6 @@ def initial_server(settings: Settings, theta: Theta) -> ServerState:
         gradient_covariance=square,
         step_share=zero + 1,
         perturbation=zero,
-        largest_perturbation=zero,
         third_order_variance=zero,
         held=zero,
         trial=none,
@@ -188,12 +187,10 @@ def open_round(
     accepted, good, bad, variance = verdict(check, promised, step > 0, concentration)
     used, idle = step > constants.REGION_USED * server.region, step < constants.REGION_IDLE * server.region
     factor = jnp.where(good & used, 2.0, jnp.where(bad | idle, 0.5, 1.0))
-    least, most = constants.REGION_BOUNDS
-    region = jnp.clip(server.region * factor, jnp.minimum(least, server.region), most)
+    region = jnp.maximum(server.region * factor, jnp.minimum(constants.LEAST_REGION, server.region))
     region = jnp.where(server.rounds == 1, settings.region, region)
     region = jnp.where(accepted, region, step / 2)
     region = jnp.where(first, constants.FIRST_STEP * settings.region, region)
-    largest = jnp.minimum(constants.LARGEST_GROWTH * check.perturbation, constants.LARGEST_PERTURBATION)
     new = server._replace(
         region=region,
         base=jnp.where(accepted, tried, flat),
@@ -201,7 +198,6 @@ def open_round(
         risk_variance=variance / 2,  # of the two that are compared
         units=jnp.where(first, units, server.units),
         perturbation=jnp.where(first, check.perturbation, server.perturbation),
-        largest_perturbation=jnp.where(first, largest, server.largest_perturbation),
         third_order_variance=check.third_order_variance,
     )
     return trees.where(server.turn == 0, new, server)
@@ -253,12 +249,14 @@ def next_candidate(server: ServerState, bounds: Bounds) -> Array:
     """
     at, longest = best_step(server), server.step_share * server.region
     start = server.gradient - server.curvature @ at  # at the base, by the same quadratic
-    target = minimise_quadratic(server.curvature, server.gradient, at, bounds.trust_region)
-    for _ in range(constants.REWEIGHTINGS):
+
+    def reweighted(turn: Array, target: Array) -> Array:
         size = target @ server.gradient_covariance @ target
-        weight = constants.CAUTION * jax.lax.rsqrt(jnp.maximum(size, jnp.finfo(size.dtype).tiny))
+        weight = constants.CAUTION * jax.lax.rsqrt(jnp.maximum(size, jnp.finfo(size.dtype).tiny)) * (turn > 0)
         cautious = server.curvature + weight * server.gradient_covariance
-        target = minimise_quadratic(cautious, start, jnp.zeros_like(at), bounds.trust_region)
+        return minimise_quadratic(cautious, start, jnp.zeros_like(at), bounds.trust_region)
+
+    target = short_loop(1 + constants.REWEIGHTINGS, reweighted, at)
     step = jnp.clip(target - at, -longest, longest) * server.accepted
     return server.base + server.units * bounds.trust_region(at + step)
 
@@ -278,17 +276,19 @@ def close_round(settings: Settings, server: ServerState, bounds: Bounds) -> Serv
     inside_region = inactive_bounds(gradient, at, bounds.trust_region)
     doubt = constants.SURE * jnp.sqrt(jnp.maximum(jnp.diagonal(server.gradient_covariance), 0.0))
     movable = inactive_bounds(gradient, at, bounds.model_space) | (jnp.abs(gradient) <= doubt)  # not surely held
-    H = make_positive_definite(server.curvature, gradient)
-    uncertain = jnp.linalg.solve(H, jnp.where(movable[:, None] & movable, server.gradient_covariance, 0.0))
-    gradient = jnp.where(movable, gradient, 0.0)
-    unknown, known = jnp.trace(uncertain) / 2, gradient @ jnp.linalg.solve(H, gradient) / 2
+    axes, values = positive_eigenvalues(server.curvature, gradient)
+    inverted, gradient = (axes / values) @ axes.T, gradient * movable
+    uncertain = inverted @ (server.gradient_covariance * movable[:, None] * movable)
+    unknown, known = jnp.trace(uncertain) / 2, gradient @ inverted @ gradient / 2
     rounds = server.rounds + 1
     seen = server.risk_variance / rounds  # what is observed of the risk itself: a family may be wrong beyond that
     error = jnp.sqrt(jnp.maximum(jnp.sum(uncertain * uncertain.T), 0.0) / 2 + seen)
-    cost = jnp.trace(H) / 2
-    wanted = jnp.minimum(jnp.sqrt(settings.curiosity * unknown / cost), server.largest_perturbation)
-    decayed = jnp.maximum(wanted, constants.LEAST_DECAY * server.perturbation)
-    size = jnp.where(server.rounds == 0, server.perturbation, decayed)
+    cost = jnp.sum(values) / 2
+    unnoticed = jnp.sqrt(server.risk_variance) / rounds
+    wanted = jnp.sqrt((settings.curiosity * unknown + unnoticed) / cost)
+    least, most = constants.PERTURBATION_CHANGE
+    wanted = jnp.clip(wanted, least * server.perturbation, most * server.perturbation)
+    size = jnp.where(server.rounds == 0, server.perturbation, jnp.minimum(wanted, server.region))
     promised = jnp.maximum(server.base_risk - server.risk, 0.0)
     forecast = Forecast(promised + known + unknown, error, promised + known + unknown / (rounds + 1.0), size**2 * cost)
     held = jnp.mean(~inside_region * 1.0)

@@ -103,6 +103,9 @@ REACTION_SIZES = 1.0, 0.1, 0.01, 0.0001
 CURVATURE_STEP = 0.25
 """Units over which differences of the gradient are taken: few enough for a smooth loss, enough for one with kinks."""
 
+CURVATURE_SAMPLES = 2048
+"""Samples, the same share of every batch, from which curvature and covariances are computed."""
+
 DISCREPANCY_FLOOR = 1e-4
 """Share of the variance of a mean loss that is noise at least: where risks of batches differ by rounding, that says
 nothing."""
@@ -118,14 +121,8 @@ NO_NOISE = 1e-6
 FIRST_PERTURBATION = 40.0
 """The first perturbation is sqrt(40 / n) units for n samples: f then moves visibly, if it moves at all."""
 
-LARGEST_GROWTH = 2.0
-"""Times the first perturbation: no later one is larger."""
-
-LARGEST_PERTURBATION = 1.0
-"""Units: no perturbation is larger."""
-
-LEAST_DECAY = 0.8
-"""A perturbation is at least this share of the last one: early confidence may be mistaken."""
+PERTURBATION_CHANGE = 0.8, 2.0
+"""A perturbation is at least and at most this many times the last one: early confidence may be mistaken."""
 
 # -- the incumbent -----------------------------------------------------------------------------------------------------
 
@@ -140,8 +137,8 @@ REWEIGHTINGS = 3
 
 # -- the server's trust region -----------------------------------------------------------------------------------------
 
-REGION_BOUNDS = 0.25, 2.0
-"""Units: the smallest and the largest trust region."""
+LEAST_REGION = 0.25
+"""Units: the smallest trust region, unless a step was taken back."""
 
 FIRST_STEP = 0.6
 """Share of the trust region that the first round may use: nothing is known of the reaction then."""

@@ -100,7 +100,7 @@ def initial_state(settings: Settings, problem: View, theta: Theta, batch: Batch)
         common_mean=table,
         common_error=table,
         third_order_variance=zero + PRIOR_THIRD_ORDER**2,
-        surrogate=SurrogateRisk(unit, response, batches, no_discrepancy(settings.keep, s)),
+        surrogate=SurrogateRisk(unit, response, batches, batches.f, no_discrepancy(settings.keep, s)),
         variance=table + 1,
         derivatives=CurvatureAndCovariance(square, square, square),
         exploration=Exploration(jnp.zeros(d), jnp.asarray(False), jnp.int32(0), zero),

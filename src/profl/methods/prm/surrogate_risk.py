@@ -15,6 +15,7 @@ from the batches; where that is zero the weights are equal, else they carry the 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -24,6 +25,7 @@ from jax.flatten_util import ravel_pytree
 from profl import trees
 from profl.methods.prm.response import Response
 from profl.methods.prm.settings import (
+    CURVATURE_SAMPLES,
     CURVATURE_STEP,
     DISCREPANCY_FLOOR,
     DISCREPANCY_REST,
@@ -59,6 +61,7 @@ class SurrogateRisk(NamedTuple):
     signal_unit: Unit  # natural units of the signal
     response: Response
     batches: StoredBatches
+    origins: Array  # (keep, p): the f that every batch is moved from
     discrepancy: Discrepancy
 
 
@@ -90,6 +93,31 @@ def store_batch(
     return jax.tree.map(lambda old, leaf: old.at[row].set(leaf), batches, new)
 
 
+def thin_out(surrogate: SurrogateRisk) -> tuple[SurrogateRisk, float]:
+    """The same with the first samples of every batch, CURVATURE_SAMPLES in all, and which share of them that is."""
+    batches = surrogate.batches
+    size, n = batches.weights.shape
+    count = min(n, max(1, CURVATURE_SAMPLES // size))
+    weights = batches.weights[:, :count]
+    total = jnp.sum(weights, 1, keepdims=True)
+    first = jax.tree.map(lambda leaf: leaf[:, :count], batches.batch)
+    weights = weights / jnp.where(total > 0, total, 1.0)
+    return surrogate._replace(batches=batches._replace(batch=first, weights=weights)), count / n
+
+
+def moved_from(problem: View, response: Response, batches: StoredBatches) -> Array:
+    """The f that every batch is moved from, (keep, p): its own, less 1 / n of what the response misses it by.
+
+    The mean of n samples takes 1 / n of their variance with it, of a single sample all of it: moved from its own f it
+    would lie at f(theta) whatever was drawn.
+    """
+    if problem.family.shift is None:
+        return batches.f
+    present = equal_weights(batches)
+    missed = (batches.f - jax.vmap(response)(batches.signal)) * jnp.sum(batches.weights**2, 1)[:, None]
+    return batches.f - (missed - present @ missed)
+
+
 def batch_risk(problem: View, theta: Theta, here: Array, batch: Batch, weights: Array, f: Array) -> Array:
     """The mean loss of a batch that was drawn at ``f``, () were it drawn at ``here``."""
     family = problem.family
@@ -112,7 +140,8 @@ def risks_by_batch(
     """S_b(theta) of every stored batch, (keep,), and the signal of theta in units, (s,)."""
     signal = surrogate.signal_unit.standardise(problem.signal(theta))
     here = surrogate.response(signal) + f_offset
-    risks = jax.vmap(lambda *batch: batch_risk(problem, theta, here, *batch))(*surrogate.batches[:3])
+    batches, weights, *_ = surrogate.batches
+    risks = jax.vmap(partial(batch_risk, problem, theta, here))(batches, weights, surrogate.origins)
     return risks, signal
 
 
@@ -149,11 +178,12 @@ def fit_discrepancy(problem: View, surrogate: SurrogateRisk, theta: Theta, loss_
     error = noise * jnp.sqrt(2 / information)
     slope_variance = jnp.maximum(excess - SURE * error, 0.0)
     rest = jnp.maximum(noise - slope_variance * jnp.trace(gram) / jnp.maximum(count - 1, 1.0), DISCREPANCY_REST * noise)
+    evidence = jnp.where(error > 0, excess / jnp.where(error > 0, error, 1.0), 0.0)
     ridge = rest / jnp.where(slope_variance > 0, slope_variance, 1.0) * jnp.eye(filled.size)
     inverted = inverse(gram + jnp.where(slope_variance > 0, ridge, jnp.eye(filled.size)))
     loadings = jnp.where(slope_variance > 0, x.T @ inverted, 0.0)
     covariance = slope_variance * (jnp.eye(x.shape[1]) - loadings @ x)
-    return Discrepancy(centre, loadings, covariance, excess / error)
+    return Discrepancy(centre, loadings, covariance, evidence)
 
 
 def curvature_and_covariance(
@@ -166,7 +196,7 @@ def curvature_and_covariance(
 
     ``slope_variance`` (p, s) is the variance of the prior mean of slopes, as far as the response still follows it.
     """
-    flat, unravel = ravel_pytree(theta)
+    (flat, unravel), (surrogate, share) = ravel_pytree(theta), thin_out(surrogate)
     d = flat.size
 
     def gradient(both: Array) -> Array:
@@ -184,7 +214,9 @@ def curvature_and_covariance(
     ).T  # (d, s)
     parts = jnp.concatenate([by_level[:, :, None], u[:, None, None] * back], 2)  # (p, d, 1 + s)
     own = jnp.einsum("kdi,kij,kej->de", parts, surrogate.response.cov, parts)
-    own = own + back @ surrogate.discrepancy.covariance @ back.T + sampling_covariance(problem, surrogate, theta)
+    own = (
+        own + back @ surrogate.discrepancy.covariance @ back.T + share * sampling_covariance(problem, surrogate, theta)
+    )
     return CurvatureAndCovariance(curvature, own, (back * (u**2 @ slope_variance)) @ back.T)
 
 

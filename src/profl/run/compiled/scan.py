@@ -258,12 +258,12 @@ def simulated_round(
     progress = local(root, round_, carry.theta, participants.clients, participants.rows, participants.states)
     wanted = samples_wanted(settings, participants.rows, participants.states)
     info = jax.tree.map(lambda total: total / settings.local_steps, progress.info)
-    chunk = placement.client_chunk
+    chunk, reports = placement.client_chunk, None
+    if not settings.method.exchanges:  # else every turn collects them, the first one too
+        reports = collect_reports(settings, participants.rows, progress.state, progress.theta)
     work = Work(
         states=progress.state,
-        reports=collect_reports(
-            settings, participants.rows, progress.state, progress.theta, chunk if settings.method.exchanges else None
-        ),
+        reports=reports,
         regret=progress.regret,
         info=info,
         figures={},
@@ -271,4 +271,4 @@ def simulated_round(
         answered=jnp.ones(participants.clients.shape, bool),
         finite=jax.vmap(is_finite)(info["loss"], progress.state),
     )
-    return finish_round(settings, chunk, population, root, round_, before, participants, work)
+    return finish_round(settings, chunk, population, root, round_, before, participants, work, progress.theta)
