@@ -211,6 +211,7 @@ def report_fit(problem: View, state: ClientState, theta: Theta) -> Report:
     check = RoundCheck(
         incumbent.observed - incumbent.mean,
         incumbent.observed_variance + incumbent.variance,
+        incumbent.loss_variance,
         state.exploration.size,
         state.third_order_variance,
     )

@@ -49,7 +49,8 @@ def observe_risk(problem: View, state: ClientState, tried: Theta, deployed: Thet
     perturbation = trees.ravel(deployed) - trees.ravel(tried)
     unknown = state.derivatives.own_covariance + state.derivatives.shared_covariance
     variance = loss.variance + perturbation @ unknown @ perturbation
-    now = state.incumbent._replace(observed=loss.mean - (at_deployed - at_tried), observed_variance=variance)
+    observed = loss.mean - (at_deployed - at_tried)
+    now = state.incumbent._replace(observed=observed, observed_variance=variance, loss_variance=loss.variance)
     return trees.where(state.deployments == 1, update_incumbent(now, jnp.asarray(True)), now)
 
 
@@ -73,7 +74,7 @@ def verdict(check: RoundCheck, promised: Array, moved: Array, concentration: Arr
 
     ``moved`` says whether it is another model at all, ``concentration`` is the sum of squared weights of the clients.
 
-    >>> check = RoundCheck(*jnp.array([0.3, 0.01, 0.0, 0.0]))
+    >>> check = RoundCheck(*jnp.array([0.3, 0.01, 0.01, 0.0, 0.0]))
     >>> [bool(verdict(check, jnp.asarray(1.0), jnp.asarray(True), share).accepted) for share in (0.1, 10.0)]
     [False, True]
     """

@@ -28,6 +28,7 @@ class RoundCheck(NamedTuple):
 
     rise: Array  # by how much the observed risk was higher at the model that was tried than at the incumbent
     variance: Array  # of that
+    loss_variance: Array  # of the mean loss of the last batch
     perturbation: Array  # the size of its perturbations, in units
     third_order_variance: Array  # of the coefficients that are not fitted, in variances of a sample
 

@@ -7,7 +7,14 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from profl.methods.prm.settings import ACTIVE_SET_ROUNDS, BOUND_PROBE, FARTHEST_MINIMUM, LEAST_CURVATURE
+from profl.methods.prm.settings import (
+    ACTIVE_SET_ROUNDS,
+    BOUND_PROBE,
+    CAUTION,
+    FARTHEST_MINIMUM,
+    LEAST_CURVATURE,
+    REWEIGHTINGS,
+)
 from profl.numerics import short_loop
 from profl.typing import Array
 
@@ -59,3 +66,25 @@ def minimise_quadratic(curvature: Array, gradient: Array, at: Array, project: Ca
         return project(y - movable * (axes @ ((here @ axes) / values)))
 
     return short_loop(ACTIVE_SET_ROUNDS, turn, at)
+
+
+def minimise_cautiously(
+    curvature: Array, covariance: Array, gradient: Array, project: Callable[[Array], Array]
+) -> Array:
+    """The step s (d,) in the region with the least gradient.s + s'Hs / 2 + CAUTION sqrt(s'Cs).
+
+    That is the expected change of the risk and its standard error, where C is the ``covariance`` of the gradient. A few
+    turns of reweighting take the root into the curvature.
+
+    >>> box = lambda y: jnp.clip(y, -1.0, 1.0)
+    >>> minimise_cautiously(jnp.eye(1), jnp.eye(1) * 0.04, jnp.array([0.5]), box).round(1)
+    Array([-0.3], dtype=float32)
+    """
+    start = jnp.zeros_like(gradient)
+
+    def reweighted(turn: Array, step: Array) -> Array:
+        size = step @ covariance @ step
+        weight = CAUTION * jax.lax.rsqrt(jnp.maximum(size, jnp.finfo(size.dtype).tiny)) * (turn > 0)
+        return minimise_quadratic(curvature + weight * covariance, gradient, start, project)
+
+    return short_loop(1 + REWEIGHTINGS, reweighted, start)

@@ -24,9 +24,8 @@ from profl.methods.method import Forecast
 from profl.methods.prm import settings as constants
 from profl.methods.prm.incumbent import verdict
 from profl.methods.prm.messages import CommonReaction, Mail, RiskFit, RoundCheck
-from profl.methods.prm.newton import inactive_bounds, minimise_quadratic, positive_eigenvalues
+from profl.methods.prm.newton import inactive_bounds, minimise_cautiously, positive_eigenvalues
 from profl.methods.prm.settings import Settings
-from profl.numerics import short_loop
 from profl.problem.problem import View
 from profl.server.entries import Values
 from profl.server.rule_base import Rule
@@ -49,11 +48,13 @@ class ServerState(NamedTuple):
     gradient_covariance: Array  # (d, d): at the base
     step_share: Array  # share of the trust region that the next step may use
     perturbation: Array  # size of the clients' perturbations
+    visible: Array  # that of the first one: f moves visibly, if it moves at all
     third_order_variance: Array  # mean of the clients'
     held: Array  # share of the parameters that the trust region or the model space holds
     trial: Array  # (d,): the model that clients try, as a step from the incumbent
     accepted: Array  # bool: whether the last one became the incumbent
     risk_variance: Array  # of what one round shows of the risk
+    loss_variance: Array  # as far as its samples are the reason
     forecast: Forecast
 
 
@@ -82,11 +83,13 @@ def initial_server(settings: Settings, theta: Theta) -> ServerState:
         gradient_covariance=square,
         step_share=zero + 1,
         perturbation=zero,
+        visible=zero,
         third_order_variance=zero,
         held=zero,
         trial=none,
         accepted=jnp.asarray(True),
         risk_variance=zero,
+        loss_variance=zero,
         forecast=Forecast(*[zero + jnp.nan] * 4),
     )
 
@@ -195,9 +198,11 @@ def open_round(
         region=region,
         base=jnp.where(accepted, tried, flat),
         accepted=accepted,
+        loss_variance=check.loss_variance * concentration,
         risk_variance=variance / 2,  # of the two that are compared
         units=jnp.where(first, units, server.units),
         perturbation=jnp.where(first, check.perturbation, server.perturbation),
+        visible=jnp.where(first, check.perturbation, server.visible),
         third_order_variance=check.third_order_variance,
     )
     return trees.where(server.turn == 0, new, server)
@@ -242,21 +247,10 @@ def bounds_of(problem: View, server: ServerState, unravel: Callable[[Array], The
 
 
 def next_candidate(server: ServerState, bounds: Bounds) -> Array:
-    """The model (d,) after a cautious Newton step from the best one, inside the trust region; none after a rise.
-
-    Of all steps s from the base, the one with the least g.s + s'Hs / 2 + CAUTION sqrt(s'Cs) is wanted: the expected
-    change of the risk and its standard error. A few turns of reweighting take that root into the curvature.
-    """
+    """The model (d,) after a cautious Newton step from the best one, inside the trust region; none after a rise."""
     at, longest = best_step(server), server.step_share * server.region
     start = server.gradient - server.curvature @ at  # at the base, by the same quadratic
-
-    def reweighted(turn: Array, target: Array) -> Array:
-        size = target @ server.gradient_covariance @ target
-        weight = constants.CAUTION * jax.lax.rsqrt(jnp.maximum(size, jnp.finfo(size.dtype).tiny)) * (turn > 0)
-        cautious = server.curvature + weight * server.gradient_covariance
-        return minimise_quadratic(cautious, start, jnp.zeros_like(at), bounds.trust_region)
-
-    target = short_loop(1 + constants.REWEIGHTINGS, reweighted, at)
+    target = minimise_cautiously(server.curvature, server.gradient_covariance, start, bounds.trust_region)
     step = jnp.clip(target - at, -longest, longest) * server.accepted
     return server.base + server.units * bounds.trust_region(at + step)
 
@@ -285,13 +279,22 @@ def close_round(settings: Settings, server: ServerState, bounds: Bounds) -> Serv
     error = jnp.sqrt(jnp.maximum(jnp.sum(uncertain * uncertain.T), 0.0) / 2 + seen)
     cost = jnp.sum(values) / 2
     unnoticed = jnp.sqrt(server.risk_variance) / rounds
-    wanted = jnp.sqrt((settings.curiosity * unknown + unnoticed) / cost)
-    least, most = constants.PERTURBATION_CHANGE
-    wanted = jnp.clip(wanted, least * server.perturbation, most * server.perturbation)
-    size = jnp.where(server.rounds == 0, server.perturbation, jnp.minimum(wanted, server.region))
+    size = perturbation_size(server, jnp.sqrt((settings.curiosity * unknown + unnoticed) / cost))
     promised = jnp.maximum(server.base_risk - server.risk, 0.0)
     forecast = Forecast(promised + known + unknown, error, promised + known + unknown / (rounds + 1.0), size**2 * cost)
     held = jnp.mean(~inside_region * 1.0)
     return server._replace(
         rounds=rounds, perturbation=size, held=held, trial=server.best - server.base, forecast=forecast
     )
+
+
+def perturbation_size(server: ServerState, wanted: Array) -> Array:
+    """The size of the next perturbation, () in units: the ``wanted`` one, as far as it does not blur the verdict.
+
+    What a perturbation of size x costs is known up to a variance of x^2 tr(C). That is to be no more than the variance
+    that the samples of a deployment give its mean loss anyhow: else a trial that is worse could pass. The less samples
+    say, the further one may so explore. The first perturbation's size is allowed: f then moves visibly.
+    """
+    slope_variance = jnp.maximum(jnp.trace(server.gradient_covariance), jnp.finfo(wanted.dtype).tiny)
+    hidden = jnp.sqrt(server.loss_variance / slope_variance)
+    return jnp.minimum(wanted, jnp.maximum(hidden, server.visible))

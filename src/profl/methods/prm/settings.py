@@ -121,9 +121,6 @@ NO_NOISE = 1e-6
 FIRST_PERTURBATION = 40.0
 """The first perturbation is sqrt(40 / n) units for n samples: f then moves visibly, if it moves at all."""
 
-PERTURBATION_CHANGE = 0.8, 2.0
-"""A perturbation is at least and at most this many times the last one: early confidence may be mistaken."""
-
 # -- the incumbent -----------------------------------------------------------------------------------------------------
 
 PROMISE_KEPT = 0.5

@@ -48,6 +48,7 @@ class IncumbentRisk(NamedTuple):
     variance: Array
     observed: Array  # at the model that was tried last
     observed_variance: Array
+    loss_variance: Array  # as far as the samples are the reason, not the perturbation
 
 
 class ClientState(NamedTuple):
@@ -105,7 +106,7 @@ def initial_state(settings: Settings, problem: View, theta: Theta, batch: Batch)
         derivatives=CurvatureAndCovariance(square, square, square),
         exploration=Exploration(jnp.zeros(d), jnp.asarray(False), jnp.int32(0), zero),
         trial=jnp.zeros(d),
-        incumbent=IncumbentRisk(*[zero] * 4),
+        incumbent=IncumbentRisk(*[zero] * 5),
         held=zero,
         region=zero + settings.region,
         filter=trusted_samples.initial_memory(problem, filters.get(settings.filter), theta, batch),
