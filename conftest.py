@@ -27,6 +27,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
+pytest_plugins = ["tests.compile_counter"]
 collect_ignore_glob = (
     [] if find_spec("flwr") else ["src/profl/run/flower/*", "tests/federation.py", "tests/flower_run.py"]
 )
