@@ -21,7 +21,7 @@ EVENTS = {
 }
 HIT = "/jax/compilation_cache/cache_hits"
 
-Counts = dict[str, list[float]]  # file -> [programs compiled, programs loaded from the cache, seconds of both, lowering]
+Counts = dict[str, list[float]]  # file -> [compiled, loaded from disk, seconds of both, seconds of lowering]
 
 
 class CompileCounter:
