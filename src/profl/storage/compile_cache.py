@@ -25,13 +25,13 @@ def cache(directory: str | os.PathLike[str] | None = None) -> Path:
     the command line set this; ``import profl`` changes nothing.
 
     >>> import os, profl, tempfile
-    >>> before = jax.config.read("jax_compilation_cache_dir")
+    >>> before = jax.config.values["jax_compilation_cache_dir"]
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     profl.cache(folder).samefile(folder)
     True
     >>> _ = profl.cache(before)
     """
-    chosen = directory if directory is not None else jax.config.read("jax_compilation_cache_dir")
+    chosen = directory if directory is not None else jax.config.values["jax_compilation_cache_dir"]
     folder = Path(chosen) if chosen is not None else cache_directory() / "compiled"
     check_folder("directory", folder)
     jax.config.update("jax_compilation_cache_dir", str(folder.absolute()))
