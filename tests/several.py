@@ -16,10 +16,11 @@ import profl
 from tests.problems import unmeasured
 
 
-def run(name: str, settings: dict[str, Any], clients: int = 8) -> profl.Run:
+def run(name: str, settings: dict[str, Any], clients: int = 8, double: bool = False) -> profl.Run:
     """A run of the method by this name, on a case that all processes make for themselves."""
     case = unmeasured(profl.cases.pricing(clients=clients, goods=2))
-    return profl.simulate(case, profl.methods.ALGORITHMS[name](), progress=False, **settings)
+    with jax.enable_x64(double):
+        return profl.simulate(case, profl.methods.ALGORITHMS[name](), progress=False, **settings)
 
 
 def found(run: profl.Run) -> dict[str, Any]:

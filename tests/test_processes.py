@@ -45,7 +45,7 @@ def compare(several, arguments):
     """All processes return the same run, and it is the one that this process makes."""
     alone = found(run(**arguments))
     for one in several:
-        assert one == several[0]
+        assert json.dumps(one) == json.dumps(several[0])
         for name, values in alone.items():
             for expected, got in zip(leaves(values), leaves(one[name]), strict=True):
                 np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5, err_msg=name)
@@ -75,12 +75,15 @@ def test_two_processes_make_the_run_of_one_and_go_on_from_its_checkpoints(tmp_pa
 
 @pytest.mark.slow
 def test_four_processes_of_two_devices_make_the_run_of_one(tmp_path):
-    """With a filter, exchanges, a part of the clients, an attack, by seeds, and from what one process began."""
+    """With a filter, exchanges, a part of the clients, an attack, by seeds, and from what one process began.
+
+    prm in double precision: the last bit of a loss decides the fourth digit of some of its figures.
+    """
     folder = str(tmp_path / "checkpoints")
     runs = [
         {"name": "profl", "settings": SETTINGS},
         {"name": "pofl", "settings": {**SETTINGS, "participation": 0.5, "attack": "sign_flip"}, "clients": 16},
-        {"name": "prm", "settings": {**SETTINGS, "rounds": 6, "local_steps": 1}},
+        {"name": "prm", "settings": {**SETTINGS, "rounds": 6, "local_steps": 1}, "double": True},
         {"name": "pfl", "settings": {**SETTINGS, "seeds": list(range(8)), "record_every": 2}},
     ]
     run("pfl", {**SETTINGS, "rounds": 2, "checkpoint": folder})
