@@ -1,10 +1,13 @@
 """What all tests share: how code is compiled, and a place for it, so that no worker compiles what another one has.
 
 Most of a test's time is compilation. Without LLVM's optimisations and XLA's newer emitters of fused loops that takes
-half as long (a run of PoFL 2.6 s of CPU time, from 5.0; the debug engine 2.9 s, from 8.1), and the short runs of tests
-do not miss them. Every program is stored, however small, in ``.pytest_cache/jax`` (``make clean`` removes it): what one worker
-has compiled the other one loads, and so does a worker that had to forget its programs, and the next run of the tests. A
-summary at the end says how many were compiled (``tests.compile_counter``). Where Flower is not installed, what needs it is not even looked at for docstring examples.
+half as long (a run of PoFL 2.6 s of CPU time, from 5.0; the debug engine 2.9 s, from 8.1), and the short runs of
+tests do not miss them.
+
+Every program is stored, however small, in ``.pytest_cache/jax`` (``make clean`` removes it): what one worker has
+compiled the other one loads, and so does a worker that had to forget its programs, and the next run of the tests. A
+summary at the end says how many were compiled (``tests.compile_counter``). Where Flower is not installed, what needs
+it is not even looked at for docstring examples.
 """
 
 import ctypes
