@@ -230,7 +230,7 @@ def test_drawn_rows(seed):
 
 def test_shapes_have_mean_zero_and_deviation_one():
     for name, draw in shapes.SHAPES.items():
-        x = np.asarray(draw(jax.random.key(0), (200_000, 1)), float)
+        x = np.asarray(jax.jit(draw, static_argnums=1)(jax.random.key(0), (200_000, 1)), float)
         assert abs(x.mean()) <= 5 * x.std() / np.sqrt(len(x)), name
         if name not in ("t(3)", "Pareto(3)"):  # whose variance has no variance
             assert x.std() == pytest.approx(1, abs=0.1), name
@@ -239,10 +239,9 @@ def test_shapes_have_mean_zero_and_deviation_one():
 @pytest.mark.parametrize("shape", [*crowds.SHAPES])
 def test_crowds_have_the_mean_they_state(shape):
     case = crowds.crowd(shape)
-    client = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], case.clients)
-    theta = jnp.full(5, 1.5)
-    drawn = np.asarray(
-        case.reaction.sample(profl.random.data_key(profl.random.seed_key(0), 0, 0), theta, client, 40_000)
-    )
+    client = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32)[0], case.clients)
+    theta = np.full(5, 1.5, np.float32)
+    key = jax.jit(lambda: profl.random.data_key(profl.random.seed_key(0), 0, 0))()
+    drawn = np.asarray(jax.jit(case.reaction.sample, static_argnums=3)(key, theta, client, 40_000))
     error = drawn.std(0) / 200
-    assert np.all(np.abs(drawn.mean(0) - case.reaction.parameters(theta, client)) <= 5 * error)
+    assert np.all(np.abs(drawn.mean(0) - np.asarray(jax.jit(case.reaction.parameters)(theta, client))) <= 5 * error)

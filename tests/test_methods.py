@@ -146,7 +146,7 @@ def test_what_a_method_sends_crosses_a_wire_as_it_is(name):
     numbers = iter(range(10_000))
 
     def filled(like):
-        rows = [jnp.full(jnp.shape(leaf), next(numbers), jnp.asarray(leaf).dtype) for leaf in jax.tree.leaves(like)]
+        rows = [np.full(np.shape(leaf), next(numbers), leaf.dtype) for leaf in jax.tree.leaves(like)]
         return jax.tree.unflatten(jax.tree.structure(like), rows)
 
     like = absent_report(federation)
