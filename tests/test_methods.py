@@ -114,8 +114,9 @@ ENGINES = {
 }
 PAIRS = [(name, attack) for name in METHODS for attack in (None, "sign_flip")]
 # Each row compiles four engines. Without an attack the checkpoints below and test_loop hold engines to each other.
-SHORT = [("postal", "sign_flip"), ("profl, default", None), ("prm, default", None)]
+SHORT = [("postal", "sign_flip"), ("profl, default", None)]
 ROWS = [pytest.param(*pair, tuple(ENGINES), marks=[] if pair in SHORT else pytest.mark.slow) for pair in PAIRS]
+ROWS += [pytest.param("prm, default", None, ("live",))]
 
 
 @pytest.mark.parametrize(("name", "attack", "engines"), ROWS)

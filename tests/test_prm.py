@@ -75,6 +75,9 @@ def test_it_says_what_is_left_and_that_is_about_right(run):
     assert np.all(run.info["exploration"][:, -1] < 0.5 * run.info["exploration"][:, 2])
 
 
+by_seeds = pytest.mark.parametrize(
+    "seeds", [{"seeds": [0]}, pytest.param({"seeds": [0, 1]}, marks=slow)], ids=["1 seed", "2 seeds"]
+)
 UNITS = (1.0, 8.0, 128.0)
 ELSEWHERE = {
     "both": lambda case: shifted(rescaled(case, UNITS), 128.0),
@@ -292,33 +295,37 @@ def test_the_least_point_of_a_box_is_that_of_the_quadratic_program():
 # -- what is observed against what is fitted ---------------------------------------------------------------------------
 
 
-def test_a_wrong_family_is_told_and_corrected():
+@by_seeds
+def test_a_wrong_family_is_told_and_corrected(seeds):
     """Spread that grows with theta: the mean alone leaves what retraining leaves (119 % before the discrepancy was
     fitted), and says so; with the right family nothing is said."""
     wrong, right = (TABLE[f"spread, {name}"][0]() for name in ("GaussianMean", "LocationScale"))
-    run, told = (profl.simulate(each, profl.prm(), **SHORT | {"rounds": 20}) for each in (wrong, right))
+    run, told = (profl.simulate(each, profl.prm(), **SHORT | {"rounds": 20, **seeds}) for each in (wrong, right))
     assert np.all(run.excess[:, -1] < 0.2 * gap(wrong))
     assert "the family does not say all that reacts" in run.summary()
     assert "the family does not say" not in told.summary()
     assert "local minim" in told.summary()
 
 
-def test_a_run_does_not_end_above_its_start():
+@by_seeds
+def test_a_run_does_not_end_above_its_start(seeds):
     """Demand that falls five times as fast at three of ten: one leap to a flat place and back (it stayed before)."""
     case = TABLE["exponential x5"][0]()
-    run = profl.simulate(case, METHOD, **SHORT | {"rounds": 15})
+    run = profl.simulate(case, METHOD, **SHORT | {"rounds": 15, **seeds})
     assert np.all(run.excess[:, -1] < 0.5 * run.excess[:, 0])
 
 
-def test_a_client_that_does_not_react_is_no_slow_client():
+@by_seeds
+def test_a_client_that_does_not_react_is_no_slow_client(seeds):
     """Six tenths of the weight on one that never reacts: its long memory was believed, and 6 % to 18 % were left."""
     case = TABLE["weight 0.6"][0]()
-    run = profl.simulate(case, METHOD, **SHORT | {"rounds": 25})
+    run = profl.simulate(case, METHOD, **SHORT | {"rounds": 25, **seeds})
     assert np.all(run.excess[:, -1] < 0.02 * gap(case))
 
 
-def test_one_row_a_deployment_is_enough_to_learn():
+@by_seeds
+def test_one_row_a_deployment_is_enough_to_learn(seeds):
     """A week is one row of sales: its own variance is zero, so that of the family and of other weeks is used."""
     case = store_week()
-    run = profl.simulate(case, profl.prm(), **SHORT | {"rounds": 40, "samples": 1})
+    run = profl.simulate(case, profl.prm(), **SHORT | {"rounds": 40, "samples": 1, **seeds})
     assert np.all(run.excess[:, -1] < 0.1 * run.excess[:, 0])
