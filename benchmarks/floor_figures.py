@@ -25,10 +25,10 @@ from profl.run.compiled.simulate import simulate
 
 CLIENTS, SEEDS, TURNS = 10, 10, 5
 METHODS: dict[str, tuple[Callable[..., Any], int, int]] = {
-    "pfl": (pfl, 80, R),
-    "pofl": (pofl, 80, R),
-    "profl": (profl, 80, R),
-    "prm": (prm, 8, 1),
+    "pfl": (pfl, 40, R),
+    "pofl": (pofl, 40, R),
+    "profl": (profl, 40, R),
+    "prm": (prm, 3, 1),
 }
 """By name: the method, and the rounds and local steps of a run that is timed."""
 MANY = 100_000
