@@ -36,15 +36,23 @@ every_rule = pytest.mark.parametrize("name", ALL)
 each_rule = pytest.mark.parametrize("name", [*PLAIN, "nnm+trimmed_mean", "nnm+krum"])
 
 
+ROOM = 24  # rows
 call = jax.jit(lambda rule, *arguments: rule(*arguments), static_argnums=0)
 
 
 def apply(rule, rows, weights=None, accepted=None, centre=None):
-    """A rule on plain lists, with equal weights, everybody accepted and a previous value of zero where not said."""
+    """A rule on plain lists, with equal weights, everybody accepted and a previous value of zero where not said.
+
+    Rejected rows of NaN fill up to ``ROOM``, which must change nothing: one program for every number of rows.
+    """
     rows = np.asarray(rows, np.float32)
-    weights = np.ones(len(rows), np.float32) if weights is None else np.asarray(weights, np.float32)
-    accepted = np.ones(len(rows), bool) if accepted is None else np.asarray(accepted)
-    centre = np.zeros(rows.shape[1], np.float32) if centre is None else np.asarray(centre, np.float32)
+    k, m = rows.shape
+    weights = np.ones(k, np.float32) if weights is None else np.asarray(weights, np.float32)
+    accepted = np.ones(k, bool) if accepted is None else np.asarray(accepted)
+    centre = np.zeros(m, np.float32) if centre is None else np.asarray(centre, np.float32)
+    more = max(0, ROOM - k)
+    rows = np.concatenate([rows, np.full((more, m), np.nan, np.float32)])
+    weights, accepted = np.append(weights, np.ones(more, np.float32)), np.append(accepted, np.zeros(more, bool))
     return np.asarray(call(rules.get(rule), rows, weights, accepted, centre))
 
 

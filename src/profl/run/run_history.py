@@ -191,7 +191,7 @@ def absent_work(plan: CompiledPlan) -> Work:
 
     def nan_like(leaf: Any) -> Array:
         value = np.nan if jnp.issubdtype(leaf.dtype, jnp.floating) else 0
-        return jax.device_put(np.full(leaf.shape, value, leaf.dtype))  # jnp.full is a program for every shape
+        return jnp.asarray(np.full(leaf.shape, value, leaf.dtype))
 
     return jax.tree.map(nan_like, jax.eval_shape(work, population, theta))
 
