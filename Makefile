@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 WORKERS ?= 2
 NAME ?= speed
 
-.PHONY: help setup dev demo test pages test-full test-faults federation lint bench reproduce docs dist smoke clean
+.PHONY: help setup dev demo test pages test-full test-faults federation lint floor bench reproduce docs dist smoke clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -50,6 +50,9 @@ lint: dev  ## ruff (lint and format) and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+floor: dev  ## fail where speed, program size or memory is worse than benchmarks/floors.toml; UPDATE=1 writes it, HISTORY=1 keeps a line
+	$(BIN)/python -m benchmarks.floor $(if $(UPDATE),--update) $(if $(HISTORY),--history)
 
 bench: dev  ## make bench NAME=robust: one benchmark; speed by default, which adds a line to benchmarks/history.jsonl
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \

@@ -1,8 +1,13 @@
 """What all tests share: how code is compiled, and a place for it, so that no worker compiles what another one has.
 
 Most of a test's time is compilation. Without LLVM's optimisations and XLA's newer emitters of fused loops that takes
-half as long (a run of PoFL 2.6 s of CPU time, from 5.0; the debug engine 2.9 s, from 8.1), and the short runs of tests
-do not miss them. Where Flower is not installed, what needs it is not even looked at for docstring examples.
+half as long (a run of PoFL 2.6 s of CPU time, from 5.0; the debug engine 2.9 s, from 8.1), and the short runs of
+tests do not miss them.
+
+Every program is stored, however small, in ``.pytest_cache/jax`` (``make clean`` removes it): what one worker has
+compiled the other one loads, and so does a worker that had to forget its programs, and the next run of the tests. A
+summary at the end says how many were compiled (``tests.compile_counter``). Where Flower is not installed, what needs
+it is not even looked at for docstring examples.
 """
 
 import ctypes
@@ -20,13 +25,14 @@ FLAGS = (
 KNOWN = ("0.10.",)  # jaxlib that knows these flags: one that does not ends the process
 if version("jaxlib").startswith(KNOWN) and FLAGS not in os.environ.get("XLA_FLAGS", ""):  # a worker has inherited them
     os.environ["XLA_FLAGS"] = f"{FLAGS} {os.environ.get('XLA_FLAGS', '')}".strip()
-CACHE = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent / ".cache" / "jax"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent / ".pytest_cache" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # a small program loads in a third of the time
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
+pytest_plugins = ["tests.compile_counter"]
 collect_ignore_glob = (
     [] if find_spec("flwr") else ["src/profl/run/flower/*", "tests/federation.py", "tests/flower_run.py"]
 )

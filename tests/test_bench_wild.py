@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+from functools import cache, partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -36,11 +36,21 @@ def test_a_draw_is_the_same_again_and_seeds_reach_every_loss_and_shape():
 
 def sample_mean_and_risk(problem, samples):
     """(the mean loss of many samples at the start, its standard error, the exact risk), client 0."""
-    client = jax.tree.map(lambda leaf: jnp.asarray(leaf[0], jnp.float32), problem.clients)
-    theta = problem.initial(jax.random.key(0))
-    batch = problem.reaction.sample(jax.random.key(1), theta, client, samples)
-    losses = np.asarray(jax.vmap(problem.loss, (None, 0))(theta, batch), float)
-    return losses.mean(), losses.std() / np.sqrt(samples), float(problem.reaction.decoupled(theta, theta, client))
+    client = jax.tree.map(lambda leaf: np.asarray(leaf[0], np.float32), problem.clients)
+    theta = np.asarray(problem.initial(jax.random.key(0)))
+    losses, exact = losses_and_risk(problem.reaction, problem.loss, samples, theta, client)
+    losses = np.asarray(losses, float)
+    return losses.mean(), losses.std() / np.sqrt(samples), float(exact)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def losses_and_risk(reaction, loss, samples, theta, client):
+    batch = reaction.sample(jax.random.key(1), theta, client, samples)
+    return jax.vmap(loss, (None, 0))(theta, batch), reaction.decoupled(theta, theta, client)
+
+
+draw_once = cache(draw)
+"""Every loss looks through the same problems, of which drawing takes the most time."""
 
 
 @pytest.mark.parametrize("loss", sorted(LOSSES))
@@ -48,7 +58,7 @@ def test_the_exact_risk_is_the_mean_loss_of_the_samples(loss):
     """Every noise of one loss, 20,000 samples each: within four standard errors."""
     seen = set()
     for seed in range(200):
-        drawn = draw(seed)
+        drawn = draw_once(seed)
         noise = drawn.text.split(" | ")[1].split(", ")[1 + ("spread moves" in drawn.text)]
         if drawn.problem.reaction.loss == loss and noise not in seen and drawn.problem.count <= 10:
             seen.add(noise)

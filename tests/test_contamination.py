@@ -104,7 +104,7 @@ def test_the_share_of_junk_is_the_fraction_and_the_rest_is_the_clean_batch(fract
     assert abs(is_junk.mean() - fraction) < 4 * np.sqrt(fraction * (1 - fraction) / N)
     clean = draw_clean(problem)
     for name in ("x", "y"):
-        changed = np.any((batch[name] != clean[name]).reshape(N, -1), axis=1)
+        changed = np.any((np.asarray(batch[name]) != np.asarray(clean[name])).reshape(N, -1), axis=1)
         np.testing.assert_array_equal(changed, is_junk)
 
 
@@ -169,8 +169,9 @@ def clean_batch():
 def offsets(source, distance=D, theta=None):
     """(junk - centre) / sd of the two floating leaves, with the clean batch's own centre and sd."""
     clean = clean_batch()
-    junk = source(KEY, clean, jnp.ones(3) if theta is None else theta, distance)
+    junk = jax.jit(source, static_argnums=3)(KEY, clean, np.ones(3, np.float32) if theta is None else theta, distance)
     np.testing.assert_array_equal(junk["label"], clean["label"])
+    clean, junk = jax.tree.map(np.asarray, (clean, junk))
     return tuple(np.asarray((junk[name] - clean[name].mean(0)) / clean[name].std(0), float) for name in ("x", "y"))
 
 

@@ -38,8 +38,9 @@ def test_what_is_sampled_is_what_is_stated(name):
     """The mean loss of 200,000 samples is the stated risk of the first client, up to five standard errors."""
     problem = OWN[name]()
     theta = np.asarray(problem.initial(jax.random.key(3)))
-    batch = problem.reaction.sample(jax.random.key(0), theta, trees.take(problem.clients, 0), 200_000)
-    losses = np.asarray(jax.vmap(problem.loss, (None, 0))(theta, batch), float)
+    sample = jax.jit(problem.reaction.sample, static_argnums=3)
+    batch = sample(jax.random.key(0), theta, trees.take(problem.clients, 0), 200_000)
+    losses = np.asarray(jax.jit(jax.vmap(problem.loss, (None, 0)))(theta, batch), float)
     off = losses.mean() - problem.client_risks(theta)[0]
     assert abs(off) < 5 * losses.std() / np.sqrt(losses.size)
 

@@ -39,12 +39,13 @@ def test_what_is_sampled_is_what_is_stated(name):
     problem, n = SMALL[name](), 100_000
     theta = np.asarray(problem.initial(jax.random.key(3)))
     client = trees.take(trees.cast(problem.clients), 2)
-    batch = problem.reaction.sample(jax.random.key(0), theta, client, n)
-    losses = np.asarray(jax.vmap(problem.loss, (None, 0))(theta, batch), float)
+    batch = jax.jit(problem.reaction.sample, static_argnums=3)(jax.random.key(0), theta, client, n)
+    losses = np.asarray(jax.jit(jax.vmap(problem.loss, (None, 0)))(theta, batch), float)
     assert abs(losses.mean() - problem.client_risks(theta)[2]) < 5 * losses.std() / np.sqrt(n)
     equal = np.full(n, 1 / n, np.float32)
-    f = problem.family.estimate(batch, equal)
-    off = (f - problem.reaction.parameters(theta, client)) / np.sqrt(problem.family.observed_variance(batch, equal, f))
+    f = jax.jit(problem.family.estimate)(batch, equal)
+    variance = np.asarray(jax.jit(problem.family.observed_variance)(batch, equal, f))
+    off = (np.asarray(f) - np.asarray(jax.jit(problem.reaction.parameters)(theta, client))) / np.sqrt(variance)
     assert np.max(np.abs(off)) < 5
 
 
@@ -218,9 +219,10 @@ def test_gmsc10_is_solved(method, rounds, local_steps, samples, seeds):
 def test_all_rows_are_drawn_once_where_as_many_are_asked_for():
     case = gmsc10(3, data=credit.table(made_credit(), "all"))
     client, rows = trees.take(trees.cast(case.clients), 0), case.clients["y"].shape[1]
-    batch = case.reaction.sample(jax.random.key(0), np.zeros(11, np.float32), client, rows)
+    sample = jax.jit(case.reaction.sample, static_argnums=3)
+    batch = sample(jax.random.key(0), np.zeros(11, np.float32), client, rows)
     np.testing.assert_array_equal(batch["x"], client["x"].T)
-    drawn = case.reaction.sample(jax.random.key(0), np.zeros(11, np.float32), client, rows - 1)
+    drawn = sample(jax.random.key(0), np.zeros(11, np.float32), client, rows - 1)
     assert len(np.unique(drawn["x"], axis=0)) < rows - 1
 
 

@@ -53,10 +53,11 @@ def test_what_is_left_of_an_affine_habit_is_nothing_and_noise_stays():
     sent, slope = rng.normal(size=(32, 3)), rng.normal(size=(4, 3, 3))
     seen = rng.random((4, 32)) < 0.7
     habit = (1.0 + np.einsum("tj,kji->kti", sent, slope)) * seen[:, :, None]
-    rest = history.regression_residuals(*map(jnp.asarray, (habit, seen, sent)))
+    residuals = jax.jit(history.regression_residuals)
+    rest = residuals(habit, seen, sent)
     assert np.max(np.abs(rest)) == 0  # less than rounding is none
     noise = rng.normal(size=(4, 32, 3)) * seen[:, :, None]
-    rest = history.regression_residuals(*map(jnp.asarray, (habit + noise, seen, sent)))
+    rest = residuals(habit + noise, seen, sent)
     design = np.column_stack([np.ones(32), sent]) * seen[0][:, None]
     expected = noise[0] - design @ np.linalg.lstsq(design, noise[0], rcond=None)[0]
     np.testing.assert_allclose(rest[0], expected, atol=1e-4)

@@ -114,9 +114,9 @@ def test_error_falls_with_the_noise():
 
 def test_solve_ridge_is_finite_for_a_window_that_has_shrunk_to_nothing():
     for scale in (1.0, 1e-12, 1e-30, 0.0):
-        moves = scale * jax.random.normal(jax.random.key(0), (5, 4))
-        gram = moves.T @ moves
-        assert np.all(np.isfinite(solve_ridge(gram, gram, relative_floor(gram))))
+        moves = scale * np.asarray(jax.random.normal(jax.random.key(0), (5, 4)))
+        gram = (moves.T @ moves).astype(np.float32)
+        assert np.all(np.isfinite(jax.jit(solve_ridge)(gram, gram, jax.jit(relative_floor)(gram))))
 
 
 def explored(rng, count, spread, noise, reaction):
@@ -179,12 +179,12 @@ def informed(explore, view, theta, error):
 
 def test_perturbations_cancel_in_pairs_and_fade():
     view = profl.cases.pricing().functions.view()
-    explore, theta = Exploration(scale=0.1, fade=0.5, settle=4.0), jnp.full(5, 2.0)
+    explore, theta = Exploration(scale=0.1, fade=0.5, settle=4.0), np.full(5, 2.0, np.float32)
     state, moves = informed(explore, view, theta, 1e-4), []
+    deploy = jax.jit(lambda i, state: explore.deploy(view, state, jax.random.fold_in(jax.random.key(0), i), theta))
     for i in range(60):
-        key = jax.random.fold_in(jax.random.key(0), i)
-        deployed, state = explore.deploy(view, state, key, theta)
-        moves.append(np.asarray(deployed - theta))
+        deployed, state = deploy(i, state)
+        moves.append(np.asarray(deployed) - theta)
     pairs = np.array(moves).reshape(30, 2, 5)
     np.testing.assert_allclose(pairs.sum(axis=1), 0, atol=1e-6)
     sizes = np.abs(pairs[:, 0])

@@ -53,7 +53,8 @@ def test_groups_answer_in_turn():
     first, second = np.array([2.0, 1.0], np.float32), np.array([4.0, 0.0], np.float32)
     problem, reaction, own = profl.worlds.staggered(CASE, 3), CASE.reaction, client(CASE)
     each = [reaction.parameters(theta, own) for theta in (first, second, START)]
-    batch = problem.reaction.sample_in(moved(problem, [first, second]), jax.random.key(1), second, client(problem), 999)
+    sample = jax.jit(problem.reaction.sample_in, static_argnums=4)
+    batch = np.asarray(sample(moved(problem, [first, second]), jax.random.key(1), second, client(problem), 999))
     for group, f in enumerate(each):
         np.testing.assert_allclose(batch[group::3].mean(0), f, atol=5 / np.sqrt(333))
     later = moved(problem, [first, second, second, second])  # the first group is the oldest again
@@ -63,9 +64,11 @@ def test_groups_answer_in_turn():
 def test_a_world_drifts_by_trend_season_and_walk():
     problem = profl.worlds.drifting(CASE, trend=-0.01, season=(0.5, 40), walk=0.02, seed=3)
     state = moved(problem, [START] * 31)  # the last of them at time 30
-    walk = [0.02 * float(jax.random.normal(jax.random.fold_in(_walk_key(3), t))) for t in range(1, 31)]
+    step = jax.jit(lambda t: jax.random.normal(jax.random.fold_in(_walk_key(3), t)))
+    walk = [0.02 * float(step(t)) for t in range(1, 31)]
     by = -0.01 * 30 + 0.5 * np.sin(2 * np.pi * 30 / 40) + np.sum(walk)
-    batch = problem.reaction.sample_in(state, jax.random.key(0), START, client(problem), 40_000)
+    sample = jax.jit(problem.reaction.sample_in, static_argnums=4)
+    batch = np.asarray(sample(state, jax.random.key(0), START, client(problem), 40_000))
     f = CASE.reaction.parameters(START, client(CASE))
     np.testing.assert_allclose(batch.mean(0), f + by, atol=4 / 200)
     np.testing.assert_allclose(problem.at(30).clients["mu0"], CASE.clients["mu0"] + by, rtol=1e-5)
@@ -370,12 +373,15 @@ def test_an_estimator_between_the_points_of_its_grid(seed):
     between the points is taken for a walk in two of four seeds, and J is off by 0.13."""
     rng, rule, noise = np.random.default_rng(seed), Tracking(), 0.02
     true, rate = np.array([[-1.0, 0.3], [0.2, 0.8]]), 0.35
-    state, seen = rule.init(jnp.zeros(2), jnp.zeros(2)), np.zeros(2)
+    state, seen, zeros = jax.jit(rule.init)(np.zeros(2, np.float32), np.zeros(2, np.float32)), np.zeros(2), np.zeros(2)
     for step in range(400):
         signal = 0.3 * rng.normal(size=2) if step else np.zeros(2)
         seen = seen + rate * (signal - seen)
         f = true @ seen + noise * rng.normal(size=2)
-        state = UPDATE(state, jnp.asarray(signal), jnp.asarray(f), jnp.full(2, noise**2), jnp.zeros(2))
-    np.testing.assert_allclose(rule.estimate(state), true, atol=0.05)
-    assert 2.0 ** float(rule.figures(state)["log2_settling_time"]) == pytest.approx(1 / rate, rel=0.1)
-    assert int(rule.hold(state)) == 2
+        state = UPDATE(state, signal, f, np.full(2, noise**2), zeros)
+    estimate, figures, hold = jax.jit(lambda state: (rule.estimate(state), rule.figures(state), rule.hold(state)))(
+        state
+    )
+    np.testing.assert_allclose(estimate, true, atol=0.05)
+    assert 2.0 ** float(figures["log2_settling_time"]) == pytest.approx(1 / rate, rel=0.1)
+    assert int(hold) == 2

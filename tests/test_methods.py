@@ -114,8 +114,9 @@ ENGINES = {
 }
 PAIRS = [(name, attack) for name in METHODS for attack in (None, "sign_flip")]
 # Each row compiles four engines. Without an attack the checkpoints below and test_loop hold engines to each other.
-SHORT = [("postal", "sign_flip"), ("profl, default", None), ("prm, default", None)]
+SHORT = [("postal", "sign_flip"), ("profl, default", None)]
 ROWS = [pytest.param(*pair, tuple(ENGINES), marks=[] if pair in SHORT else pytest.mark.slow) for pair in PAIRS]
+ROWS += [pytest.param("prm, default", None, ("live",))]
 
 
 @pytest.mark.parametrize(("name", "attack", "engines"), ROWS)
@@ -146,7 +147,7 @@ def test_what_a_method_sends_crosses_a_wire_as_it_is(name):
     numbers = iter(range(10_000))
 
     def filled(like):
-        rows = [jnp.full(jnp.shape(leaf), next(numbers), jnp.asarray(leaf).dtype) for leaf in jax.tree.leaves(like)]
+        rows = [np.full(np.shape(leaf), next(numbers), leaf.dtype) for leaf in jax.tree.leaves(like)]
         return jax.tree.unflatten(jax.tree.structure(like), rows)
 
     like = absent_report(federation)

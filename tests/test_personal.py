@@ -82,13 +82,16 @@ def test_the_server_minimises_what_is_left_once_own_parts_follow():
         right[rows] += slope
     exact = np.linalg.solve(joint, -right)
     with jax.enable_x64(True):
-        off, held, still = jnp.zeros(3), jnp.zeros(3, bool), jnp.zeros((3, 3))
-        found = []
-        for curvature, slope in zip(jnp.asarray(curvatures), jnp.asarray(slopes), strict=True):
+        off, held, still = np.zeros(3), np.zeros(3, bool), np.zeros((3, 3))
+
+        @jax.jit
+        def followed(curvature, slope):
             own = jnp.linalg.solve(curvature[2:, 2:], -slope[2:])  # where it is least by itself
             moves = partial_minimisation.response_to_shared(curvature, mine, held, still)
             there = slope + curvature[:, 2] * own
-            found.append(partial_minimisation.profile(there, (curvature,), off, mine, moves))
+            return partial_minimisation.profile(there, (curvature,), off, mine, moves)
+
+        found = [jax.tree.map(np.asarray, followed(*each)) for each in zip(curvatures, slopes, strict=True)]
         step = np.linalg.solve(sum(b[0] for _, b in found)[:2, :2], -sum(g for g, _ in found)[:2])
     np.testing.assert_allclose(step, exact[:2], rtol=0, atol=5 * PERSONAL_PENALTY)
 

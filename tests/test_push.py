@@ -152,11 +152,17 @@ def test_engines_agree_on_a_push_that_is_learned():
 
 def test_the_gradients_of_single_samples_average_to_the_whole():
     problem = elastic(push=fewer_by_half)
-    view, theta, weights = problem.functions.view(), jnp.array([1.5]), jnp.full(50, 1 / 50)
-    batch = jnp.exp(jax.random.normal(jax.random.key(0), (50, 1)))
-    f = view.family.estimate(batch, weights)
-    each, u = sample_terms(view, "push", theta, batch, weights, f)
-    np.testing.assert_allclose(weights @ each, terms(view, "push", theta, batch, weights, f).first, rtol=1e-5)
+    view, theta, weights = problem.functions.view(), np.array([1.5], np.float32), np.full(50, 1 / 50, np.float32)
+    batch = np.exp(jax.random.normal(jax.random.key(0), (50, 1)))
+
+    @jax.jit
+    def both(batch):
+        f = view.family.estimate(batch, weights)
+        each, u = sample_terms(view, "push", theta, batch, weights, f)
+        return each, u, terms(view, "push", theta, batch, weights, f).first
+
+    each, u, whole = map(np.asarray, both(batch))
+    np.testing.assert_allclose(weights @ each, whole, rtol=1e-5)
     np.testing.assert_allclose(each, -(1 - 0.5 * 1.5) * batch, rtol=1e-5)  # d/dt of -t z exp(-gamma (t - theta))
     assert not np.any(u)
 

@@ -43,7 +43,12 @@ def weighed(problem, filter_, theta, batch, weights):
 
 
 def drawn(problem, theta, n=500, client=0, seed=0):
-    return problem.reaction.sample(jax.random.key(seed), theta, trees.take(problem.clients, client), n)
+    return sample(problem.reaction, jax.random.key(seed), theta, trees.take(problem.clients, client), n)
+
+
+@partial(jax.jit, static_argnums=(0, 4))
+def sample(reaction, *arguments):
+    return reaction.sample(*arguments)
 
 
 # -- which samples to trust
@@ -52,12 +57,12 @@ def drawn(problem, theta, n=500, client=0, seed=0):
 def test_clean_classes_are_not_clean_and_junk():
     """Two classes far apart, a fifth of the samples in one of them: all are kept, and the shares stay."""
     problem = profl.cases.strategic()
-    theta = jnp.zeros(2)
+    theta = np.zeros(2, np.float32)
     batch = drawn(problem, theta)
     y = np.asarray(batch["y"])
-    weights = jnp.where(y == y.min(), 1.0, 0.25)
+    weights = np.where(y == y.min(), 1.0, 0.25).astype(np.float32)
     weights = weights / weights.sum()
-    believed, kept = weighed(problem, RobustFilter(), theta, batch, weights)
+    believed, kept = map(np.asarray, weighed(problem, RobustFilter(), theta, batch, weights))
     assert kept > 0.99
     for label in (y.min(), y.max()):
         assert np.sum(believed[y == label]) == pytest.approx(float(np.sum(weights[y == label])), abs=1e-5)
@@ -66,11 +71,11 @@ def test_clean_classes_are_not_clean_and_junk():
 @pytest.mark.parametrize("share", [0.1, 0.3])
 def test_junk_gets_no_weight_and_the_clean_keep_theirs(share):
     problem = profl.cases.pricing(heterogeneity=0)
-    theta = jnp.full(5, 2.0)
+    theta = np.full(5, 2.0, np.float32)
     batch = np.array(drawn(problem, theta))
     bad = np.arange(500) < 500 * share
     batch[bad] += 30.0
-    believed, kept = weighed(problem, RobustFilter(), theta, jnp.asarray(batch), jnp.full(500, 1 / 500))
+    believed, kept = weighed(problem, RobustFilter(), theta, batch, np.full(500, 1 / 500, np.float32))
     assert np.all(np.asarray(believed)[bad] == 0)
     assert kept == pytest.approx(1 - share, abs=0.02)
     assert np.sum(believed) == pytest.approx(1, abs=1e-5)
@@ -88,21 +93,23 @@ def test_no_filter_changes_nothing():
 def test_the_robust_rule_sees_samples_and_not_gradients():
     """Housing: the gradient (theta x - y) x is skewed where x and y are not."""
     housing = profl.cases.housing()
-    batch, weights = drawn(housing, jnp.ones(1)), jnp.full(500, 1 / 500)
-    seen, full = (np.asarray(view(housing.functions, jnp.ones(1), batch, weights)) for view in (samples, gradients))
+    one, two, weights = np.ones(1, np.float32), np.ones(2, np.float32), np.full(500, 1 / 500, np.float32)
+    batch = drawn(housing, one)
+    look = jax.jit(lambda *seen: (samples(housing.functions, *seen), gradients(housing.functions, *seen)))
+    seen, full = map(np.asarray, look(one, batch, weights))
     assert seen.shape == (500, 2)
     skew = [np.max(np.abs(np.mean(((v - v.mean(0)) / v.std(0)) ** 3, axis=0))) for v in (seen, full)]
     assert skew[0] < 0.5 < skew[1]
     strategic = profl.cases.strategic()  # labels are no numbers to look at
-    assert samples(strategic.functions, None, drawn(strategic, jnp.ones(2)), weights).shape == (500, 2)
+    assert samples(strategic.functions, None, drawn(strategic, two), weights).shape == (500, 2)
 
 
 def test_the_share_that_is_kept_is_of_the_whole_batch_with_kinds_and_memory():
     """Two classes, each searched at first and recalled after."""
     problem = profl.worlds.contaminate(profl.cases.strategic(), 0.2, "blob", distance=10)
-    theta, weights, rule = jnp.ones(2), jnp.full(500, 1 / 500), RobustFilter()
+    theta, weights, rule = np.ones(2, np.float32), np.full(500, 1 / 500, np.float32), RobustFilter()
     view = problem.functions.view()
-    memory = initial_memory(view, rule, theta, drawn(problem, theta))
+    memory = jax.jit(initial_memory, static_argnums=(0, 1))(view, rule, theta, drawn(problem, theta))
     for seed in range(5):
         believed, kept, memory = step(view, rule, theta, drawn(problem, theta, seed=seed), weights, memory)
         assert kept == pytest.approx(0.8, abs=0.06)  # three standard errors of a binomial
@@ -128,23 +135,30 @@ def test_with_the_filter_junk_costs_little_and_without_it_much(clients, settings
 
 def test_adaptive_size_is_variance_over_tolerance():
     """Pricing: g_j = -z_j + J^T (-theta), so v = d = 5, and a tolerance of 0.05 asks for 100 samples."""
-    problem, theta = profl.cases.pricing(), jnp.full(5, 2.0)
-    batch, weights = drawn(problem, theta, 20000), jnp.full(20000, 1 / 20000)
-    size = profl.parts.AdaptiveSamples(0.05, 10, 1000)
-    view, step = problem.functions.view(), Step(theta, theta, batch, weights, True, {}, f=jnp.mean(batch, 0))
-    step, _ = PerformativeGradient().update(view, (), step._replace(jacobian=-1.5 * jnp.eye(5)), None)
-    n = size.update(view, jnp.int32(0), step, None)[1]
+    problem, size = profl.cases.pricing(), profl.parts.AdaptiveSamples(0.05, 10, 1000)
+    view = problem.functions.view()
+
+    @jax.jit
+    def wanted(theta, batch):
+        weights = jnp.full(20000, 1 / 20000)
+        step = Step(theta, theta, batch, weights, True, {}, f=jnp.mean(batch, 0), jacobian=-1.5 * jnp.eye(5))
+        step, _ = PerformativeGradient().update(view, (), step, None)
+        return size.update(view, jnp.int32(0), step, None)[1]
+
+    theta = np.full(5, 2.0, np.float32)
+    n = wanted(theta, drawn(problem, theta, 20000))
     assert int(n) == pytest.approx(100, abs=4)  # standard error of v: sqrt(2 * 5 / 20000) = 0.022, so 0.5 samples
 
 
 def test_the_published_bound_is_guarded():
-    losses, gradient, slope, one = jnp.full(10, 5.0), jnp.ones(5), jnp.eye(5), jnp.ones(())
+    losses, gradient, slope, one = (np.asarray(a, np.float32) for a in (np.full(10, 5.0), np.ones(5), np.eye(5), 1.0))
+    bound = jax.jit(paper_size, static_argnums=(0, 1))
     for curvature, expected in ((10.0, 1000), (0.0, 1000)):
         size = profl.parts.AdaptiveSamples(0.05, 50, 1000, rule="paper", curvature=curvature)
-        assert int(paper_size(size, 0.01, losses, gradient, slope, one)) == expected
+        assert int(bound(size, 0.01, losses, gradient, slope, one)) == expected
     # Without curvature and with a tiny loss only |J|^2 s^2 log(2 / 0.05) / Phi is left: 5 * 3.69 / 0.05 = 369.
     size = profl.parts.AdaptiveSamples(0.05, 50, 1000, rule="paper")
-    assert int(paper_size(size, 0.01, 1e-6 * losses, gradient, slope, one)) == pytest.approx(369, abs=1)
+    assert int(bound(size, 0.01, np.float32(1e-6) * losses, gradient, slope, one)) == pytest.approx(369, abs=1)
 
 
 @pytest.mark.parametrize(
@@ -162,9 +176,20 @@ def test_adaptive_runs_draw_fewer_samples_within_the_tolerance(most, settings):
 # -- hostile clients
 
 
+@partial(jax.jit, static_argnums=0)
+def attacked(name, *arguments):
+    """What is sent under an attack: one program, as in a run; operation by operation it would be dozens."""
+    return apply(get(name), *arguments)
+
+
+def rows(entry):
+    """The numbers of a report's entry, one row per client."""
+    return np.concatenate([np.reshape(leaf, (len(leaf), -1)) for leaf in jax.tree.leaves(entry)], axis=1)
+
+
 def reports():
-    theta = jnp.array([[1.0, 2.0], [1.2, 2.2], [0.8, 1.8], [1.1, 2.1]])
-    steps = jnp.array([10, 12, 8, 11], jnp.int32)
+    theta = np.array([[1.0, 2.0], [1.2, 2.2], [0.8, 1.8], [1.1, 2.1]], np.float32)
+    steps = np.array([10, 12, 8, 11], np.int32)
     return {
         "theta": entries.model(theta),
         "jacobian": entries.jacobian(10 * theta),
@@ -193,9 +218,9 @@ JACOBIAN = {"jacobian": [-550.0, -1050.0]}
 
 @pytest.mark.parametrize("name", profl.server.ATTACKS)
 def test_what_hostile_clients_send(name):
-    hostile = jnp.array([False, False, False, True])
+    hostile = np.array([False, False, False, True])
     honest = reports()
-    sent = apply(get(name), honest, jnp.zeros(2), jnp.full(2, 9.0), hostile)
+    sent = attacked(name, honest, np.zeros(2, np.float32), np.full(2, 9, np.float32), hostile)
     for entry in sent:
         assert sent[entry].kind == honest[entry].kind
         assert sent[entry].value.dtype == honest[entry].value.dtype
@@ -209,8 +234,9 @@ def test_what_hostile_clients_send(name):
 
 
 def test_a_number_too_large_is_the_largest_whole_one():
-    counts = {"theta": entries.model(jnp.zeros(2)), "steps": entries.count(jnp.full(2, 10**9, jnp.int32))}
-    sent = apply(get("scaled"), counts, jnp.zeros(()), jnp.zeros(()), jnp.array([False, True]))
+    zero, steps = np.zeros((), np.float32), np.full(2, 10**9, np.int32)
+    counts = {"theta": entries.model(np.zeros(2, np.float32)), "steps": entries.count(steps)}
+    sent = attacked("scaled", counts, zero, zero, np.array([False, True]))
     assert sent["steps"].value.tolist() == [10**9, 2**31 - 1]
 
 
@@ -256,11 +282,11 @@ def honest_turns(request):
 def test_an_attack_changes_every_entry_in_every_turn(name, honest_turns):
     """The exception is a model that nobody has moved from what was sent, as in prm: there is nothing to turn around."""
     for number, (honest, sent, first, hostile) in enumerate(honest_turns):
-        attacked = apply(get(name), honest, sent, first, hostile)
+        changed = attacked(name, honest, sent, first, hostile)
         for entry in honest:
-            own, other = (np.asarray(jax.vmap(trees.ravel)(report[entry]))[hostile] for report in (honest, attacked))
-            rests = honest[entry].kind == "model" and bool(np.all(own == trees.ravel(sent)))
-            if not rests or name == "nan" or (name == "stale" and np.any(sent != first)):
+            own, other = (rows(report[entry])[hostile] for report in (honest, changed))
+            rests = honest[entry].kind == "model" and bool(np.all(own == np.ravel(sent)))
+            if not rests or name == "nan" or (name == "stale" and np.any(np.asarray(sent) != np.asarray(first))):
                 assert np.all(np.any(own != other, axis=1)), (number, entry)
 
 

@@ -12,6 +12,7 @@ from profl import random, trees
 from tests.problems import QUICK, Spreading, spread_loss, spreading, unmeasured
 
 FAMILY = profl.LocationScale()
+ESTIMATE, MOVE = jax.jit(FAMILY.estimate), jax.jit(jax.vmap(FAMILY.apply_shift, (0, None, None)))
 NOISES = {
     "normal": jax.random.normal,
     "laplace": jax.random.laplace,  # kurtosis 6
@@ -22,43 +23,54 @@ NOISES = {
 @pytest.mark.parametrize("noise", NOISES)
 def test_the_stated_variance_is_that_of_the_estimate(noise):
     """4,000 batches of 200: their variance is known to sqrt(2 / 4000), 2 %; the mean kurtosis of 200 is low by some."""
-    n, equal = 200, jnp.full(200, 1 / 200)
-    batches = jnp.array([3.0, -1.0]) + jnp.array([1e-2, 1e2]) * NOISES[noise](jax.random.key(0), (4000, n, 2))
-    f = jax.vmap(FAMILY.estimate, (0, None))(batches, equal)
-    stated = jnp.mean(jax.vmap(FAMILY.variance, (0, None, 0))(batches, equal, f), 0)
-    np.testing.assert_allclose(stated, jnp.var(f, 0), rtol=0.12)
+
+    @jax.jit
+    def stated_and_seen(key):
+        n, equal = 200, jnp.full(200, 1 / 200)
+        batches = jnp.array([3.0, -1.0]) + jnp.array([1e-2, 1e2]) * NOISES[noise](key, (4000, n, 2))
+        f = jax.vmap(FAMILY.estimate, (0, None))(batches, equal)
+        return jnp.mean(jax.vmap(FAMILY.variance, (0, None, 0))(batches, equal, f), 0), jnp.var(f, 0)
+
+    stated, seen = stated_and_seen(jax.random.key(0))
+    np.testing.assert_allclose(stated, seen, rtol=0.12)
 
 
 def test_moved_samples_have_the_f_that_was_asked_for():
-    batch, equal = 3 + jax.random.laplace(jax.random.key(1), (50, 2)), jnp.full(50, 1 / 50)
-    f, delta = FAMILY.estimate(batch, equal), jnp.array([1.0, -2.0, 0.5, -1.0])
-    moved = jax.vmap(FAMILY.apply_shift, (0, None, None))(batch, delta, f)
-    np.testing.assert_allclose(FAMILY.estimate(moved, equal), f + delta, atol=1e-5)
+    batch = 3 + np.asarray(jax.random.laplace(jax.random.key(1), (50, 2)))
+    equal, delta = np.full(50, 1 / 50, np.float32), np.array([1.0, -2.0, 0.5, -1.0], np.float32)
+    f = ESTIMATE(batch, equal)
+    np.testing.assert_allclose(ESTIMATE(MOVE(batch, delta, f), equal), f + delta, atol=1e-5)
 
 
 def test_samples_of_weight_zero_are_not_there():
-    batch = jax.random.normal(jax.random.key(2), (30, 2))
-    padded = jnp.concatenate([batch, jnp.full((10, 2), 1e6)])
-    few, many = jnp.full(30, 1 / 30), jnp.where(jnp.arange(40) < 30, 1 / 30, 0.0)
-    f = FAMILY.estimate(batch, few)
-    np.testing.assert_allclose(FAMILY.estimate(padded, many), f, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(FAMILY.variance(padded, many, f), FAMILY.variance(batch, few, f), rtol=1e-5)
+    batch = np.asarray(jax.random.normal(jax.random.key(2), (30, 2)))
+    padded = np.concatenate([batch, np.full((10, 2), 1e6, np.float32)])
+    few, many = (np.where(np.arange(n) < 30, 1 / 30, 0.0).astype(np.float32) for n in (30, 40))
+    f, variance = ESTIMATE(batch, few), jax.jit(FAMILY.variance)
+    np.testing.assert_allclose(ESTIMATE(padded, many), f, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(variance(padded, many, f), variance(batch, few, f), rtol=1e-5)
+
+
+@jax.jit
+def figures(batch, equal):
+    """f, its stated variance, the one that the batch shows, and the scores."""
+    f = FAMILY.estimate(batch, equal)
+    score = jax.vmap(jax.grad(FAMILY.log_prob, argnums=1), (0, None))(batch, f)
+    return f, FAMILY.variance(batch, equal, f), FAMILY.observed_variance(batch, equal, f), score
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -1e4])
 @pytest.mark.parametrize("n", [1, 2, 100])
 def test_a_coordinate_that_does_not_vary(value, n):
     """Its estimate, noise and score are finite, and scaling leaves it where it is."""
-    noise = 1.0 * jnp.arange(n)
-    batch, equal = jnp.stack([jnp.full(n, value), noise], 1), jnp.full(n, 1 / n)
-    f = FAMILY.estimate(batch, equal)
-    stated, seen = FAMILY.variance(batch, equal, f), FAMILY.observed_variance(batch, equal, f)
-    score = jax.vmap(jax.grad(FAMILY.log_prob, argnums=1), (0, None))(batch, f)
+    batch = np.stack([np.full(n, value), np.arange(n)], 1).astype(np.float32)
+    equal = np.full(n, 1 / n, np.float32)
+    f, stated, seen, score = map(np.asarray, figures(batch, equal))
     assert all(np.all(np.isfinite(each)) for each in (f, stated, seen, score))
     assert stated[0] == 0  # as exact as rounding, which the batch's other coordinates must not hear of
     assert np.all(stated[2:] > 0.1 / n)  # a spread is never known without error, not from two samples either
     assert np.all(seen > 0)
-    moved = jax.vmap(FAMILY.apply_shift, (0, None, None))(batch, jnp.array([0.0, 0.0, 2.0, 0.0]), f)
+    moved = MOVE(batch, np.array([0.0, 0.0, 2.0, 0.0], np.float32), f)
     np.testing.assert_allclose(moved, batch, rtol=1e-5)
 
 

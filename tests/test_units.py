@@ -103,20 +103,33 @@ def test_far_from_zero_exploring_costs_what_it_costs_near_it():
     assert far.tail_excess().mean() < 0.05
 
 
+@jax.jit
+def measured(*arguments):
+    """``measure_units`` for the problem that all of these look at, as one program."""
+    return measure_units(CASE.functions.view(), *arguments)
+
+
 def test_the_first_deployment_is_the_model_itself():
-    view, theta = CASE.functions.view(), jnp.array([2.0, 3.0, 1.0])
-    batch, weights = jnp.array([[1.0, 2.0, 3.0], [2.0, 2.0, 1.0]]), jnp.full(2, 0.5)
-    explore, flat = Exploration(0.1, fade=0.0), jnp.zeros((3, 3))
-    deployed, state = explore.deploy(view, explore.init(view, theta, batch), jax.random.key(0), theta)
+    view, theta = CASE.functions.view(), np.array([2.0, 3.0, 1.0], np.float32)
+    batch, weights = np.array([[1.0, 2.0, 3.0], [2.0, 2.0, 1.0]], np.float32), np.full(2, 0.5, np.float32)
+    explore, flat = Exploration(0.1, fade=0.0), np.zeros((3, 3), np.float32)
+    deploy = jax.jit(functools.partial(explore.deploy, view))
+    deployed, state = deploy(jax.jit(functools.partial(explore.init, view))(theta, batch), jax.random.key(0), theta)
     np.testing.assert_array_equal(deployed, theta)
-    after = measure_units(view, theta, batch, weights, jnp.zeros(3), jnp.array([1.0, 4.0, 0.0]))
-    units = StepUnits(after, jnp.asarray(False), jnp.ones(3))
-    step = Step(theta, theta, batch, weights, False, {}, units=units, jacobian=flat, jacobian_error=flat)
-    _, state = explore.update(view, state, step, None)
-    deployed, state = explore.deploy(view, state, jax.random.key(1), theta)
-    np.testing.assert_allclose(abs(deployed - theta), 0.1 * after.scales, rtol=1e-5)
+    after = measured(theta, batch, weights, np.zeros(3, np.float32), np.array([1.0, 4.0, 0.0], np.float32))
+
+    @jax.jit
+    def updated(state, after):
+        units = StepUnits(after, jnp.asarray(False), jnp.ones(3))
+        step = Step(theta, theta, batch, weights, False, {}, units=units, jacobian=flat, jacobian_error=flat)
+        return explore.update(view, state, step, None)[1]
+
+    state = updated(state, after)
+    deployed, state = deploy(state, jax.random.key(1), theta)
+    deployed = np.asarray(deployed)
+    np.testing.assert_allclose(abs(deployed - theta), 0.1 * np.asarray(after.scales), rtol=1e-5)
     np.testing.assert_allclose(after.f.scale, [1.0, 2.0, 2.0])  # of one sample; where none shows, the largest
-    opposite, _ = explore.deploy(view, state, jax.random.key(2), theta)
+    opposite, _ = deploy(state, jax.random.key(2), theta)
     np.testing.assert_allclose(opposite + deployed, 2 * theta, rtol=1e-6)
 
 
@@ -136,17 +149,17 @@ def test_a_scale_that_was_far_too_large_is_taken_anew():
 
     Its price is zero, so that it adds nothing to the spread of the loss, and the other scales stay.
     """
-    view, theta, weights = CASE.functions.view(), jnp.array([2.0, 3.0, 0.0]), jnp.full(4, 0.25)
-    around = jnp.array([[1.0, 1.0, 0.01], [-1.0, 1.0, -0.01], [1.0, -1.0, 0.01], [-1.0, -1.0, -0.01]])
-    first, later = (
-        measure_units(view, theta, around * jnp.array([1.0, 1.0, size]), weights, jnp.zeros(3), jnp.ones(3))
-        for size in (1.0, 1000.0)
-    )
-    again = revise_units(view, first, later, theta)
+    theta, weights = np.array([2.0, 3.0, 0.0], np.float32), np.full(4, 0.25, np.float32)
+    around = np.array([[1.0, 1.0, 0.01], [-1.0, 1.0, -0.01], [1.0, -1.0, 0.01], [-1.0, -1.0, -0.01]])
+    batches = [(around * [1.0, 1.0, size]).astype(np.float32) for size in (1.0, 1000.0)]
+    none, each = np.zeros(3, np.float32), np.ones(3, np.float32)
+    first, later = (jax.tree.map(np.asarray, measured(theta, batch, weights, none, each)) for batch in batches)
+    revise = jax.jit(functools.partial(revise_units, CASE.functions.view()))
+    again = jax.tree.map(np.asarray, revise(first, later, theta))
     assert later.scales[2] < first.scales[2] / 4
     np.testing.assert_array_equal(again.scales, [*first.scales[:2], later.scales[2]])
     np.testing.assert_allclose(again.signal.scale, again.scales, rtol=1e-6)
-    for one, other in ((first, first), (initial_units(theta, theta, theta), later)):
-        same = revise_units(view, one, other, theta)
+    for one, other in ((first, first), (jax.jit(initial_units)(theta, theta, theta), later)):
+        same = revise(one, other, theta)
         np.testing.assert_array_equal(same.scales, other.scales)
         np.testing.assert_array_equal(same.signal.scale, other.signal.scale)

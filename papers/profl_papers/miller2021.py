@@ -254,17 +254,17 @@ def convexity() -> list[Claim]:
     """
     draws, eps = np.random.default_rng(0), np.linspace(0.05, 2.0, 40)
     gamma, beta, gamma_z = draws.uniform(0.5, 2.0, (3, 40))
-    found = []
+    found, curvature = [], jax.jit(jax.vmap(jax.hessian(moved_risk), (None, 0, 0, 0, 0)))
     for m in (draws.standard_normal((40, 3, 3)), np.broadcast_to(np.eye(3), (40, 3, 3))):
         m = m * (eps / np.linalg.norm(m, 2, axis=(1, 2)))[:, None, None]
-        bent = jax.vmap(jax.hessian(moved_risk), (None, 0, 0, 0, 0))(jnp.ones(3), m, gamma, beta, gamma_z)
+        bent = curvature(np.ones(3), m, gamma, beta, gamma_z)
         curved = np.linalg.eigvalsh(bent).min(1)
         second = gamma - 2 * eps * beta + gamma_z * np.linalg.norm(m, -2, axis=(1, 2)) ** 2
         found.append((curved, second))
     curved, second = (np.stack(values) for values in zip(*found, strict=True))
     above = np.min(curved - np.maximum(gamma - beta**2 / gamma_z, second))
     plain, tight = np.min(curved - (gamma - 2 * eps * beta)), np.max(np.abs(curved - second)[1])
-    wide = jax.vmap(jax.grad(jax.grad(lambda t, e: ((2 - t) ** 2 + e**2 * t**2) / 2)), (None, 0))(1.0, eps)
+    wide = jax.jit(jax.vmap(jax.grad(jax.grad(lambda t, e: ((2 - t) ** 2 + e**2 * t**2) / 2)), (None, 0)))(1.0, eps)
     spread = np.min(np.asarray(wide) - np.maximum(0.0, 1 - 2 * eps + eps**2))
     text = "location families: least curvature of the risk less"
     return [

@@ -31,6 +31,7 @@ from profl.run.compare import compare
 from profl.run.compiled.simulate import simulate
 from profl.run.config import RunConfig
 from profl.run.live.train import train
+from profl.storage.compile_cache import cache
 
 __version__ = "0.1.0"
 
@@ -104,6 +105,7 @@ __all__ = [
     "RunConfig",
     "StopWhenSettled",
     "TooFewReports",
+    "cache",
     "callbacks",
     "cases",
     "chain",

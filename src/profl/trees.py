@@ -24,8 +24,29 @@ def ravel(tree: Any) -> Array:
 
 
 def take(tree: Any, index: Any) -> Any:
-    """Row(s) ``index`` of every leaf of a stacked pytree."""
-    return jax.tree.map(lambda leaf: leaf[index], tree)
+    """Row(s) ``index`` of every leaf of a stacked pytree.
+
+    >>> take({"a": jnp.arange(3), "b": np.zeros((3, 2))}, 1)["a"]
+    Array(1, dtype=int32)
+    """
+    whole = index if isinstance(index, tuple) else (index,)
+    known = not any(isinstance(part, jax.core.Tracer) for part in whole)
+
+    def rows_of(leaf: Any) -> Any:
+        if known and _in_host_memory(leaf):
+            return jnp.asarray(np.array(np.asarray(leaf)[index]))
+        return leaf[index]
+
+    return jax.tree.map(rows_of, tree)
+
+
+def _in_host_memory(leaf: Any) -> bool:
+    """Whether JAX would compile a small program for what NumPy does to this array as it lies: not while tracing."""
+    if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
+        return False
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) or not leaf.is_fully_addressable:
+        return False
+    return all(device.platform == "cpu" for device in leaf.devices())
 
 
 def row_shape(tree: Any) -> Any:
@@ -39,7 +60,14 @@ def repeat(tree: Any, count: int) -> Any:
     >>> repeat(jnp.arange(2), 3).shape
     (3, 2)
     """
-    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *jnp.shape(leaf))), tree)
+
+    def copies(leaf: Any) -> Array:
+        shape = (count, *jnp.shape(leaf))
+        if _in_host_memory(leaf):
+            return jnp.asarray(np.array(np.broadcast_to(np.asarray(leaf), shape)))
+        return jnp.broadcast_to(leaf, shape)
+
+    return jax.tree.map(copies, tree)
 
 
 def rows(tree: Any) -> int:
@@ -49,7 +77,13 @@ def rows(tree: Any) -> int:
 
 def stack(trees: list[Any]) -> Any:
     """Pytrees of one structure as the rows of one stacked pytree."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+    def stacked(*leaves: Any) -> Array:
+        if all(map(_in_host_memory, leaves)):
+            return jnp.asarray(np.stack([np.asarray(leaf) for leaf in leaves]))
+        return jnp.stack(leaves)
+
+    return jax.tree.map(stacked, *trees)
 
 
 def concatenate_batches(batches: Any) -> Any:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from importlib.metadata import version
 
-import jax
-
-from profl.storage.paths import cache_directory
+from profl.checks import InputError
+from profl.storage.compile_cache import cache
 
 LIGHT_FLAGS = {"0.10.": "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"}
 """jaxlib -> flags that it knows: one that it does not know ends the process."""
@@ -17,8 +17,8 @@ def keep_compiled() -> None:
     """Store compiled code in the user's cache, so that a second start need not compile; JAX's own settings win."""
     if "JAX_COMPILATION_CACHE_DIR" in os.environ or "JAX_ENABLE_COMPILATION_CACHE" in os.environ:
         return
-    jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "compiled"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    with contextlib.suppress(InputError):  # a home that cannot be written to: nothing is kept
+        cache()
 
 
 def compile_lightly() -> None:

@@ -190,7 +190,8 @@ def absent_work(plan: CompiledPlan) -> Work:
         return _client_work(settings, figure_names(plan), trees.take(population, 0), now)
 
     def nan_like(leaf: Any) -> Array:
-        return jnp.full(leaf.shape, jnp.nan if jnp.issubdtype(leaf.dtype, jnp.floating) else 0, leaf.dtype)
+        value = np.nan if jnp.issubdtype(leaf.dtype, jnp.floating) else 0
+        return jnp.asarray(np.full(leaf.shape, value, leaf.dtype))
 
     return jax.tree.map(nan_like, jax.eval_shape(work, population, theta))
 

@@ -90,8 +90,9 @@ class Clusters(Sharing):
     at 0.15; with ``shrink``, for which clients state the errors of their J_i, it cuts it 1.02 and 1.2 times.
 
     >>> reports = -jnp.array([1.0, 1.1, 1.0, 0.9, 3.1, 3.0, 2.9, jnp.nan]).reshape(8, 1, 1)
-    >>> shared, labels = Clusters(2).share(jax.random.key(0), reports, jnp.full(8, 1 / 8), jnp.arange(8) < 7)
-    >>> labels.tolist(), shared[:, 0, 0].tolist()
+    >>> share = jax.jit(Clusters(2).share)
+    >>> shared, labels = share(jax.random.key(0), reports, jnp.full(8, 1 / 8), jnp.arange(8) < 7)
+    >>> labels.tolist(), shared.ravel().tolist()
     ([0, 0, 0, 0, 1, 1, 1, -1], [-1.0, -1.0, -1.0, -1.0, -3.0, -3.0, -3.0, -1.0])
     """
 

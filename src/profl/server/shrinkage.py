@@ -57,9 +57,11 @@ ALLOWED_MOVE = 0.01  # squared change of Y, as a share of its variance, that sha
 class Shrinkage(Sharing):
     """Shrinks every client's J towards the mean of all, for ``share=``; clients need not form groups. See the module.
 
+    >>> import jax
     >>> reports = -jnp.array([1.0, 1.2, 0.8, 1.1, 0.9, 5.0]).reshape(6, 1, 1)
-    >>> shared, _ = Shrinkage().share(None, reports, jnp.full(6, 1 / 6), jnp.ones(6, bool), jnp.full((6, 1, 1), 0.05))
-    >>> [round(float(j), 2) for j in shared.ravel()]  # the last is unlike the others, and known well
+    >>> share = jax.jit(Shrinkage().share)
+    >>> shared, _ = share(None, reports, jnp.full(6, 1 / 6), jnp.ones(6, bool), jnp.full((6, 1, 1), 0.05))
+    >>> [round(j, 2) for j in shared.ravel().tolist()]  # the last is unlike the others, and known well
     [-1.01, -1.2, -0.82, -1.1, -0.91, -5.0]
     """
 

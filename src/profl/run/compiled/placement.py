@@ -2,7 +2,8 @@
 
 On a CPU a block of samples should stay in the cache; on an accelerator a block should be large enough to keep it busy
 and small beside its memory. Over several devices seeds are spread where they divide evenly, because seeds never speak
-to each other; else the clients of every seed, whose reports meet once a round.
+to each other; else the clients of every seed, whose reports meet once a round. The devices may be those of several
+processes (``processes``).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from profl import checks, trees
+from profl.run.compiled import processes
 from profl.run.plan import Population, Settings, batch_shape
 from profl.typing import Theta
 
@@ -33,13 +35,14 @@ class Placement(NamedTuple):
     @property
     def mesh(self) -> Mesh:
         """The devices, with ``axis`` as the name of their only axis."""
-        return Mesh(np.asarray(jax.local_devices()[: self.devices]), (self.axis,))
+        return Mesh(np.asarray(processes.devices(self.devices)), (self.axis,))
 
 
 def place(settings: Settings, population: Population, models: Theta, client_chunk: int | None) -> Placement:
     """The placement with as many seeds and clients as a block holds, or ``client_chunk`` clients of one seed."""
     seeds, clients = trees.rows(models), settings.slots
-    over_seeds, over_clients = _even_device_count(seeds), _even_device_count(clients)
+    over_seeds, over_clients = processes.even_device_count(seeds), processes.even_device_count(clients)
+    processes.check_divisible(seeds, clients, max(over_seeds, over_clients))
     axis = "seeds" if over_seeds >= over_clients else "clients"
     devices = max(over_seeds, over_clients)
     seeds, clients = (seeds // devices, clients) if axis == "seeds" else (seeds, clients // devices)
@@ -58,8 +61,3 @@ def block_size() -> int:
         return BLOCK
     memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", UNKNOWN)
     return max(BLOCK, memory // SHARE)
-
-
-def _even_device_count(rows: int) -> int:
-    """The largest number of devices that divides ``rows``."""
-    return max(k for k in range(1, jax.local_device_count() + 1) if rows % k == 0)

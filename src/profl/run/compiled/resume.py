@@ -1,7 +1,8 @@
 """``simulate`` with a checkpoint after every round: the compiled program runs one round at a time.
 
 Between two rounds everything that the next one needs is on the host and then on disk. Records are thinned at the end,
-so that what is recorded does not decide how much a crash can cost.
+so that what is recorded does not decide how much a crash can cost. Of several processes the first one writes, and all
+read the same folder; another number of them can go on.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ from profl.interrupts import deferred_interrupts
 from profl.progress import progress_bar
 from profl.results.callbacks import Watch
 from profl.results.measure import Trace
+from profl.run.compiled import processes
 from profl.run.compiled.placement import place
 from profl.run.compiled.scan import (
     Records,
     Span,
+    ends_of_seeds,
     final_outputs_on_host,
     initial_carries,
     is_over,
+    lay_out,
     make_trace,
     pad_records,
     records_to_host,
@@ -52,29 +56,33 @@ def run_with_checkpoints(
         if newest.round > rounds:
             raise checks.InputError(f"{saved.folder} holds round {newest.round}, asked for {rounds} rounds")
         rounds_done, carry, history = newest.round, jax.tree.map(jnp.asarray, newest.state), newest.lists["rounds"]
+    processes.check_same_start(rounds_done, saved.folder)
+    carry, population, roots = lay_out(plan, placement, carry)
+    ends = ends_of_seeds(carry)
     with progress_bar(title, rounds, progress, compiles=True) as advance, deferred_interrupts() as pressed:
         advance(rounds_done)
         recorded = rounds_done - rounds_done % every
         if recorded and watch.active:  # what an earlier process counted
-            watch.record(_trace_between(plan, history, 0, recorded, carry), 0, call=False)
-        while rounds_done < rounds and not is_over(carry) and not watch.stopped:
+            watch.record(_trace_between(plan, history, 0, recorded, ends), 0, call=False)
+        while rounds_done < rounds and not is_over(ends) and not watch.stopped:
             carry, out = segment(
-                settings, placement, 1, carry, population, plan.roots, Span(rounds_done, rounds_done + 1, 1, rounds)
+                settings, placement, 1, carry, population, roots, Span(rounds_done, rounds_done + 1, 1, rounds)
             )
             history.append(records_to_host(out))
+            ends, whole = ends_of_seeds(carry), processes.gathered(carry)
             rounds_done += 1
-            saved.save(rounds_done, carry, {"rounds": history})
+            if processes.is_first():
+                saved.save(rounds_done, whole, {"rounds": history})
             advance(1)
             if watch.active and (rounds_done % every == 0 or rounds_done == rounds):
-                watch.record(_trace_between(plan, history, recorded, rounds_done, carry), recorded)
+                watch.record(_trace_between(plan, history, recorded, rounds_done, ends), recorded)
                 recorded = rounds_done
-            if pressed():
-                watch.interrupt()
+            processes.agree_to_go_on(watch, pressed())
     return make_trace(
         plan.models,
-        _thin_records(pad_records(_concatenate(history), rounds, carry), every),
-        carry,
-        final_outputs_on_host(plan, carry),
+        _thin_records(pad_records(_concatenate(history), rounds, ends), every),
+        ends,
+        final_outputs_on_host(plan, processes.gathered(carry)),
     )
 
 

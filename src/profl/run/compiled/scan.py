@@ -25,6 +25,7 @@ from profl.methods.method import Forecast
 from profl.progress import progress_bar
 from profl.results.callbacks import Watch
 from profl.results.measure import Trace
+from profl.run.compiled import processes
 from profl.run.compiled.placement import Placement, place
 from profl.run.plan import CompiledPlan, Population, Settings, compile_for_settings, forecast
 from profl.run.round import (
@@ -70,23 +71,35 @@ def run_compiled(plan: CompiledPlan, title: str, progress: bool, client_chunk: i
     settings, population = plan.settings, plan.population
     count, slots, size = math.ceil(settings.rounds / settings.record_every), records_per_segment(plan.models), 1
     placement = place(settings, population, plan.models, client_chunk)
-    carry = initial_carries(settings, population, plan.models)
+    carry, population, roots = lay_out(plan, placement, initial_carries(settings, population, plan.models))
     pieces: list[Records] = []
-    models, records_done = plan.models, 0
+    ends, models, records_done = ends_of_seeds(carry), plan.models, 0
     with progress_bar(title, count, progress, compiles=True) as advance, deferred_interrupts() as pressed:
-        while records_done < count and not is_over(carry) and not watch.stopped:
+        while records_done < count and not is_over(ends) and not watch.stopped:
             started, end = time.perf_counter(), min(records_done + size, count)
             span = Span(records_done, end, settings.record_every, settings.rounds)
-            carry, out = segment(settings, placement, slots, carry, population, plan.roots, span)
+            carry, out = segment(settings, placement, slots, carry, population, roots, span)
+            ends = ends_of_seeds(carry)
             pieces.append(jax.tree.map(lambda leaf, k=end - records_done: leaf[:, :k], records_to_host(out)))
             advance(end - records_done)
-            watch.record(make_trace(models, pieces[-1], carry), records_done * settings.record_every)
+            watch.record(make_trace(models, pieces[-1], ends), records_done * settings.record_every)
             models, records_done = trees.take(pieces[-1].theta, (slice(None), -1)), end
-            if pressed():
-                watch.interrupt()
             size = 1 if watch.active else next_segment_size(size, time.perf_counter() - started, slots)
+            size = processes.agree_to_go_on(watch, pressed(), size)
     records = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *pieces)
-    return make_trace(plan.models, pad_records(records, count, carry), carry, final_outputs_on_host(plan, carry))
+    last = final_outputs_on_host(plan, processes.gathered(carry))
+    return make_trace(plan.models, pad_records(records, count, ends), ends, last)
+
+
+def lay_out(plan: CompiledPlan, placement: Placement, carry: Carry) -> tuple[Carry, Population, Key]:
+    """The arrays that a segment works on, over the devices of all processes where there are several."""
+    layout = processes.Layout(placement.mesh, placement.axis, plan.settings.clients)
+    return layout.spread(carry, plan.population, plan.roots)
+
+
+def ends_of_seeds(carry: Carry) -> Carry:
+    """The carry without states of clients and server: what tells whether a run is over, and how it went."""
+    return processes.gathered(carry._replace(states=(), server=()))
 
 
 def records_per_segment(models: Theta) -> int:
@@ -166,7 +179,8 @@ def segment(
         shards = (seeds, same, seeds, same)
         work = jax.shard_map(work, mesh=placement.mesh, in_specs=shards, out_specs=(seeds, seeds), check_vma=False)
     with jax.default_matmul_precision("highest"):  # accelerators would round the factors of products
-        return work(carry, population, roots, span)
+        carry, out = work(carry, population, roots, span)
+    return processes.Layout(placement.mesh, placement.axis, settings.clients).constrain(carry, out)
 
 
 def _records(

@@ -16,6 +16,7 @@ from profl.problem.problem import Problem
 from profl.results.callbacks import Callback, Watch
 from profl.results.measure import make_run
 from profl.results.record import Run
+from profl.run.compiled import processes
 from profl.run.compiled.resume import run_with_checkpoints
 from profl.run.compiled.scan import run_compiled
 from profl.run.config import RunConfig
@@ -65,6 +66,9 @@ def simulate(
       callbacks: called with every record (``profl.callbacks.Record``); what returns something true ends the run. Ready
         ones are in ``profl.callbacks`` ("fast" only).
 
+    Where ``jax.distributed.initialize`` has connected several processes, all of them call this with the same arguments,
+    share the work, and return the same run (docs/scale.md).
+
     Ctrl-C ends the run after the round it is at with ``profl.Interrupted``, whose ``run`` holds what was done.
 
     >>> import profl
@@ -103,7 +107,8 @@ def simulate_config(problem: Problem, method: Method, config: RunConfig, executi
     title = f"{method.name} on {problem.name}"
     try:
         if checkpoint is not None:
-            with Checkpoints(checkpoint, fingerprint("simulate", problem, plan), execution.resume) as saved:
+            stated, writes = fingerprint("simulate", problem, plan), processes.is_first()
+            with Checkpoints(checkpoint, stated, execution.resume, lock=writes) as saved:
                 trace = run_with_checkpoints(plan, title, execution.progress, saved, execution.client_chunk, watch)
         elif engine == "debug":
             trace = run_debug(plan)

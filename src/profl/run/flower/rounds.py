@@ -80,8 +80,7 @@ def open_federation(federation: Federation) -> RunHistory:
     report = without_model(absent_report(federation).reports)
     mailed = (federation.start, federation.mail) if federation.delivers else ()
     absent = RemoteState(jnp.int32(0), mailed, jax.tree.map(jnp.zeros_like, report))
-    states = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (federation.clients, *jnp.shape(leaf))), absent)
-    return start_history(federation.plan, federation.start, states)
+    return start_history(federation.plan, federation.start, trees.repeat(absent, federation.clients))
 
 
 def absent_report(federation: Federation) -> Work:
