@@ -89,7 +89,7 @@ def test_the_risk_of_many_clients_is_summed_in_chunks(monkeypatch):
     whole = case.risk(theta), case.gradient(theta), case.optimum, case.stable
     monkeypatch.setattr(oracle, "_CHUNK", 5)
     case = profl.cases.pricing(clients=23, seed=0)
-    for compiled in (oracle._compiled, oracle._known_points):
+    for compiled in (oracle._compiled, oracle._solver_values):
         compiled.clear_cache()
     parts = case.risk(theta), case.gradient(theta), case.optimum, case.stable
     for one, other in zip(whole, parts, strict=True):
