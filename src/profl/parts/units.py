@@ -29,6 +29,7 @@ from jax.flatten_util import ravel_pytree
 
 from profl import trees
 from profl.parts.part import Part, Step, shape_of_f
+from profl.parts.variance_change import VarianceChange, log_variance, no_change
 from profl.problem.problem import View
 from profl.typing import Array, Batch, Key, Theta
 
@@ -259,6 +260,13 @@ class StepUnits(NamedTuple):
     ratio: Array  # the new scales over the old ones
 
 
+class UnitsState(NamedTuple):
+    """What a client has measured."""
+
+    units: Units
+    variance: VarianceChange | tuple[()]  # () where f has more than means
+
+
 @dataclass(frozen=True)
 class NaturalUnits(Part):
     """Measures the units of the parameters, the signal and f (``step.units``); not in the paper.
@@ -273,20 +281,32 @@ class NaturalUnits(Part):
     def reads(self, problem: Any) -> tuple[str, ...]:
         return ("f",)
 
-    def init(self, view: View, theta: Theta, batch: Batch) -> Units:
-        return initial_units(theta, jax.eval_shape(view.signal, theta), shape_of_f(view, batch))
+    def init(self, view: View, theta: Theta, batch: Batch) -> UnitsState:
+        units = initial_units(theta, jax.eval_shape(view.signal, theta), shape_of_f(view, batch))
+        return UnitsState(units, no_change(view, batch))
 
-    def update(self, view: View, state: Units, step: Step, key: Key) -> tuple[Step, Units]:
+    def update(self, view: View, state: UnitsState, step: Step, key: Key) -> tuple[Step, UnitsState]:
         """The step with its units: measured on the first batch, revised at the second, fourth, eighth ... batch."""
-        sample_variance = step.f_variance / jnp.sum(step.weights**2)
-        samples, batches = first_samples(step.batch, step.weights), state.batches + 1
+        sample_variance, old = step.f_variance / jnp.sum(step.weights**2), state.units
+        samples, batches = first_samples(step.batch, step.weights), old.batches + 1
 
-        def revise(theta: Theta) -> Units:
-            return revise_units(view, state, measure_units(view, theta, *samples(), step.f, sample_variance), theta)
+        def revise(theta: Theta) -> UnitsState:
+            batch, weights = samples()
+            new = measure_units(view, theta, batch, weights, step.f, sample_variance)
+            units, variance = revise_units(view, old, new, theta), state.variance
+            if isinstance(variance, VarianceChange):
+                latest = log_variance(batch, weights)
+                variance = VarianceChange(trees.where(old.known, variance.first, latest), latest)
+            return UnitsState(units, variance)
 
         first_only = is_large(step.deployed)  # a revision costs as many gradients as a step
-        due = ~state.known if first_only else batches & (batches - 1) == 0
-        new = trees.cond_or_keep(due, revise, state, step.deployed)._replace(batches=batches)
-        changed = state.known & jnp.any(new.scales < state.scales)
-        ratio = jnp.where(state.known, new.scales / state.scales, 1.0)
-        return step._replace(units=StepUnits(new, changed, ratio)), new
+        due = ~old.known if first_only else batches & (batches - 1) == 0
+        new, variance = trees.cond_or_keep(due, revise, state, step.deployed)
+        new = new._replace(batches=batches)
+        changed = old.known & jnp.any(new.scales < old.scales)
+        ratio = jnp.where(old.known, new.scales / old.scales, 1.0)
+        return step._replace(units=StepUnits(new, changed, ratio)), UnitsState(new, variance)
+
+    def figures(self, view: View, state: UnitsState, theta: Theta) -> dict[str, Array]:
+        """How much the variance of the data has changed, where f only has their mean."""
+        return {"variance_change": state.variance.figure()} if isinstance(state.variance, VarianceChange) else {}

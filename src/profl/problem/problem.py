@@ -42,6 +42,7 @@ class View(NamedTuple):
     signal: Callable[[Theta], Array]
     jacobian: Callable[[Theta], Array] | None = None  # df/dtheta of this client, exactly, where it is known
     push: Push | None = None  # where a sample would lie under another model, where the problem says so
+    live: bool = False  # whether real people react
     client_count: int = 0  # at the server
     client_ids: Array | None = None  # at the server, in ``combine``: the client of every row of the reports
 
@@ -61,7 +62,7 @@ class Functions(NamedTuple):
         exact = None
         if client is not None and self.reaction.parameters is not None:
             exact = partial(oracle.exact_jacobian, self.reaction, client=client)
-        return View(self.loss, family or self.family, self.project, self.signal, exact, self.push)
+        return View(self.loss, family or self.family, self.project, self.signal, exact, self.push, self.reaction.live)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +148,11 @@ class Problem:
     def exact(self) -> bool:
         """Whether the risk, the optimum and the stable point are known."""
         return self.reaction.decoupled is not None
+
+    @property
+    def live(self) -> bool:
+        """Whether real people react, as in ``profl.LiveProblem``."""
+        return self.reaction.live
 
     def pooled(self) -> Problem:
         """The same problem for one centralised learner with the data of all clients."""

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from profl import random, trees
+from profl.packing import pack_as, unpack
 from profl.run.plan import Population, Settings, compile_for_settings, first_states, forecast
 from profl.run.step import client_view
 from profl.run.totals import Dropped, RoundCounts, Totals, add_dropped, add_round, zero_dropped
@@ -114,7 +115,7 @@ def collect_reports(
     """The reports of the clients, one row each."""
 
     def one(row: Population, state: Any, theta: Theta) -> Report:
-        return settings.method.report(client_view(settings, row), state.own, theta)
+        return settings.method.report(client_view(settings, row), unpack(state).own, theta)
 
     return _map_clients(one, chunk, rows, states, thetas)
 
@@ -153,8 +154,9 @@ def deliver(
     """The models and states of the clients after they have received their mail, one row each."""
 
     def one(row: Population, state: Any, mail: Any) -> tuple[Theta, Any]:
-        theta, method_state = settings.method.receive(client_view(settings, row), state.own, combined.theta, mail)
-        return theta, state._replace(own=method_state)
+        before = unpack(state)
+        theta, method_state = settings.method.receive(client_view(settings, row), before.own, combined.theta, mail)
+        return theta, pack_as(state, before._replace(own=method_state))
 
     return _map_clients(one, chunk, rows, states, combined.mail)
 
@@ -280,9 +282,9 @@ def final_outputs(settings: Settings, population: Population, carry: Carry) -> A
 
 def _final_outputs(settings: Settings, population: Population, carry: Carry) -> Any:
     def one(row: Population, state: Any) -> Any:
-        view = client_view(settings, row)
-        report = settings.method.report(view, state.own, carry.theta)
-        return settings.method.final(view, state.own, entries.values(report))
+        view, own = client_view(settings, row), unpack(state).own
+        report = settings.method.report(view, own, carry.theta)
+        return settings.method.final(view, own, entries.values(report))
 
     return jax.vmap(one)(population, carry.states)
 

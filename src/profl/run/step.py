@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from profl import random, trees
+from profl.packing import pack_as, unpack
 from profl.methods.method import Arrival
 from profl.problem.problem import View
 from profl.run.plan import ClientState, Population, Settings
@@ -41,7 +42,7 @@ def client_view(settings: Settings, row: Population) -> View:
 
 def samples_wanted(settings: Settings, row: Population, state: Any) -> Array:
     """The number of samples of each step of the next round; if the method pools data, one per member."""
-    return row.counts if settings.method.sizes is None else settings.method.samples_wanted(state.own)
+    return row.counts if settings.method.sizes is None else settings.method.samples_wanted(unpack(state).own)
 
 
 def start_round(settings: Settings, theta: Theta, state: Any) -> Progress:
@@ -119,11 +120,14 @@ def _draw_batch(
 def local_steps(
     settings: Settings, n: int, root: Key, round_: Array, theta: Theta, client: Array, row: Population, state: Any
 ) -> Progress:
-    """A client after its R local steps, compiled as a loop."""
+    """A client after its R local steps, compiled as a loop; its ``state`` may be packed."""
     weights = batch_weights(settings, n, row, state)
 
     def body(now: Progress, r: Array) -> tuple[Progress, None]:
-        return simulated_step(settings, root, client, row, round_, r, weights, now), None
+        new = simulated_step(
+            settings, root, client, row, round_, r, weights, now._replace(state=unpack(now.state))
+        )
+        return new._replace(state=pack_as(now.state, new.state)), None
 
     return jax.lax.scan(body, start_round(settings, theta, state), jnp.arange(settings.local_steps))[0]
 

@@ -17,7 +17,8 @@ from profl.numerics import exact_quantile
 from profl.server.rule_base import weighted_mean
 from profl.typing import Array
 
-THOUSAND = 1024  # a power of two, so that counting in it is exact and cheap
+BITS = 10
+THOUSAND = 2**BITS  # a power of two, so that counting in it is exact and cheap
 
 
 class Count(NamedTuple):
@@ -133,12 +134,11 @@ def totals_to_host(totals: Totals) -> Totals:
 
 def add_to_count(total: Count, times: int, values: Array) -> Count:
     """The count plus ``times`` times the sum of the values."""
-    padded = jnp.pad(values % THOUSAND, (0, -values.shape[0] % THOUSAND))
+    padded = jnp.pad(values & THOUSAND - 1, (0, -values.shape[0] % THOUSAND))
     groups = padded.reshape(-1, THOUSAND).sum(1, dtype=jnp.int32)
-    units, thousands = _int_sum(groups % THOUSAND), _int_sum(values // THOUSAND) + _int_sum(groups // THOUSAND)
-    low = total.units + times * (units % THOUSAND)
-    high = total.thousands + times * (thousands + units // THOUSAND)
-    return Count(low % THOUSAND, high + low // THOUSAND)
+    low, high = _int_sum(groups & THOUSAND - 1), _int_sum(values >> BITS) + _int_sum(groups >> BITS)
+    units = total.units + times * (low & THOUSAND - 1)
+    return Count(units & THOUSAND - 1, total.thousands + times * (high + (low >> BITS)) + (units >> BITS))
 
 
 def _int_sum(values: Array) -> Array:

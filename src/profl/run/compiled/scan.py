@@ -22,6 +22,7 @@ from jax.sharding import PartitionSpec
 from profl import trees
 from profl.interrupts import deferred_interrupts
 from profl.methods.method import Forecast
+from profl.packing import Packed, pack, unpack
 from profl.progress import progress_bar
 from profl.results.callbacks import Watch
 from profl.results.measure import Trace
@@ -132,9 +133,10 @@ def final_outputs_on_host(plan: CompiledPlan, carry: Carry) -> Any:
     return jax.tree.map(np.asarray, _final_outputs_of_seeds(plan.settings, plan.population, carry))
 
 
-def records_to_host(records: Records) -> Records:
+def records_to_host(packed: Packed) -> Records:
     """The records as NumPy arrays."""
-    return jax.tree.map(np.asarray, records)._replace(tally=totals_to_host(records.tally))
+    records = jax.tree.map(np.asarray, packed).unpack()
+    return records._replace(tally=totals_to_host(records.tally))
 
 
 @compile_for_settings
@@ -145,8 +147,9 @@ def _final_outputs_of_seeds(settings: Settings, population: Population, carry: C
 
 @compile_for_settings
 def initial_carries(settings: Settings, population: Population, models: Theta) -> Carry:
-    """The carry before the first round, for every seed."""
-    return jax.vmap(partial(initial_carry, settings, population))(models)
+    """The carry before the first round, for every seed, with the states of the clients packed."""
+    carry = jax.vmap(partial(initial_carry, settings, population))(models)
+    return carry._replace(states=pack(carry.states, 2))
 
 
 @partial(compile_for_settings, static=(1, 2), donated=(3,))
@@ -158,8 +161,8 @@ def segment(
     population: Population,
     roots: Key,
     span: Span,
-) -> tuple[Carry, Records]:
-    """The carry and the records of a span, for every seed; ``records`` is the largest number of records."""
+) -> tuple[Carry, Packed]:
+    """The carry and the packed ``Records`` of a span, for every seed; ``records`` is the largest number of records."""
     work = partial(_records, settings, placement, records)
     if placement.devices > 1 and placement.axis == "seeds":  # each device holds all clients and works alone
         seeds, same = PartitionSpec("seeds"), PartitionSpec()
@@ -177,36 +180,38 @@ def _records(
     population: Population,
     roots: Key,
     span: Span,
-) -> tuple[Carry, Records]:
+) -> tuple[Carry, Packed]:
     """``segment`` on one device."""
     seed_chunk = placement.seed_chunk
 
-    def some_seeds(group: tuple[Carry, Key]) -> tuple[Carry, Records]:
+    def some_seeds(group: tuple[Carry, Key]) -> tuple[Carry, Packed]:
         carry, roots = group
         # Means over samples are products with their weights: were these without the axis of seeds, XLA would transpose.
         copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (seed_chunk, *leaf.shape)), population)
 
-        def interval(carry: Carry, record: Array) -> tuple[Carry, Records]:
+        def interval(carry: Carry, record: Array) -> tuple[Carry, Packed]:
             start, in_run = record * span.record_every, record < span.end
             stop = jnp.where(in_run, jnp.minimum(start + span.record_every, span.rounds), start)
 
             def body(round_: Array, state: RoundState) -> RoundState:
                 def with_batches_of(n: int) -> RoundState:
                     def one_seed(root: Key, population: Population, before: RoundState) -> RoundState:
-                        return simulated_round(settings, n, placement, population, root, round_, before)
+                        before = before._replace(totals=before.totals.unpack())
+                        after = simulated_round(settings, n, placement, population, root, round_, before)
+                        return after._replace(totals=pack(after.totals))
 
                     return trees.map_chunks(one_seed, seed_chunk, roots, copies, state)
 
                 return _switch_batch_size(settings, state.carry.states, with_batches_of)
 
-            nothing = zero_totals(settings.method.info)
-            totals = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (seed_chunk,)), nothing)
+            totals = trees.repeat(pack(zero_totals(settings.method.info)), seed_chunk)
             carry, totals = jax.lax.fori_loop(start, stop, body, RoundState(carry, totals))
-            return carry, Records(carry.theta, totals, *trees.cond_or_zeros(in_run, figures, carry))
+            extra = trees.cond_or_zeros(in_run, figures, carry).unpack()
+            return carry, pack(Records(carry.theta, totals.unpack(), *extra), 1)
 
-        def figures(carry: Carry) -> tuple[dict[str, Array], Forecast | None]:
+        def figures(carry: Carry) -> Packed:
             figures_of_seeds = jax.vmap(partial(_figures, settings, placement.client_chunk, population))(carry)
-            return figures_of_seeds, jax.vmap(lambda carry: forecast(settings, carry.server))(carry)
+            return pack((figures_of_seeds, jax.vmap(lambda carry: forecast(settings, carry.server))(carry)), 1)
 
         carry, by_record = jax.lax.scan(interval, carry, span.first + jnp.arange(records))
         return carry, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), by_record)
@@ -221,7 +226,7 @@ def _switch_batch_size(settings: Settings, states: Any, work: Callable[[int], An
     sizes = settings.sizes
     if len(sizes) == 1:
         return work(sizes[0])
-    most = jnp.max(settings.method.samples_wanted(states.own))
+    most = jnp.max(settings.method.samples_wanted(unpack(states).own))
     return jax.lax.switch(jnp.searchsorted(jnp.asarray(sizes), most), [partial(work, size) for size in sizes])
 
 
@@ -229,7 +234,7 @@ def _figures(settings: Settings, chunk: int, population: Population, carry: Carr
     """The method's figures at the global model, by name: means over the clients of one seed."""
 
     def of_one(row: Population, state: Any) -> dict[str, Array]:
-        return settings.method.figures(client_view(settings, row), state.own, carry.theta)
+        return settings.method.figures(client_view(settings, row), unpack(state).own, carry.theta)
 
     return jax.tree.map(jnp.mean, trees.map_chunks(of_one, chunk, population, carry.states))
 
