@@ -14,7 +14,7 @@ import pytest
 import profl
 from profl.parts.exploration import Exploration
 from profl.parts.part import Step
-from profl.parts.units import StepUnits, Unit, initial_units, measure_units, revise_units
+from profl.parts.units import StepUnits, Unit, initial_units, measure_units
 
 CASE = profl.cases.pricing(clients=3, goods=3)
 SETTINGS = {"rounds": 12, "local_steps": 3, "samples": 100, "seeds": range(2), "progress": False}
@@ -109,7 +109,8 @@ def test_the_first_deployment_is_the_model_itself():
     explore, flat = Exploration(0.1, fade=0.0), jnp.zeros((3, 3))
     deployed, state = explore.deploy(view, explore.init(view, theta, batch), jax.random.key(0), theta)
     np.testing.assert_array_equal(deployed, theta)
-    after = measure_units(view, theta, batch, weights, jnp.zeros(3), jnp.array([1.0, 4.0, 0.0]))
+    before = initial_units(theta, theta, theta)
+    after = measure_units(view, before, theta, batch, weights, jnp.zeros(3), jnp.array([1.0, 4.0, 0.0]))
     units = StepUnits(after, jnp.asarray(False), jnp.ones(3))
     step = Step(theta, theta, batch, weights, False, {}, units=units, jacobian=flat, jacobian_error=flat)
     _, state = explore.update(view, state, step, None)
@@ -138,15 +139,18 @@ def test_a_scale_that_was_far_too_large_is_taken_anew():
     """
     view, theta, weights = CASE.functions.view(), jnp.array([2.0, 3.0, 0.0]), jnp.full(4, 0.25)
     around = jnp.array([[1.0, 1.0, 0.01], [-1.0, 1.0, -0.01], [1.0, -1.0, 0.01], [-1.0, -1.0, -0.01]])
-    first, later = (
-        measure_units(view, theta, around * jnp.array([1.0, 1.0, size]), weights, jnp.zeros(3), jnp.ones(3))
-        for size in (1.0, 1000.0)
-    )
-    again = revise_units(view, first, later, theta)
+    unknown = initial_units(theta, theta, theta)
+
+    def measured(old, size):
+        batch = around * jnp.array([1.0, 1.0, size])
+        return measure_units(view, old, theta, batch, weights, jnp.zeros(3), jnp.ones(3))
+
+    first, later = measured(unknown, 1.0), measured(unknown, 1000.0)
+    again = measured(first, 1000.0)
     assert later.scales[2] < first.scales[2] / 4
     np.testing.assert_array_equal(again.scales, [*first.scales[:2], later.scales[2]])
     np.testing.assert_allclose(again.signal.scale, again.scales, rtol=1e-6)
-    for one, other in ((first, first), (initial_units(theta, theta, theta), later)):
-        same = revise_units(view, one, other, theta)
+    for one, size, other in ((first, 1.0, first), (unknown, 1000.0, later)):
+        same = measured(one, size)
         np.testing.assert_array_equal(same.scales, other.scales)
         np.testing.assert_array_equal(same.signal.scale, other.signal.scale)

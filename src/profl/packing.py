@@ -1,13 +1,14 @@
-"""Many small arrays as one: what a compiled loop carries from turn to turn, a vector per dtype instead of an array per field.
+"""Many small arrays as one: what a compiled loop carries, a vector per dtype instead of an array per field.
 
 Every array that a loop carries costs a program some fifteen instructions: it enters and leaves each loop around it, is
-chosen or kept, and is looked at for NaN. A packed one costs three, a slice, a shape and its part of a concatenation. Large
-arrays stay by themselves: copying them costs more than an instruction.
+chosen or kept, and is looked at for NaN. A packed one costs three, a slice, a shape and its part of a concatenation.
+Large arrays stay by themselves: copying them costs more than an instruction.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -35,12 +36,15 @@ class Packed:
     vectors: dict[str, Any]
     layout: Layout
 
-    def unpack(self) -> Any:
-        """The pytree, with the leading axes of the vectors before the shape of every leaf."""
+    def unpack(self, wanted: list[bool] | None = None) -> Any:
+        """The pytree, with the leading axes of the vectors before the shape of every leaf; zeros for unwanted ones."""
         leaves, used = [], dict.fromkeys(self.vectors, 0)
-        for shape, group in zip(self.layout.shapes, self.layout.groups, strict=True):
+        for i, (shape, group) in enumerate(zip(self.layout.shapes, self.layout.groups, strict=True)):
             vector, start = self.vectors[group], used[group]
             used[group] = start + math.prod(shape)
+            if wanted is not None and not wanted[i]:
+                leaves.append(np.zeros((*vector.shape[:-1], *shape), vector.dtype))
+                continue
             part = vector if used[group] - start == vector.shape[-1] else vector[..., start : used[group]]
             leaves.append(part.reshape(*vector.shape[:-1], *shape))
         return jax.tree.unflatten(self.layout.structure, leaves)
@@ -70,6 +74,15 @@ def pack(tree: Any, axes: int = 0) -> Packed:
 def unpack(tree: Any) -> Any:
     """What is packed, unpacked; anything else as it is."""
     return tree.unpack() if isinstance(tree, Packed) else tree
+
+
+def apply_unpacked(function: Callable[[Any], Any], tree: Any) -> Any:
+    """``function(unpack(tree))``, and only what the function reads is unpacked: the rest would stay in the program."""
+    if not isinstance(tree, Packed):
+        return function(tree)
+    jaxpr = jax.make_jaxpr(function)(jax.eval_shape(tree.unpack)).jaxpr
+    read = {id(v) for v in (*jaxpr.outvars, *(v for equation in jaxpr.eqns for v in equation.invars))}
+    return function(tree.unpack([id(v) in read for v in jaxpr.invars]))
 
 
 def pack_as(old: Any, new: Any) -> Any:

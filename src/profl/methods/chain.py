@@ -92,6 +92,10 @@ class Chain(Method):
         return any(part.rereads for part in self.active(None).values())
 
     @property
+    def draws(self) -> bool:  # type: ignore[override]
+        return any(part.draws for part in self.parts if type(part).combine is not Part.combine)
+
+    @property
     def sizes(self) -> tuple[int, ...] | None:  # type: ignore[override]
         return next((part.sizes for part in self.parts if part.sizes is not None), None)
 
@@ -173,6 +177,10 @@ class Chain(Method):
             if mail and jax.tree.leaves(mail[i]):
                 states[i] = part.receive(problem, state[i], mail[i])
         return theta, tuple(states)
+
+    @property
+    def rests_without_mail(self) -> bool:
+        return type(self).receive is Chain.receive
 
     def mail_like(self, problem: View, state: Any) -> Any:
         return _or_nothing(

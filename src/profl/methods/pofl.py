@@ -44,8 +44,8 @@ def pofl(
     Args:
       learning_rate: eta, or "auto" for one that is chosen during the run.
       jacobian: "kalman", one filter; "tracking", twelve of them, for people who react slowly and data that drift;
-        "least_squares", "paper", "exact", or a ``profl.parts.JacobianEstimator``. "auto" is "kalman" in simulation, where
-        the summary says what "kalman" leaves out, and "tracking" where people are real (``profl.LiveProblem``).
+        "least_squares", "paper", "exact", or a ``profl.parts.JacobianEstimator``. "auto" is "kalman" in simulation,
+        where the summary says what that leaves out, and "tracking" where people are real (``profl.LiveProblem``).
       window: H, how many earlier deployments "least_squares" and "paper" use, 20 by default; the others need none.
       explore: a ``profl.parts.Exploration`` or None; "auto" takes the default one where the estimator asks for it.
       aggregate: how the server combines models; see ``profl.parts.Averaging``.

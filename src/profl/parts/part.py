@@ -77,12 +77,14 @@ class Part:
         compiled program; () for a part that is always wanted.
       info: names of the numbers that it puts into ``step.info``.
       rereads: whether it reads the batch so often that it pays to have it in memory.
+      draws: whether ``combine`` uses the exchange's key; where no part of a chain does, none is made.
       sizes: the batch sizes that may occur, where the part says how many samples to draw (``samples_wanted``).
     """
 
     serves: tuple[str, ...] = ()
     info: tuple[str, ...] = ()
     rereads: bool = False
+    draws: bool = True
     sizes: tuple[int, ...] | None = None
 
     def reads(self, problem: Problem | View | None) -> tuple[str, ...]:

@@ -226,30 +226,27 @@ def _identity_unit(like: Array) -> Unit:
     return Unit(jnp.zeros(like.shape, like.dtype), jnp.ones(like.shape, like.dtype))
 
 
-def measure_units(problem: View, theta: Theta, batch: Batch, weights: Array, f: Array, sample_variance: Array) -> Units:
+def measure_units(
+    problem: View, old: Units, theta: Theta, batch: Batch, weights: Array, f: Array, sample_variance: Array
+) -> Units:
     """The units that a batch shows, where ``theta`` was deployed; ``sample_variance`` (p,) is that of one sample's f.
 
-    An entry of f without variance has the largest scale of the others.
+    An entry of f without variance has the largest scale of the others. Where units are known, the ``old`` ones stay,
+    with the new scales of the parameters where these fell far more than the others. A fall that all have in common does
+    not count: the losses of samples differ less near the optimum.
     """
-    scales = (array_scales if is_large(theta) else theta_scales)(problem, theta, batch, weights, MEAN_SLOPE_SHARE)
+    new = (array_scales if is_large(theta) else theta_scales)(problem, theta, batch, weights, MEAN_SLOPE_SHARE)
+    ratio = new / jnp.where(old.known, old.scales, 1.0)
+    common = jnp.minimum(jnp.max(ratio), 1.0)
+    smaller = ratio < common / REVISED_RATIO
+    scales = jnp.where(old.known, jnp.where(smaller, new / common, old.scales), new)
     positive = sample_variance > 0
     largest = jnp.where(jnp.any(positive), jnp.max(sample_variance), 1.0)
     deviation = jnp.sqrt(jnp.where(positive, sample_variance, largest))
-    signal = Unit(problem.signal(theta), signal_scales(problem, theta, scales))
-    return Units(jnp.asarray(True), scales, signal, Unit(f, deviation), jnp.int32(1))
-
-
-def revise_units(problem: View, old: Units, new: Units, theta: Theta) -> Units:
-    """``old`` with the scales of ``new`` where these fell far more than the others; ``new`` where none were known.
-
-    A fall that all scales have in common does not count: the losses of samples differ less near the optimum.
-    """
-    ratio = new.scales / jnp.where(old.known, old.scales, 1.0)
-    common = jnp.minimum(jnp.max(ratio), 1.0)
-    smaller = old.known & (ratio < common / REVISED_RATIO)
-    scales = jnp.where(smaller, new.scales / common, old.scales)
-    signal = jnp.where(jnp.any(smaller), signal_scales(problem, theta, scales), old.signal.scale)
-    return trees.where(old.known, old._replace(scales=scales, signal=old.signal._replace(scale=signal)), new)
+    stays = old.known & ~jnp.any(smaller)
+    signal_scale = jnp.where(stays, old.signal.scale, signal_scales(problem, theta, scales))
+    origins = trees.where(old.known, (old.signal.origin, old.f), (problem.signal(theta), Unit(f, deviation)))
+    return Units(jnp.asarray(True), scales, Unit(origins[0], signal_scale), origins[1], old.batches)
 
 
 class StepUnits(NamedTuple):
@@ -292,8 +289,8 @@ class NaturalUnits(Part):
 
         def revise(theta: Theta) -> UnitsState:
             batch, weights = samples()
-            new = measure_units(view, theta, batch, weights, step.f, sample_variance)
-            units, variance = revise_units(view, old, new, theta), state.variance
+            units = measure_units(view, old, theta, batch, weights, step.f, sample_variance)
+            variance = state.variance
             if isinstance(variance, VarianceChange):
                 latest = log_variance(batch, weights)
                 variance = VarianceChange(trees.where(old.known, variance.first, latest), latest)

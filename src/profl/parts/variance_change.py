@@ -1,8 +1,8 @@
 """What shows that the spread of the data moves where the family only has their mean; not in the paper.
 
 The logarithm of the variance of every entry of z is compared between a client's first batch and its latest one, each
-with the error that the batch itself shows: var(log s^2) = (kurtosis - 1) sum w^2. Both are measured where units are, at the
-first, second, fourth, eighth ... batch, so that it costs a step nothing.
+with the error that the batch itself shows: var(log s^2) = (kurtosis - 1) sum w^2. Both are measured where units are, at
+the first, second, fourth, eighth ... batch, so that it costs a step nothing.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ def known_points(
     ``others`` are models, or None, among which better starts are searched.
     """
     like = jax.tree.map(lambda leaf: np.asarray(leaf[0], np.float64), starts)
-    unravel, vectors = ravel_pytree(like)[1], _rows(starts)
+    vectors = _rows(starts)
     rows = vectors.shape[0] + 1 + (0 if others is None else solvers.DESCENTS)  # of all calls: one shape, one program
     with jax.enable_x64(True), np.errstate(all="ignore"):
         unravel = ravel_pytree(like)[1]

@@ -24,10 +24,11 @@ look like one. Without drift it was at most 5.1 in 250 runs after 75 and more, w
 8.4 after 100."""
 
 MISS_ERRORS, MISS_ERRORS_OF_ONE = 1.5, 2.5
-"""Standard errors per client by which the misses of one Kalman filter must resemble each other: 1.5 + 2.5 / sqrt(clients).
-A curved reaction alone gives up to 1.1 on average (pricing, exponential demand). Without memory and drift it was at most
-1.8 in 80 runs of eight problems with ten clients (100 and 500 deployments; 2.3 is needed); with a rate of 0.05 to 0.5 or
-groups in turn at least 2.3 after 100, with a trend of 0.001 deviations or a walk of 0.01 at least 13 after 500."""
+"""Standard errors per client by which the misses of one Kalman filter must resemble each other: 1.5 + 2.5 /
+sqrt(clients). A curved reaction alone gives up to 1.1 on average (pricing, exponential demand). Without memory and
+drift it was at most 1.8 in 80 runs of eight problems with ten clients (100 and 500 deployments; 2.3 is needed); with a
+rate of 0.05 to 0.5 or groups in turn at least 2.3 after 100, with a trend of 0.001 deviations or a walk of 0.01 at
+least 13 after 500."""
 
 VARIANCE_ERRORS2, VARIANCE_ERRORS2_OF_ONE = 2.0, 11.0
 """Squared errors by which the variance of the data must change, a mean over clients: 2 + 11 / sqrt(clients). A squared

@@ -1,7 +1,7 @@
 """The Jacobian df/dsignal in a step: estimated from the deployments (paper, line 13), or stated by the problem.
 
-Where nobody chooses an estimator, one Kalman filter does in simulation. Where people are real it is ``Tracking``, twelve
-of them: a memory or a drift that goes unnoticed costs more there than time does.
+Where nobody chooses an estimator, one Kalman filter does in simulation. Where people are real it is ``Tracking``,
+twelve of them: a memory or a drift that goes unnoticed costs more there than time does.
 """
 
 from __future__ import annotations

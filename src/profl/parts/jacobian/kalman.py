@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from profl import trees
 from profl.parts.jacobian.estimator import JacobianEstimator
@@ -171,7 +172,7 @@ def prior_state(state: FilterState, signal: Array, f: Array, variance: Array) ->
         slope=jnp.zeros_like(state.posterior.slope),
         level_cov=one + jnp.mean(variance),
         cross_cov=jnp.zeros_like(signal),
-        slope_cov=jnp.eye(signal.shape[0], dtype=f.dtype),
+        slope_cov=jnp.asarray(np.eye(signal.shape[0], dtype=f.dtype)),
     )
     return FilterState(prior, signal, signal, jnp.zeros_like(one), jnp.mean(variance), state.deployments)
 
@@ -185,7 +186,7 @@ def shift_anchor(posterior: Posterior, step: Array, added_variance: Array) -> Po
         slope=posterior.slope,
         level_cov=posterior.level_cov + level_growth + added_variance * jnp.sum(step**2) / 4,
         cross_cov=posterior.cross_cov + slope_step + added_variance * step / 2,
-        slope_cov=posterior.slope_cov + added_variance * jnp.eye(step.shape[0], dtype=step.dtype),
+        slope_cov=posterior.slope_cov + added_variance * np.eye(step.shape[0], dtype=step.dtype),
     )
 
 

@@ -5,8 +5,8 @@ slowly, or data that move by themselves, a miss resembles the one before it. Wit
 
     x(t) = u(t) . u(t - 1),        correlation = sum x / sqrt(sum x^2),
 
-which is about standard normal where all is well, whatever the sizes of the misses (a self-normalised martingale). A step
-only adds to the two sums.
+which is about standard normal where all is well, whatever the sizes of the misses (a self-normalised martingale). A
+step only adds to the two sums.
 """
 
 from __future__ import annotations

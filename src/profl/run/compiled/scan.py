@@ -22,7 +22,7 @@ from jax.sharding import PartitionSpec
 from profl import trees
 from profl.interrupts import deferred_interrupts
 from profl.methods.method import Forecast
-from profl.packing import Packed, pack, unpack
+from profl.packing import Packed, apply_unpacked, pack, unpack
 from profl.progress import progress_bar
 from profl.results.callbacks import Watch
 from profl.results.measure import Trace
@@ -233,10 +233,12 @@ def _switch_batch_size(settings: Settings, states: Any, work: Callable[[int], An
 def _figures(settings: Settings, chunk: int, population: Population, carry: Carry) -> dict[str, Array]:
     """The method's figures at the global model, by name: means over the clients of one seed."""
 
-    def of_one(row: Population, state: Any) -> dict[str, Array]:
-        return settings.method.figures(client_view(settings, row), unpack(state).own, carry.theta)
+    def of_one(row: Population, state: Any) -> Packed:
+        view = client_view(settings, row)
+        return pack(apply_unpacked(lambda state: settings.method.figures(view, state.own, carry.theta), state))
 
-    return jax.tree.map(jnp.mean, trees.map_chunks(of_one, chunk, population, carry.states))
+    each = trees.map_chunks(of_one, chunk, population, carry.states)
+    return jax.tree.map(lambda rows: jnp.mean(rows, 0), each).unpack()
 
 
 def simulated_round(
