@@ -287,18 +287,18 @@ class NaturalUnits(Part):
         sample_variance, old = step.f_variance / jnp.sum(step.weights**2), state.units
         samples, batches = first_samples(step.batch, step.weights), old.batches + 1
 
-        def revise(theta: Theta) -> UnitsState:
+        def revise(theta: Theta, one: Array) -> UnitsState:
             batch, weights = samples()
             units = measure_units(view, old, theta, batch, weights, step.f, sample_variance)
             variance = state.variance
             if isinstance(variance, VarianceChange):
-                latest = log_variance(batch, weights)
+                latest = log_variance(batch, one * weights)  # else XLA would compute it at every step
                 variance = VarianceChange(trees.where(old.known, variance.first, latest), latest)
             return UnitsState(units, variance)
 
         first_only = is_large(step.deployed)  # a revision costs as many gradients as a step
         due = ~old.known if first_only else batches & (batches - 1) == 0
-        new, variance = trees.cond_or_keep(due, revise, state, step.deployed)
+        new, variance = trees.cond_or_keep(due, revise, state, step.deployed, jnp.ones(()))
         new = new._replace(batches=batches)
         changed = old.known & jnp.any(new.scales < old.scales)
         ratio = jnp.where(old.known, new.scales / old.scales, 1.0)
