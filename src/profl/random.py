@@ -35,7 +35,11 @@ def seed_key(seed: int | Array) -> Key:
     >>> bool((jax.random.bits(seed_key(3), 5) == jax.random.bits(jax.random.key(3), 5)).all())
     True
     """
-    return jax.random.key(seed, impl=UNROLLED if jax.default_backend() == "cpu" else _STOCK)
+    return jax.random.key(seed, impl=_implementation())
+
+
+def _implementation() -> Any:
+    return UNROLLED if jax.default_backend() == "cpu" else _STOCK
 
 
 def start_key(root: Key) -> Key:
@@ -43,15 +47,22 @@ def start_key(root: Key) -> Key:
     return jax.random.fold_in(root, _START)
 
 
-def first_keys(seeds: Sequence[int]) -> tuple[Key, Key]:
-    """The root keys of seeds and those of their initial models, one row each."""
-    return _first_keys(np.asarray(seeds, np.uint32))
+def root_keys(seeds: Sequence[int]) -> Key:
+    """``seed_key`` of every seed, one row each, without a program: a key is the seed's two words.
+
+    >>> bool(root_keys([3])[0] == seed_key(3))
+    True
+    """
+    words = np.stack([np.zeros(len(seeds), np.uint32), np.asarray(seeds, np.uint32)], 1)
+    return jax.random.wrap_key_data(jax.device_put(words), impl=_implementation())
 
 
-@jax.jit
-def _first_keys(seeds: Array) -> tuple[Key, Key]:
-    roots = jax.vmap(seed_key)(seeds)
-    return roots, jax.vmap(start_key)(roots)
+def start_keys(seeds: Sequence[int]) -> Key:
+    """The keys of the initial models of seeds, one row each."""
+    return _start_keys(root_keys(seeds))
+
+
+_start_keys = jax.jit(jax.vmap(start_key))
 
 
 def data_key(root: Key, client: int | Array, step: int | Array) -> Key:

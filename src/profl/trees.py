@@ -137,6 +137,17 @@ def cast(tree: Any, dtype: Any = float) -> Any:
     return jax.tree.map(convert, tree)
 
 
+def to_device(tree: Any, dtype: Any = float) -> Any:
+    """``cast``, outside of compiled code: NumPy's arrays are copied there without a program."""
+    wanted = np.dtype(jnp.result_type(dtype))
+
+    def convert(leaf: Any) -> Array:
+        array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+        return jax.device_put(array.astype(wanted) if jnp.issubdtype(array.dtype, jnp.floating) else array)
+
+    return jax.tree.map(convert, tree)
+
+
 def map_chunks(function: Callable[..., Any], chunk: int, *stacked: Any) -> Any:
     """``vmap(function)`` over rows, at most ``chunk`` of them at a time, so that memory is bounded by the chunk."""
     if rows(stacked) == 1:  # a leading axis of length 1 makes XLA's CPU reductions five times slower

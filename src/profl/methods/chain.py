@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from profl import checks
 from profl.methods.method import NEEDS, Arrival, Method
 from profl.parts.averaging import Averaging
-from profl.parts.part import Exchange, Part, Step, plain
+from profl.parts.part import Exchange, Part, Step, plain, unchecked
 from profl.problem.problem import Problem, View
 from profl.server.entries import Report, Values
 from profl.typing import Array, Batch, Key, Theta
@@ -124,6 +124,13 @@ class Chain(Method):
                 wanted[place] = part
                 read |= set(part.reads(problem))
         return dict(sorted(wanted.items()))
+
+    def numbers(self) -> tuple[dict[str, float], ...]:
+        return tuple(part.numbers() for part in self.parts)
+
+    def with_numbers(self, numbers: tuple[dict[str, Any], ...]) -> Chain:
+        parts = tuple(part.with_numbers(own) for part, own in zip(self.parts, numbers, strict=True))
+        return unchecked(self, parts=parts)
 
     # -- at a client ---------------------------------------------------------------------------------------------------
     # States, server states and mail are tuples with one place per part, () for a part that is left out.

@@ -134,6 +134,14 @@ class Method:
             field.name: plain(getattr(self, field.name)) for field in fields(self) if field.name not in HIDDEN_SETTINGS
         }
 
+    def numbers(self) -> Any:
+        """Numbers that a compiled program may take as arguments, as a pytree of floats: learning rates, tolerances."""
+        return ()
+
+    def with_numbers(self, numbers: Any) -> Method:
+        """The same method with other ``numbers``, which may be traced."""
+        return self
+
     # -- at a client ---------------------------------------------------------------------------------------------------
 
     def init(self, problem: View, theta: Theta, batch: Batch) -> Any:

@@ -90,6 +90,7 @@ class Exploration(Part):
         checks.real("inward", self.inward)
 
     serves = ("jacobian",)
+    arguments = ("scale", "fade", "settle", "inward")
 
     def settings(self) -> dict[str, Any]:
         return {"explore": plain(self)}

@@ -157,7 +157,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 def evaluate(name: str, reaction: Reaction, clients: Client, weights: Any, *models: Theta) -> Any:
     """One of ``FUNCTIONS``, in double precision; numbers come back as float, arrays as numpy arrays."""
     with jax.enable_x64(True):
-        result = _compiled(name, reaction, *trees.cast((clients, weights, models), jnp.float64))
+        result = _compiled(name, reaction, *trees.to_device((clients, weights, models), jnp.float64))
         return jax.tree.map(lambda leaf: leaf.item() if leaf.ndim == 0 else np.asarray(leaf), result)
 
 
@@ -170,10 +170,10 @@ def evaluate_each(name: str, reaction: Reaction, clients: Client, weights: Any, 
     numbers = sum(leaf.size for leaf in jax.tree.leaves((clients, trees.take(thetas, 0))))
     block = max(1, min(_MODELS, _BLOCK // numbers))
     with jax.enable_x64(True):
-        world, parts = trees.cast((clients, weights), jnp.float64), []
+        world, parts = trees.to_device((clients, weights), jnp.float64), []
         for first in range(0, count, block):
             models = trees.take(thetas, np.minimum(np.arange(first, first + block), count - 1))
-            parts.append(_compiled(name, reaction, *world, (trees.cast(models, jnp.float64),)))
+            parts.append(_compiled(name, reaction, *world, (trees.to_device(models, jnp.float64),)))
         return np.concatenate([np.asarray(part) for part in parts])[:count]
 
 
@@ -193,13 +193,20 @@ def known_points(
     vectors = _rows(starts)
     rows = vectors.shape[0] + 1 + (0 if others is None else solvers.DESCENTS)  # of all calls: one shape, one program
     with jax.enable_x64(True), np.errstate(all="ignore"):
-        unravel = ravel_pytree(like)[1]
-        world = trees.cast((clients, weights, like), jnp.float64)
+        world = trees.to_device((clients, weights, like), jnp.float64)
         risk_field, field = (_field((gradient, reaction, project), world, rows) for gradient in ("risk", "stable"))
         stable = solvers.stable_point(field, vectors)
         candidates = None if others is None else _rows(others)
         optimum, least = solvers.minimise(risk_field, np.concatenate([vectors, stable[None]]), candidates)
-        return *(jax.tree.map(np.asarray, unravel(point)) for point in (optimum, stable)), float(least)
+        return _like(like, optimum), _like(like, stable), float(least)
+
+
+def _like(like: Theta, vector: np.ndarray) -> Theta:
+    """A vector as a model shaped like ``like``, in double precision."""
+    leaves, structure = jax.tree.flatten(like)
+    ends = np.cumsum([leaf.size for leaf in leaves])[:-1]
+    parts = [part.reshape(leaf.shape) for part, leaf in zip(np.split(vector, ends), leaves, strict=True)]
+    return jax.tree.unflatten(structure, parts)
 
 
 def _rows(stacked: Theta) -> np.ndarray:

@@ -6,7 +6,7 @@ performative optimum (PO); retraining on what comes in ends at a performatively 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -25,6 +25,8 @@ from profl.problem.reaction import PooledReaction, Reaction
 from profl.problem.validation import arguments
 from profl.problem.validation.functions import check_functions, clear_stale_code, is_user_defined
 from profl.typing import Array, Client, Loss, Theta
+
+START_ROWS = 16  # initial models that are made at once
 
 
 def check_problem(value: Any) -> None:
@@ -255,9 +257,22 @@ class Problem:
     def _cache(self) -> dict[str, Any]:
         return {}
 
+    def initial_models(self, seeds: Sequence[int]) -> Theta:
+        """The models that runs of these seeds start from, one row each, as NumPy arrays.
+
+        They are made ``START_ROWS`` at a time, so that any number of seeds takes the same small programs.
+        """
+        blocks = []
+        for first in range(0, len(seeds), START_ROWS):
+            block = list(seeds[first : first + START_ROWS])
+            keys = random.start_keys(block + block[-1:] * (START_ROWS - len(block)))
+            rows = jax.tree.map(np.asarray, jax.vmap(self.initial)(keys))
+            blocks.append(trees.take(rows, slice(len(block))))
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *blocks)
+
     def _solve_points(self) -> tuple[Theta, Theta]:
-        starts = jax.vmap(self.initial)(random.first_keys(range(5))[1])
-        if all(jnp.all(leaf == leaf[:1]) for leaf in jax.tree.leaves(starts)):  # whatever the seed: one will do
+        starts = self.initial_models(range(5))
+        if all(np.all(leaf == leaf[:1]) for leaf in jax.tree.leaves(starts)):  # whatever the seed: one will do
             starts = jax.tree.map(lambda leaf: leaf[:1], starts)
         first, others = trees.take(starts, 0), None
         if is_user_defined(self.reaction):

@@ -68,26 +68,50 @@ class Span(NamedTuple):
 
 def run_compiled(plan: CompiledPlan, title: str, progress: bool, client_chunk: int | None, watch: Watch) -> Trace:
     """The trace of all seeds; Ctrl-C and callbacks end the run between two records."""
-    settings, population = plan.settings, plan.population
+    settings, population, seeds = plan.settings, plan.population, len(plan.seeds)
     count, slots, size = math.ceil(settings.rounds / settings.record_every), records_per_segment(plan.models), 1
-    placement = place(settings, population, plan.models, client_chunk)
-    carry = initial_carries(settings, population, plan.models)
+    padded, roots = pad_seeds(plan.models), pad_seeds(plan.roots)
+    placement = place(settings, population, padded, client_chunk)
+    carry = initial_carries(settings, population, padded)
     pieces: list[Records] = []
     models, records_done = plan.models, 0
     with progress_bar(title, count, progress, compiles=True) as advance, deferred_interrupts() as pressed:
         while records_done < count and not is_over(carry) and not watch.stopped:
             started, end = time.perf_counter(), min(records_done + size, count)
             span = Span(records_done, end, settings.record_every, settings.rounds)
-            carry, out = segment(settings, placement, slots, carry, population, plan.roots, span)
-            pieces.append(jax.tree.map(lambda leaf, k=end - records_done: leaf[:, :k], records_to_host(out)))
+            carry, out = segment(settings, placement, slots, carry, population, roots, span)
+            pieces.append(trees.take(records_to_host(out), (slice(seeds), slice(end - records_done))))
             advance(end - records_done)
-            watch.record(make_trace(models, pieces[-1], carry), records_done * settings.record_every)
+            watch.record(make_trace(models, pieces[-1], ends_of(carry, seeds)), records_done * settings.record_every)
             models, records_done = trees.take(pieces[-1].theta, (slice(None), -1)), end
             if pressed():
                 watch.interrupt()
             size = 1 if watch.active else next_segment_size(size, time.perf_counter() - started, slots)
     records = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *pieces)
-    return make_trace(plan.models, pad_records(records, count, carry), carry, final_outputs_on_host(plan, carry))
+    last = trees.take(final_outputs_on_host(plan, carry), slice(seeds))
+    carry = ends_of(carry, seeds)
+    return make_trace(plan.models, pad_records(records, count, carry), carry, last)
+
+
+def pad_seeds(rows: Any) -> Any:
+    """Rows of seeds with the last one repeated up to a number of seeds that many runs share.
+
+    A program is compiled for 1 to 8, 10, 12, 14, 16, 20, 24, 28, 32 ... seeds: less than a quarter is for nothing.
+    Over several devices the number stays what it is, because it decides how work is divided.
+    """
+    count = trees.rows(rows)
+    step = max(1, 2 ** (count.bit_length() - 3))
+    padded = -(-count // step) * step
+    if padded == count or jax.local_device_count() > 1:
+        return rows
+    return jax.tree.map(lambda leaf: jnp.concatenate([leaf, jnp.repeat(leaf[-1:], padded - count, 0)]), rows)
+
+
+def ends_of(carry: Carry, seeds: int) -> Carry:
+    """The carry with what a trace reads of it for the first ``seeds`` seeds, on the host."""
+    ends = jax.tree.map(np.asarray, (carry.stopped, carry.why, carry.dropped))
+    stopped, why, dropped = trees.take(ends, slice(seeds))
+    return carry._replace(stopped=stopped, why=why, dropped=dropped)
 
 
 def records_per_segment(models: Theta) -> int:
@@ -130,7 +154,11 @@ def make_trace(models: Theta, records: Records, carry: Carry, last: Any = None) 
 
 def final_outputs_on_host(plan: CompiledPlan, carry: Carry) -> Any:
     """What the method returns for every client at the end, as NumPy arrays (seeds, clients, ...)."""
-    return jax.tree.map(np.asarray, _final_outputs_of_seeds(plan.settings, plan.population, carry))
+    settings, population = plan.settings, plan.population
+    shapes = jax.eval_shape(lambda carry: jax.vmap(partial(final_outputs, settings, population))(carry), carry)
+    if shapes is None:
+        return None
+    return jax.tree.map(np.asarray, _final_outputs_of_seeds(settings, population, carry))
 
 
 def records_to_host(packed: Packed) -> Records:
