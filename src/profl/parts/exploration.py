@@ -90,7 +90,6 @@ class Exploration(Part):
         checks.real("inward", self.inward)
 
     serves = ("jacobian",)
-    arguments = ("scale", "fade", "settle", "inward")
 
     def settings(self) -> dict[str, Any]:
         return {"explore": plain(self)}

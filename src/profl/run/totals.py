@@ -80,7 +80,9 @@ def add_round(totals: Totals, round_: Array, local_steps: int, new: RoundCounts,
     """The totals with one more round added, in which no client drew more than ``most_samples``."""
     deployed = new.distinct & new.answered
     refused = deployed & ~new.accepted
-    is_first = (totals.bad_round < 0) & jnp.any(refused)
+    refusals = _int_sum(refused)
+    is_first = (totals.bad_round < 0) & (refusals > 0)
+    one = jnp.min(jnp.where(refused, new.clients, jnp.iinfo(jnp.int32).max))
     columns = [*new.info.values(), *new.figures.values(), new.regret]
     *averages, regret = weighted_mean(jnp.stack(columns, -1), new.weights, new.accepted)
     means = dict(zip((*new.info, *new.figures), averages, strict=True))
@@ -91,10 +93,10 @@ def add_round(totals: Totals, round_: Array, local_steps: int, new: RoundCounts,
         totals.regret + regret,
         add_to_count(totals.deployments, local_steps, deployed.astype(jnp.int32), local_steps),
         add_to_count(totals.samples, 1, jnp.where(deployed, new.samples, 0), most_samples),
-        totals.refused + _int_sum(refused),
+        totals.refused + refusals,
         totals.absent + _int_sum(new.distinct & ~new.answered),
         jnp.where(is_first, jnp.int32(round_), totals.bad_round),
-        jnp.where(is_first, jnp.int32(new.clients[jnp.argmax(refused)]), totals.bad_client),
+        jnp.where(is_first, one.astype(jnp.int32), totals.bad_client),
         {name: totals.info[name] + means[name] for name in new.info},
         means | summary,
     )

@@ -69,7 +69,7 @@ class EstimatedJacobian(Part):
             signal, at = view.signal(step.deployed), view.signal(step.theta)
             f, variance, own = step.f, step.f_variance, state.estimator
             if step.units is not None:
-                own = trees.where(step.units.changed, estimator.init(signal, f), own)
+                own = estimator.restart(own, step.units.changed, signal, f)
             if estimator.natural_units:
                 signal_unit, f_unit = step.units.units.signal, step.units.units.f
                 signal, at = signal_unit.standardise(signal), signal_unit.standardise(at)

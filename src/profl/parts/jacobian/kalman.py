@@ -108,6 +108,11 @@ class Kalman(JacobianEstimator):
         new, prediction = self.predict_and_update(state.filter, signal, f, variance, at, walk)
         return KalmanState(new, state.misses.add(prediction.miss, evidence_weight(prediction.noise_share)))
 
+    def restart(self, state: KalmanState, restarts: Array, signal: Array, f: Array) -> KalmanState:
+        """The state whose next deployment is the first, which replaces all else in the filter (``prior_state``)."""
+        deployments = jnp.where(restarts, 0, state.filter.deployments)
+        return state._replace(filter=state.filter._replace(deployments=deployments))
+
     def estimate(self, state: KalmanState) -> Array:
         return state.filter.posterior.slope
 
