@@ -47,7 +47,7 @@ def start_key(root: Key) -> Key:
     return jax.random.fold_in(root, _START)
 
 
-def root_keys(seeds: Sequence[int]) -> Key:
+def root_keys(seeds: Sequence[int] | np.ndarray) -> Key:
     """``seed_key`` of every seed, one row each, without a program: a key is the seed's two words.
 
     >>> bool(root_keys([3])[0] == seed_key(3))
@@ -57,7 +57,7 @@ def root_keys(seeds: Sequence[int]) -> Key:
     return jax.random.wrap_key_data(jax.device_put(words), impl=_implementation())
 
 
-def start_keys(seeds: Sequence[int]) -> Key:
+def start_keys(seeds: Sequence[int] | np.ndarray) -> Key:
     """The keys of the initial models of seeds, one row each."""
     return _start_keys(root_keys(seeds))
 

@@ -26,8 +26,6 @@ from profl.problem.validation import arguments
 from profl.problem.validation.functions import check_functions, clear_stale_code, is_user_defined
 from profl.typing import Array, Client, Loss, Theta
 
-START_ROWS = 16  # initial models that are made at once
-
 
 def check_problem(value: Any) -> None:
     """Refuse what is not a ``Problem``."""
@@ -260,15 +258,9 @@ class Problem:
     def initial_models(self, seeds: Sequence[int]) -> Theta:
         """The models that runs of these seeds start from, one row each, as NumPy arrays.
 
-        They are made ``START_ROWS`` at a time, so that any number of seeds takes the same small programs.
+        They are made some at a time, so that any number of seeds takes the same small programs.
         """
-        blocks = []
-        for first in range(0, len(seeds), START_ROWS):
-            block = list(seeds[first : first + START_ROWS])
-            keys = random.start_keys(block + block[-1:] * (START_ROWS - len(block)))
-            rows = jax.tree.map(np.asarray, jax.vmap(self.initial)(keys))
-            blocks.append(trees.take(rows, slice(len(block))))
-        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *blocks)
+        return trees.map_blocks(lambda block: jax.vmap(self.initial)(random.start_keys(block)), np.asarray(seeds))
 
     def _solve_points(self) -> tuple[Theta, Theta]:
         starts = self.initial_models(range(5))

@@ -286,6 +286,6 @@ def _initial_models(problem: Problem, seeds: tuple[int, ...], initial: Theta | N
     else:
         like = jax.eval_shape(problem.initial, random.seed_key(0))
         checks.same_structure("initial", initial, like)
-        models = trees.repeat(initial, len(seeds))
+        models = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (len(seeds), *np.shape(leaf))), initial)
     checks.finite_tree("the initial model", models)
-    return jax.tree.map(jax.device_put, jax.vmap(problem.project)(trees.to_device(models)))
+    return trees.to_device(trees.map_blocks(jax.vmap(problem.project), jax.tree.map(np.asarray, trees.cast(models))))

@@ -83,7 +83,7 @@ def add_round(totals: Totals, round_: Array, local_steps: int, new: RoundCounts,
     refusals = _int_sum(refused)
     is_first = (totals.bad_round < 0) & (refusals > 0)
     one = jnp.min(jnp.where(refused, new.clients, jnp.iinfo(jnp.int32).max))
-    columns = [*new.info.values(), *new.figures.values(), new.regret]
+    columns = [jnp.asarray(value, float) for value in (*new.info.values(), *new.figures.values(), new.regret)]
     *averages, regret = weighted_mean(jnp.stack(columns, -1), new.weights, new.accepted)
     means = dict(zip((*new.info, *new.figures), averages, strict=True))
     summary = loss_range(new.info["loss"], new.accepted)

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from profl import trees
+from profl import random, trees
 from profl.interrupts import deferred_interrupts
 from profl.methods.method import Forecast
 from profl.packing import Packed, apply_unpacked, pack, unpack
@@ -70,7 +70,9 @@ def run_compiled(plan: CompiledPlan, title: str, progress: bool, client_chunk: i
     """The trace of all seeds; Ctrl-C and callbacks end the run between two records."""
     settings, population, seeds = plan.settings, plan.population, len(plan.seeds)
     count, slots, size = math.ceil(settings.rounds / settings.record_every), records_per_segment(plan.models), 1
-    padded, roots = pad_seeds(plan.models), pad_seeds(plan.roots)
+    filled = np.minimum(np.arange(shared_count(seeds)), seeds - 1)
+    padded = jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf)[filled]), plan.models)
+    roots = random.root_keys(np.asarray(plan.seeds)[filled])
     placement = place(settings, population, padded, client_chunk)
     carry = initial_carries(settings, population, padded)
     pieces: list[Records] = []
@@ -93,18 +95,16 @@ def run_compiled(plan: CompiledPlan, title: str, progress: bool, client_chunk: i
     return make_trace(plan.models, pad_records(records, count, carry), carry, last)
 
 
-def pad_seeds(rows: Any) -> Any:
-    """Rows of seeds with the last one repeated up to a number of seeds that many runs share.
+def shared_count(seeds: int) -> int:
+    """The number of seeds, the last one repeated, that a program is compiled for, so that many runs share it.
 
-    A program is compiled for 1 to 8, 10, 12, 14, 16, 20, 24, 28, 32 ... seeds: less than a quarter is for nothing.
-    Over several devices the number stays what it is, because it decides how work is divided.
+    Over several devices it stays what it is, because it decides how work is divided.
+
+    >>> [shared_count(seeds) for seeds in (1, 7, 9, 11, 100)]  # less than a quarter is for nothing
+    [1, 7, 10, 12, 112]
     """
-    count = trees.rows(rows)
-    step = max(1, 2 ** (count.bit_length() - 3))
-    padded = -(-count // step) * step
-    if padded == count or jax.local_device_count() > 1:
-        return rows
-    return jax.tree.map(lambda leaf: jnp.concatenate([leaf, jnp.repeat(leaf[-1:], padded - count, 0)]), rows)
+    step = max(1, 2 ** (seeds.bit_length() - 3))
+    return seeds if jax.local_device_count() > 1 else -(-seeds // step) * step
 
 
 def ends_of(carry: Carry, seeds: int) -> Carry:
