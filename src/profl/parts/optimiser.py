@@ -46,7 +46,7 @@ class Optimiser(Part):
         check_optimiser(self.optimiser)
 
     def check_chain(self, parts: Sequence[Part], pooled: bool) -> None:
-        if self.learning_rate == "auto" and not any(isinstance(part, FoundLearningRate) for part in parts):
+        if isinstance(self.learning_rate, str) and not any(isinstance(part, FoundLearningRate) for part in parts):
             raise checks.InputError("learning_rate='auto' needs a part FoundLearningRate() before the optimiser")
 
     def reads(self, problem: Any) -> tuple[str, ...]:

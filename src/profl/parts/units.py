@@ -197,11 +197,15 @@ def signal_scales(problem: View, theta: Theta, scales: Array) -> Array:
 class Units(NamedTuple):
     """The natural units of a client, from its first batch on."""
 
-    known: Array  # () bool: whether there has been a batch
     scales: Array  # of the parameters, (d,), or (arrays,) of a large model; zeros before the first batch
     signal: Unit
     f: Unit
     batches: Array  # () int32: how many there have been
+
+    @property
+    def known(self) -> Array:
+        """Whether there has been a batch, () bool."""
+        return self.batches > 0
 
     def to_problem_units(self, jacobian: Array, error: Array) -> tuple[Array, Array]:
         """df/dsignal and its squared error in the problem's own units, (p, s) each, from natural units."""
@@ -219,7 +223,7 @@ def initial_units(theta: Theta, signal: Array, f: Array) -> Units:
     leaves = jax.tree.leaves(theta)
     count = len(leaves) if is_large(theta) else sum(leaf.size for leaf in leaves)
     scales = jnp.zeros(count, jnp.result_type(*leaves))
-    return Units(jnp.asarray(False), scales, _identity_unit(signal), _identity_unit(f), jnp.int32(0))
+    return Units(scales, _identity_unit(signal), _identity_unit(f), jnp.int32(0))
 
 
 def _identity_unit(like: Array) -> Unit:
@@ -246,7 +250,7 @@ def measure_units(
     stays = old.known & ~jnp.any(smaller)
     signal_scale = jnp.where(stays, old.signal.scale, signal_scales(problem, theta, scales))
     origins = trees.where(old.known, (old.signal.origin, old.f), (problem.signal(theta), Unit(f, deviation)))
-    return Units(jnp.asarray(True), scales, Unit(origins[0], signal_scale), origins[1], old.batches)
+    return Units(scales, Unit(origins[0], signal_scale), origins[1], old.batches + 1)
 
 
 class StepUnits(NamedTuple):
@@ -293,7 +297,7 @@ class NaturalUnits(Part):
             variance = state.variance
             if isinstance(variance, VarianceChange):
                 latest = log_variance(batch, one * weights)  # else XLA would compute it at every step
-                variance = VarianceChange(trees.where(old.known, variance.first, latest), latest)
+                variance = variance.measure(old.known, latest)
             return UnitsState(units, variance)
 
         first_only = is_large(step.deployed)  # a revision costs as many gradients as a step
@@ -306,4 +310,4 @@ class NaturalUnits(Part):
 
     def figures(self, view: View, state: UnitsState, theta: Theta) -> dict[str, Array]:
         """How much the variance of the data has changed, where f only has their mean."""
-        return {"variance_change": state.variance.figure()} if isinstance(state.variance, VarianceChange) else {}
+        return {"variance_change": state.variance.change} if isinstance(state.variance, VarianceChange) else {}

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from profl import trees
 from profl.parts.part import shape_of_f
 from profl.problem.problem import View
 from profl.typing import Array, Batch
@@ -25,16 +26,16 @@ class LogVariance(NamedTuple):
 
 
 class VarianceChange(NamedTuple):
-    """The log variances of the first and of the latest batch that were measured."""
+    """The log variance of the first batch that was measured, and how far the latest one is from it."""
 
     first: LogVariance
-    latest: LogVariance
+    change: Array  # the squared change over its squared error, a mean over entries; about 1 where nothing moves, ()
 
-    def figure(self) -> Array:
-        """The squared change over its squared error, a mean over entries; about 1 where nothing moves, ()."""
-        error = self.first.error + self.latest.error
-        change = (self.latest.value - self.first.value) ** 2
-        return jnp.mean(jnp.where(error > 0, change / jnp.where(error > 0, error, 1.0), 0.0))
+    def measure(self, known: Array, latest: LogVariance) -> VarianceChange:
+        """With the ``latest`` batch measured, which is the first one where none is ``known``."""
+        first = trees.where(known, self.first, latest)
+        error = jnp.maximum(first.error + latest.error, jnp.finfo(latest.error.dtype).tiny)
+        return VarianceChange(first, jnp.mean((latest.value - first.value) ** 2 / error))
 
 
 def is_watched(view: View, batch: Batch) -> bool:
@@ -47,7 +48,7 @@ def no_change(view: View, batch: Batch) -> VarianceChange | tuple[()]:
     if not is_watched(view, batch):
         return ()
     zero = jnp.zeros(jax.tree.leaves(batch)[0].shape[1:], shape_of_f(view, batch).dtype)
-    return VarianceChange(LogVariance(zero, zero), LogVariance(zero, zero))
+    return VarianceChange(LogVariance(zero, zero), jnp.zeros((), zero.dtype))
 
 
 def log_variance(batch: Batch, weights: Array) -> LogVariance:

@@ -257,7 +257,7 @@ def _message_shapes(settings: Settings, population: Population, models: Theta) -
 def _check_reaction_states(settings: Settings, population: Population, models: Theta) -> None:
     """Refuse initial population states that are not finite. Later ones make a report that is refused."""
     start = settings.functions.reaction.start
-    if not jax.tree.leaves(jax.eval_shape(start, *trees.take((models, population.clients), 0))):
+    if not jax.tree.leaves(jax.eval_shape(start, *trees.row_shape((models, population.clients)))):
         return
     bad = ~np.asarray(_finite_reaction_states(start, models, population.clients))
     if bad.any():
@@ -288,4 +288,6 @@ def _initial_models(problem: Problem, seeds: tuple[int, ...], initial: Theta | N
         checks.same_structure("initial", initial, like)
         models = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (len(seeds), *np.shape(leaf))), initial)
     checks.finite_tree("the initial model", models)
-    return trees.to_device(trees.map_blocks(jax.vmap(problem.project), jax.tree.map(np.asarray, trees.cast(models))))
+    return trees.to_device(
+        trees.map_blocks(jax.vmap(problem.project), jax.tree.map(np.asarray, trees.to_device(models)))
+    )

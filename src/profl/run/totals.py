@@ -105,7 +105,8 @@ def add_round(totals: Totals, round_: Array, local_steps: int, new: RoundCounts,
 def loss_range(loss: Array, accepted: Array) -> dict[str, Array]:
     """The lowest and the highest loss of the accepted clients, named as in ``LOSS_RANGE``; NaN if there are none."""
     both = jnp.where(accepted[:, None], jnp.stack([-loss, loss], 1), -jnp.inf)
-    ends = jnp.where(jnp.any(accepted), jnp.max(both, 0) * jnp.array([-1.0, 1.0]), jnp.nan)
+    most = jnp.max(both, 0)
+    ends = jnp.where(most > -jnp.inf, most * np.array([-1.0, 1.0], most.dtype), jnp.nan)
     return dict(zip(LOSS_RANGE, ends, strict=True))
 
 

@@ -45,7 +45,7 @@ def stays(project: Callable[[Theta], Theta], theta: Theta, judged: Callable[[The
 
     def near(own: Array, there: Array) -> Array:
         slack = PROJECTION_EPSILONS * jnp.finfo(own.dtype).eps if jnp.issubdtype(own.dtype, jnp.floating) else 0
-        return jnp.all(jnp.abs(own - there) <= slack * jnp.maximum(1.0, jnp.max(jnp.abs(own), initial=0.0)))
+        return jnp.all(jnp.abs(own - there) <= slack * jnp.max(jnp.abs(own), initial=1.0))
 
     leaves = jax.tree.leaves(jax.tree.map(near, judged(theta), judged(project(theta))))
     return reduce(jnp.logical_and, leaves)

@@ -139,8 +139,9 @@ class Kalman(JacobianEstimator):
 
         ``walk`` is the variance that the level's random walk adds in a step.
         """
-        state = trees.where(state.deployments == 0, prior_state(state, at, f, variance), state)
-        noise = state.noise + NOISE_RATE * (jnp.mean(variance) - state.noise)
+        mean_variance = jnp.mean(variance)
+        state = trees.where(state.deployments == 0, prior_state(state, at, f, mean_variance), state)
+        noise = state.noise + NOISE_RATE * (mean_variance - state.noise)
         step = self.anchor_rate * (at - state.anchor)
         anchor = state.anchor + step
         growth = jnp.maximum(jnp.sum((anchor - state.reference) ** 2) - state.counted_distance2, 0.0)
@@ -170,16 +171,16 @@ def evidence_weight(noise_share: Array) -> Array:
 
 
 def prior_state(state: FilterState, signal: Array, f: Array, variance: Array) -> FilterState:
-    """The state before the first deployment is counted, around its ``signal`` (s,)."""
+    """The state before the first deployment is counted, around its ``signal`` (s,); ``variance`` () is that of f."""
     one = jnp.ones((), f.dtype)
     prior = Posterior(
         level=f,
         slope=jnp.zeros_like(state.posterior.slope),
-        level_cov=one + jnp.mean(variance),
+        level_cov=one + variance,
         cross_cov=jnp.zeros_like(signal),
         slope_cov=jnp.asarray(np.eye(signal.shape[0], dtype=f.dtype)),
     )
-    return FilterState(prior, signal, signal, jnp.zeros_like(one), jnp.mean(variance), state.deployments)
+    return FilterState(prior, signal, signal, jnp.zeros_like(one), variance, state.deployments)
 
 
 def shift_anchor(posterior: Posterior, step: Array, added_variance: Array) -> Posterior:
