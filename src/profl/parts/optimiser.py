@@ -53,9 +53,10 @@ class Optimiser(Part):
         return ("gradient",)
 
     def numbers(self) -> dict[str, float]:
-        if isinstance(self.learning_rate, str) or not takes_traced_rate(self.optimiser):
+        rate = self.learning_rate
+        if isinstance(rate, str) or not takes_traced_rate(self.optimiser):
             return {}
-        return {"learning_rate": float(self.learning_rate)}
+        return {"learning_rate": rate if isinstance(rate, jax.Array) else float(rate)}
 
     @property
     def transformation(self) -> optax.GradientTransformation:

@@ -112,7 +112,7 @@ class Part:
 
     def numbers(self) -> dict[str, float]:
         """Its fields that a compiled program takes as arguments, so that another value compiles nothing."""
-        return {name: value for name in self.arguments if isinstance(value := getattr(self, name), float)}
+        return {name: value for name in self.arguments if isinstance(value := getattr(self, name), float | jax.Array)}
 
     def with_numbers(self, numbers: dict[str, Any]) -> Part:
         """The same part with other ``numbers``, which may be traced."""

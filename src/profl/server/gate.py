@@ -48,7 +48,7 @@ def stays(project: Callable[[Theta], Theta], theta: Theta, judged: Callable[[The
         return jnp.all(jnp.abs(own - there) <= slack * jnp.max(jnp.abs(own), initial=1.0))
 
     leaves = jax.tree.leaves(jax.tree.map(near, judged(theta), judged(project(theta))))
-    return reduce(jnp.logical_and, leaves)
+    return reduce(jnp.logical_and, leaves) if leaves else jnp.asarray(True)
 
 
 def accept(
