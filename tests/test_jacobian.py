@@ -166,7 +166,7 @@ def test_kalman_does_not_forget_by_exploring():
 
 
 TWO = jnp.full(5, 2.0)
-UNITS = initial_units(TWO, TWO, TWO)._replace(known=jnp.asarray(True), scales=TWO, signal=Unit(0 * TWO, TWO))
+UNITS = initial_units(TWO, TWO, TWO)._replace(batches=jnp.int32(1), scales=TWO, signal=Unit(0 * TWO, TWO))
 
 
 def informed(explore, view, theta, error):

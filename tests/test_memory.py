@@ -12,8 +12,9 @@ import pytest
 
 import profl
 from profl import trees
+from profl.parts.jacobian.kalman import Kalman
 from profl.parts.jacobian.tracking import Tracking
-from tests.problems import QUICK, unmeasured
+from tests.problems import QUICK, spreading, unmeasured
 
 CASE = profl.cases.pricing(clients=3, goods=2)
 START = np.array([1.0, 3.0], np.float32)
@@ -323,7 +324,7 @@ def above(run, share=0.2):
 )
 def test_the_long_run_optimum_is_found_where_a_plain_estimate_is_lost(world, most, plainly):
     problem = world()
-    run = profl.simulate(problem, profl.pofl(), **LONG)
+    run = profl.simulate(problem, profl.pofl(jacobian="tracking"), **LONG)
     assert np.all(above(run) <= most)
     if plainly is not None:
         assert np.all(above(profl.simulate(problem, profl.pofl(jacobian="kalman"), **LONG)) > plainly)
@@ -340,7 +341,7 @@ def test_what_is_found_is_said():
     short = {**LONG, "rounds": 20, "record_every": 20}
 
     def run(problem):
-        return profl.simulate(problem, profl.pofl(), **short)
+        return profl.simulate(problem, profl.pofl(jacobian="tracking"), **short)
 
     slow, falling, plain = (
         run(profl.worlds.slow(PRICING, 0.2)),
@@ -362,6 +363,51 @@ def test_what_is_found_is_said():
         assert not found.any()
     assert "by themselves" not in plain.summary()
     assert profl.simulate(PRICING, profl.pfl(), **short).memory is None
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        lambda: profl.worlds.slow(PRICING, 0.2),
+        lambda: profl.worlds.drifting(PRICING, trend=-0.003),
+        pytest.param(lambda: profl.worlds.slow(PRICING, 0.05), marks=pytest.mark.slow),
+        pytest.param(lambda: profl.worlds.staggered(PRICING, 3), marks=pytest.mark.slow),
+        pytest.param(lambda: profl.worlds.drifting(PRICING, walk=0.01), marks=pytest.mark.slow),
+        pytest.param(lambda: profl.worlds.drifting(PRICING, season=(0.3, 50)), marks=pytest.mark.slow),
+    ],
+    ids=["slow", "trend", "very slow", "in turn", "walk", "season"],
+)
+def test_one_filter_says_that_it_is_not_enough(world):
+    """Without anything to estimate it by: the misses of the default filter resemble each other."""
+    long = {**LONG, "record_every": LONG["rounds"]}
+    run = profl.simulate(world(), profl.pofl(), **long)
+    assert "use jacobian='tracking'" in run.summary()
+    assert run.memory is None
+
+
+def test_one_filter_is_enough_where_people_answer_at_once():
+    long = {**LONG, "record_every": LONG["rounds"]}
+    for case in (PRICING, profl.cases.pricing(reaction="exponential")):
+        warned = profl.simulate(case, profl.pofl(), **long).summary()
+        assert "jacobian='tracking'" not in warned
+        assert "variance" not in warned
+
+
+def test_a_variance_that_moves_is_said_where_the_family_has_only_means():
+    """The case of test_spread, with a family that does not know the spread."""
+    reaction = profl.worlds.SampledReaction(spreading().reaction.sample)
+    case = spreading(family=profl.GaussianMean(), reaction=reaction)
+    run = profl.simulate(case, profl.pofl(0.05), rounds=10, record_every=10, seeds=range(2), progress=False)
+    assert "the variance of the data moves" in run.summary()
+    assert "variance_change" not in profl.simulate(spreading(), profl.pofl(0.05), **{**LONG, "rounds": 1}).info
+
+
+def test_where_people_are_real_the_default_is_tracking():
+    view = profl.LiveProblem("shop", lambda t, z: -jnp.sum(t * z), profl.GaussianMean(), np.zeros(2), np.ones(2))
+    part = profl.pofl().part(profl.parts.EstimatedJacobian)
+    assert isinstance(part.estimator(view.problem(3)), Tracking)
+    assert isinstance(part.estimator(view.problem(3).functions.view()), Tracking)
+    assert isinstance(part.estimator(profl.worlds.slow(PRICING, 0.5)), Kalman)
 
 
 UPDATE = jax.jit(Tracking().update)

@@ -212,12 +212,7 @@ def test_a_run_states_what_its_method_was_made_with_and_can_be_written_down(name
     stated = set(method.settings())
     assert stated <= set(run.settings)
     of_memory = {"memory", "log2_settling_time", "log2_settling_time_error"}
-    of_world = of_memory | {
-        "drift",
-        "trend",
-        "trend_errors",
-        "jacobian_size",
-    }
+    of_world = {"miss_correlation", "variance_change", "jacobian_size"}
     figures = {"prm": {"exploration", "held"} | of_memory} | dict.fromkeys(("pofl", "pg", "profl"), of_world)
     assert set(run.info) == set(method.info) | figures.get(name, set())
     json.dumps(run.to_dict())
@@ -299,7 +294,7 @@ def test_an_estimator_of_ones_own_is_taken_where_a_name_is(monkeypatch):
 
 
 def test_window_is_stated_only_where_it_does_something():
-    with pytest.warns(DeprecationWarning, match="window does nothing with jacobian='tracking'"):
+    with pytest.warns(DeprecationWarning, match="window does nothing with jacobian='auto'"):
         method = profl.pofl(window=7)
     assert not any("window" in str(value) for value in method.settings().values())
     assert "window=7" in profl.pofl(jacobian="paper", window=7).settings()["jacobian"]

@@ -32,6 +32,7 @@ LAYERS = [
         "stages",
         "html",
         "interrupts",
+        "packing",
     },
     {"storage"},
     {"problem"},

@@ -13,6 +13,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import profl
@@ -93,7 +94,7 @@ def test_the_risk_of_many_clients_is_summed_in_chunks(monkeypatch):
     whole = case.risk(theta), case.gradient(theta), case.optimum, case.stable
     monkeypatch.setattr(oracle, "_CHUNK", 5)
     case = profl.cases.pricing(clients=23, seed=0)
-    for compiled in (oracle._compiled, oracle._known_points):
+    for compiled in (oracle._compiled, oracle._solver_values):
         compiled.clear_cache()
     parts = case.risk(theta), case.gradient(theta), case.optimum, case.stable
     for one, other in zip(whole, parts, strict=True):
@@ -211,6 +212,58 @@ def ten_steps(problem, sampled):
         arrival = profl.methods.Arrival(trees.cast(batch), weights, theta, jnp.asarray(False))
         theta, state, _ = step(state, theta, arrival, random.seed_key(0))
     return np.asarray(theta)
+
+
+EVENTS = []
+jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: EVENTS.append(name))
+
+
+def compiled_programs(call):
+    """How many programs JAX compiles in a call."""
+    EVENTS.clear()
+    call()
+    return EVENTS.count("/jax/core/compile/backend_compile_duration")
+
+
+def test_what_a_program_does_not_depend_on_compiles_nothing():
+    """Other rounds, records and seeds, a learning rate, a tolerance, and 9 seeds where 10 were: nothing is compiled."""
+    case = profl.cases.pricing(clients=3, goods=2)
+
+    def run(method, rounds=2, seeds=range(10), **changes):
+        settings = {"samples": 40, "local_steps": 2, "progress": False, **changes}
+        return profl.simulate(case, method, rounds=rounds, seeds=seeds, **settings)
+
+    sized = profl.parts.AdaptiveSamples
+    pairs = [
+        (lambda: run(profl.pofl()), lambda: run(profl.pofl(0.02), 7, range(20, 29), record_every=3)),
+        (lambda: run(profl.pfl(optimiser=optax.adam)), lambda: run(profl.pfl(0.1, optimiser=optax.adam))),
+        (
+            lambda: run(profl.profl(filter="none", samples=sized(0.05, 20, 40))),
+            lambda: run(profl.profl(0.02, filter="none", samples=sized(0.1, 20, 40))),
+        ),
+    ]
+    for first, again in pairs:
+        assert compiled_programs(first) > 0
+        assert compiled_programs(again) == 0
+
+
+def test_another_learning_rate_is_another_run():
+    """The rate is an argument of the program: it must reach the step, alone or through an optimiser of one's own."""
+    case, settings = profl.cases.pricing(clients=3, goods=2), {"rounds": 1, "local_steps": 1, "samples": 40}
+    ends = [profl.simulate(case, profl.pfl(r), seeds=[0], progress=False, **settings).theta[0] for r in (0.01, 0.02)]
+    moves = [end[1] - end[0] for end in ends]
+    np.testing.assert_allclose(moves[1], 2 * moves[0], rtol=1e-3)
+
+
+def picky(rate):
+    """An optimiser that looks at the value of its learning rate, which so stays a constant."""
+    return optax.sgd(rate if rate < 1 else 1.0)
+
+
+def test_a_factory_that_looks_at_the_rate_gets_a_number():
+    case, settings = profl.cases.pricing(clients=3, goods=2), {"rounds": 2, "samples": 40, "progress": False}
+    own, plain = (profl.simulate(case, profl.pfl(0.02, optimiser=o), **settings) for o in (picky, optax.sgd))
+    np.testing.assert_allclose(own.theta, plain.theta, atol=1e-6)
 
 
 def test_what_is_counted_may_pass_two_thousand_million():

@@ -14,7 +14,7 @@ import pytest
 import profl
 from profl.parts.exploration import Exploration
 from profl.parts.part import Step
-from profl.parts.units import StepUnits, Unit, initial_units, measure_units, revise_units
+from profl.parts.units import StepUnits, Unit, initial_units, measure_units
 
 CASE = profl.cases.pricing(clients=3, goods=3)
 SETTINGS = {"rounds": 12, "local_steps": 3, "samples": 100, "seeds": range(2), "progress": False}
@@ -116,7 +116,8 @@ def test_the_first_deployment_is_the_model_itself():
     deploy = jax.jit(functools.partial(explore.deploy, view))
     deployed, state = deploy(jax.jit(functools.partial(explore.init, view))(theta, batch), jax.random.key(0), theta)
     np.testing.assert_array_equal(deployed, theta)
-    after = measured(theta, batch, weights, np.zeros(3, np.float32), np.array([1.0, 4.0, 0.0], np.float32))
+    before = jax.jit(initial_units)(theta, theta, theta)
+    after = measured(before, theta, batch, weights, np.zeros(3, np.float32), np.array([1.0, 4.0, 0.0], np.float32))
 
     @jax.jit
     def updated(state, after):
@@ -151,15 +152,19 @@ def test_a_scale_that_was_far_too_large_is_taken_anew():
     """
     theta, weights = np.array([2.0, 3.0, 0.0], np.float32), np.full(4, 0.25, np.float32)
     around = np.array([[1.0, 1.0, 0.01], [-1.0, 1.0, -0.01], [1.0, -1.0, 0.01], [-1.0, -1.0, -0.01]])
-    batches = [(around * [1.0, 1.0, size]).astype(np.float32) for size in (1.0, 1000.0)]
-    none, each = np.zeros(3, np.float32), np.ones(3, np.float32)
-    first, later = (jax.tree.map(np.asarray, measured(theta, batch, weights, none, each)) for batch in batches)
-    revise = jax.jit(functools.partial(revise_units, CASE.functions.view()))
-    again = jax.tree.map(np.asarray, revise(first, later, theta))
+    unknown = jax.jit(initial_units)(theta, theta, theta)
+
+    def measured_with(old, size):
+        batch = (around * [1.0, 1.0, size]).astype(np.float32)
+        new = measured(old, theta, batch, weights, np.zeros(3, np.float32), np.ones(3, np.float32))
+        return jax.tree.map(np.asarray, new)
+
+    first, later = measured_with(unknown, 1.0), measured_with(unknown, 1000.0)
+    again = measured_with(first, 1000.0)
     assert later.scales[2] < first.scales[2] / 4
     np.testing.assert_array_equal(again.scales, [*first.scales[:2], later.scales[2]])
     np.testing.assert_allclose(again.signal.scale, again.scales, rtol=1e-6)
-    for one, other in ((first, first), (jax.jit(initial_units)(theta, theta, theta), later)):
-        same = revise(one, other, theta)
+    for one, size, other in ((first, 1.0, first), (unknown, 1000.0, later)):
+        same = measured_with(one, size)
         np.testing.assert_array_equal(same.scales, other.scales)
         np.testing.assert_array_equal(same.signal.scale, other.signal.scale)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +35,11 @@ def seed_key(seed: int | Array) -> Key:
     >>> bool((jax.random.bits(seed_key(3), 5) == jax.random.bits(jax.random.key(3), 5)).all())
     True
     """
-    return jax.random.key(seed, impl=UNROLLED if jax.default_backend() == "cpu" else _STOCK)
+    return jax.random.key(seed, impl=_implementation())
+
+
+def _implementation() -> Any:
+    return UNROLLED if jax.default_backend() == "cpu" else _STOCK
 
 
 def start_key(root: Key) -> Key:
@@ -42,30 +47,47 @@ def start_key(root: Key) -> Key:
     return jax.random.fold_in(root, _START)
 
 
-def first_keys(seeds: Sequence[int]) -> tuple[Key, Key]:
-    """The root keys of seeds and those of their initial models, one row each."""
-    return _first_keys(np.asarray(seeds, np.uint32))
+def root_keys(seeds: Sequence[int] | np.ndarray) -> Key:
+    """``seed_key`` of every seed, one row each, without a program: a key is the seed's two words.
+
+    >>> bool(root_keys([3])[0] == seed_key(3))
+    True
+    """
+    words = np.stack([np.zeros(len(seeds), np.uint32), np.asarray(seeds, np.uint32)], 1)
+    return jax.random.wrap_key_data(jax.device_put(words), impl=_implementation())
 
 
-@jax.jit
-def _first_keys(seeds: Array) -> tuple[Key, Key]:
-    roots = jax.vmap(seed_key)(seeds)
-    return roots, jax.vmap(start_key)(roots)
+def start_keys(seeds: Sequence[int] | np.ndarray) -> Key:
+    """The keys of the initial models of seeds, one row each."""
+    return _start_keys(root_keys(seeds))
+
+
+_start_keys = jax.jit(jax.vmap(start_key))
 
 
 def data_key(root: Key, client: int | Array, step: int | Array) -> Key:
     """The key of what client ``client`` draws at its local step number ``step``, counted over the whole run."""
-    return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(root, _DATA), client), step)
+    return _fold(root, _DATA, client, step)
 
 
 def participation_key(root: Key, round_: int | Array) -> Key:
     """The key that chooses who takes part in a round."""
-    return jax.random.fold_in(jax.random.fold_in(root, _PARTICIPATION), round_)
+    return _fold(root, _PARTICIPATION, round_)
 
 
 def server_key(root: Key, round_: int | Array) -> Key:
     """The key of what the server draws itself in a round (the seeds of its clusters)."""
-    return jax.random.fold_in(jax.random.fold_in(root, _SERVER), round_)
+    return _fold(root, _SERVER, round_)
+
+
+def _fold(key: Key, *words: int | Array) -> Key:
+    """``key`` with one word after the other folded in: a loop, so that a program holds the rounds of one."""
+    numbers = jnp.stack([jnp.asarray(word).astype(jnp.uint32) for word in words])
+    return jax.lax.scan(_fold_one, key, numbers)[0]
+
+
+def _fold_one(key: Key, word: Array) -> tuple[Key, None]:
+    return jax.random.fold_in(key, word), None
 
 
 def explore_key(key: Key) -> Key:
@@ -82,6 +104,24 @@ def signs(key: Key, n: int) -> Array:
     return 1 - 2 * (_bits(key, (n,)) >> 31).astype(jnp.int32)
 
 
+def explore_signs(key: Key, n: int) -> Array:
+    """``signs(explore_key(key), n)``, in a loop of two turns: the key first, then the signs, by the same rounds.
+
+    >>> bool((explore_signs(seed_key(0), 5) == signs(explore_key(seed_key(0)), 5)).all())
+    True
+    """
+    explore, counter = jnp.full((n,), _EXPLORE, jnp.uint32), jax.lax.broadcasted_iota(jnp.uint32, (n,), 0)
+
+    def turn(words: tuple[Array, Array], second: Array) -> tuple[tuple[Array, Array], None]:
+        key = jnp.stack([words[0][0], words[1][0]])
+        return threefry(key, jnp.zeros_like(counter), second), None
+
+    data = jax.random.key_data(key)
+    first = jnp.broadcast_to(data[0], (n,)), jnp.broadcast_to(data[1], (n,))
+    (a, b), _ = jax.lax.scan(turn, first, jnp.stack([explore, counter]))
+    return 1 - 2 * ((a ^ b) >> 31).astype(jnp.int32)
+
+
 def normal(key: Key, n: int, *shape: int) -> Array:
     """Standard normals of shape (n, *shape), samples first: the numbers of ``jax.random.normal(key, (*shape, n))``.
 
@@ -91,8 +131,18 @@ def normal(key: Key, n: int, *shape: int) -> Array:
     >>> normal(seed_key(0), 4, 2).shape
     (4, 2)
     """
-    draws = jax.random.normal(key, (*shape, n))
+    draws = _normal(key, (*shape, n))
     return draws.transpose((len(shape), *range(len(shape))))
+
+
+def _normal(key: Key, shape: tuple[int, ...]) -> Array:
+    """The numbers of ``jax.random.normal(key, shape)``; in single precision without its nest of functions."""
+    if jnp.result_type(float) != jnp.float32:
+        return jax.random.normal(key, shape)
+    bits = jax.random.bits(key, shape) >> 9 | np.uint32(0x3F800000)  # 23 of them, as numbers from 1 to 2
+    low = np.nextafter(np.float32(-1), np.float32(0))
+    unit = (jax.lax.bitcast_convert_type(bits, jnp.float32) - 1) * (np.float32(1) - low) + low
+    return np.float32(np.sqrt(2)) * jax.lax.erf_inv(unit)
 
 
 def _bits(key: Key, shape: tuple[int, ...]) -> Array:
@@ -105,7 +155,8 @@ def _bits(key: Key, shape: tuple[int, ...]) -> Array:
 @jax.jit  # traced once for all keys, in programs and outside
 def threefry(key: Array, a: Array, b: Array) -> tuple[Array, Array]:
     """Threefry-2x32 with 20 rounds (Salmon et al. 2011) of the counters (a, b), under a key of two words."""
-    words = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(_PARITY))
+    one, two = key
+    words = [jnp.broadcast_to(word, b.shape) for word in (one, two, one ^ two ^ jnp.uint32(_PARITY))]
     a, b = a + words[0], b + words[1]
     for i in range(5):
         for turn in _ROTATIONS[i % 2]:
@@ -113,6 +164,27 @@ def threefry(key: Array, a: Array, b: Array) -> tuple[Array, Array]:
             b = a ^ ((b << turn) | (b >> (32 - turn)))
         a, b = a + words[(i + 1) % 3], b + words[(i + 2) % 3] + jnp.uint32(i + 1)
     return a, b
+
+
+def _fold_in(key: Array, word: Array) -> Array:
+    """``threefry`` of the counter (0, word) as a loop over groups of four rounds: single words cost nothing."""
+    one, two = key
+    words = jnp.stack([one, two, one ^ two ^ jnp.uint32(_PARITY)])
+    turns: Any = np.array([_ROTATIONS[i % 2] for i in range(5)], np.uint32), np.arange(1, 6, dtype=np.uint32)
+    first = one, two + word, words
+    (a, b, _), _ = jax.lax.scan(_four_rounds, first, turns)
+    return jnp.stack([a, b])
+
+
+def _four_rounds(
+    state: tuple[Array, Array, Array], turns: tuple[Array, Array]
+) -> tuple[tuple[Array, Array, Array], None]:
+    (a, b, words), (rotations, number) = state, turns
+    for turn in rotations:
+        a = a + b
+        b = a ^ ((b << turn) | (b >> (32 - turn)))
+    words = jnp.concatenate([words[1:], words[:1]])
+    return (a + words[0], b + words[1] + number, words), None
 
 
 def _stock(key: Array) -> Key:
@@ -132,7 +204,7 @@ UNROLLED = define_prng_impl(
     seed=lambda seed: jax.random.key_data(jax.random.key(seed, impl=_STOCK)),
     split=lambda key, shape: jax.random.key_data(jax.random.split(_stock(key), shape)),
     random_bits=_random_bits,
-    fold_in=lambda key, data: jnp.stack(threefry(key, jnp.uint32(0), jnp.uint32(data))),
+    fold_in=lambda key, data: _fold_in(key, jnp.uint32(data)),
     name="threefry2x32_unrolled",
     tag="fru",
 )

@@ -171,6 +171,32 @@ def cast(tree: Any, dtype: Any = float) -> Any:
     return jax.tree.map(convert, tree)
 
 
+def to_device(tree: Any, dtype: Any = float) -> Any:
+    """``cast``, outside of compiled code: NumPy's arrays are copied there without a program."""
+    wanted = np.dtype(jnp.result_type(dtype))
+
+    def convert(leaf: Any) -> Array:
+        array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+        return jax.device_put(array.astype(wanted) if jnp.issubdtype(array.dtype, jnp.floating) else array)
+
+    return jax.tree.map(convert, tree)
+
+
+def map_blocks(function: Callable[[Any], Any], rows_: Any, block: int = 16) -> Any:
+    """``function`` of stacked NumPy arrays, a block of rows at a time, as NumPy arrays; outside of compiled code.
+
+    The last block is filled up with the last row, so that any number of rows takes the same programs.
+
+    >>> map_blocks(lambda leaf: leaf + 1, np.arange(3)).tolist()
+    [1, 2, 3]
+    """
+    count, parts = rows(rows_), []
+    for first in range(0, count, block):
+        part = function(take(rows_, np.minimum(np.arange(first, first + block), count - 1)))
+        parts.append(jax.tree.map(lambda leaf, left=count - first: np.asarray(leaf)[:left], part))
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+
+
 def map_chunks(function: Callable[..., Any], chunk: int, *stacked: Any) -> Any:
     """``vmap(function)`` over rows, at most ``chunk`` of them at a time, so that memory is bounded by the chunk."""
     if rows(stacked) == 1:  # a leading axis of length 1 makes XLA's CPU reductions five times slower

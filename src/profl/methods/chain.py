@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from profl import checks
 from profl.methods.method import NEEDS, Arrival, Method
 from profl.parts.averaging import Averaging
-from profl.parts.part import Exchange, Part, Step, plain
+from profl.parts.part import Exchange, Part, Step, plain, unchecked
 from profl.problem.problem import Problem, View
 from profl.server.entries import Report, Values
 from profl.typing import Array, Batch, Key, Theta
@@ -92,6 +92,10 @@ class Chain(Method):
         return any(part.rereads for part in self.active(None).values())
 
     @property
+    def draws(self) -> bool:  # type: ignore[override]
+        return any(part.draws for part in self.parts if type(part).combine is not Part.combine)
+
+    @property
     def sizes(self) -> tuple[int, ...] | None:  # type: ignore[override]
         return next((part.sizes for part in self.parts if part.sizes is not None), None)
 
@@ -120,6 +124,13 @@ class Chain(Method):
                 wanted[place] = part
                 read |= set(part.reads(problem))
         return dict(sorted(wanted.items()))
+
+    def numbers(self) -> tuple[dict[str, float], ...]:
+        return tuple(part.numbers() for part in self.parts)
+
+    def with_numbers(self, numbers: tuple[dict[str, Any], ...]) -> Chain:
+        parts = tuple(part.with_numbers(own) for part, own in zip(self.parts, numbers, strict=True))
+        return unchecked(self, parts=parts)
 
     # -- at a client ---------------------------------------------------------------------------------------------------
     # States, server states and mail are tuples with one place per part, () for a part that is left out.
@@ -173,6 +184,10 @@ class Chain(Method):
             if mail and jax.tree.leaves(mail[i]):
                 states[i] = part.receive(problem, state[i], mail[i])
         return theta, tuple(states)
+
+    @property
+    def rests_without_mail(self) -> bool:
+        return type(self).receive is Chain.receive
 
     def mail_like(self, problem: View, state: Any) -> Any:
         return _or_nothing(

@@ -99,6 +99,7 @@ class Method:
       info: the names of what ``step`` states; a run records them. "loss" is always one of them.
       sizes: the batch sizes that may occur, where the method itself says how many samples to draw; else None.
       least_deployments: fewest deployments per client that a run can learn anything from.
+      draws: whether ``combine`` uses its key.
       rereads: whether ``step`` reads its batch so often that it pays to have it in memory.
     """
 
@@ -110,6 +111,7 @@ class Method:
     info: tuple[str, ...] = ("loss",)
     sizes: tuple[int, ...] | None = None
     least_deployments: int = 1
+    draws: bool = True
     rereads: bool = False
 
     def check(self, problem: Problem) -> None:
@@ -131,6 +133,14 @@ class Method:
         return {
             field.name: plain(getattr(self, field.name)) for field in fields(self) if field.name not in HIDDEN_SETTINGS
         }
+
+    def numbers(self) -> Any:
+        """Numbers that a compiled program may take as arguments, as a pytree of floats: learning rates, tolerances."""
+        return ()
+
+    def with_numbers(self, numbers: Any) -> Method:
+        """The same method with other ``numbers``, which may be traced."""
+        return self
 
     # -- at a client ---------------------------------------------------------------------------------------------------
 
@@ -163,6 +173,11 @@ class Method:
     def receive(self, problem: View, state: Any, theta: Theta, mail: Any) -> tuple[Theta, Any]:
         """The model to go on with, and the state, once the server has sent ``theta`` and this client's ``mail``."""
         return theta, state
+
+    @property
+    def rests_without_mail(self) -> bool:
+        """Whether ``receive`` changes nothing where the server sends no mail beside its model."""
+        return type(self).receive is Method.receive
 
     def figures(self, problem: View, state: Any, theta: Theta) -> dict[str, Array]:
         """Numbers that show how a client stands at a record, such as the error of what it has estimated.

@@ -32,7 +32,7 @@ def pofl(
     window: int | None = None,
     *,
     aggregate: Any = "mean",
-    jacobian: Any = "tracking",
+    jacobian: Any = "auto",
     explore: Any = "auto",
     second_term: str = "auto",
     optimiser: OptimiserLike = optax.sgd,
@@ -43,8 +43,9 @@ def pofl(
 
     Args:
       learning_rate: eta, or "auto" for one that is chosen during the run.
-      jacobian: "tracking", "kalman" (the same for data without memory and drift), "least_squares", "paper", "exact",
-        or a ``profl.parts.JacobianEstimator``.
+      jacobian: "kalman", one filter; "tracking", twelve of them, for people who react slowly and data that drift;
+        "least_squares", "paper", "exact", or a ``profl.parts.JacobianEstimator``. "auto" is "kalman" in simulation,
+        where the summary says what that leaves out, and "tracking" where people are real (``profl.LiveProblem``).
       window: H, how many earlier deployments "least_squares" and "paper" use, 20 by default; the others need none.
       explore: a ``profl.parts.Exploration`` or None; "auto" takes the default one where the estimator asks for it.
       aggregate: how the server combines models; see ``profl.parts.Averaging``.
@@ -76,7 +77,7 @@ def pg(
     learning_rate: float | str = 0.01,
     window: int | None = None,
     *,
-    jacobian: Any = "tracking",
+    jacobian: Any = "auto",
     explore: Any = "auto",
     second_term: str = "auto",
     optimiser: OptimiserLike = optax.sgd,
@@ -106,5 +107,5 @@ def jacobian_parts(jacobian: Any, window: int | None, explore: Any) -> list[Part
         return [ExactJacobian(), None if isinstance(explore, str) else explore]
     estimator = estimators.get(jacobian, window)
     if isinstance(explore, str):
-        explore = Exploration() if estimator.explores else None
+        explore = Exploration() if estimator is None or estimator.explores else None
     return [EstimatedJacobian(estimator), explore]

@@ -33,7 +33,7 @@ def profl(
     aggregate: Any = "mean",
     share: Any = None,
     samples: Any = None,
-    jacobian: Any = "tracking",
+    jacobian: Any = "auto",
     explore: Any = "auto",
     second_term: str = "auto",
     optimiser: OptimiserLike = optax.sgd,

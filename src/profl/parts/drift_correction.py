@@ -43,6 +43,8 @@ class DriftCorrection(Part):
 
     correction: str = "scaffold"
 
+    draws = False
+
     def __post_init__(self) -> None:
         checks.one_of("correction", self.correction, CORRECTIONS)
 

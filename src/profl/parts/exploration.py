@@ -165,7 +165,7 @@ class Exploration(Part):
     def _signal_move(self, key: Key, state: ExplorationState) -> Array:
         """The wanted move of the signal over the square of its unit, (s,)."""
         size = self.scale * (self.settle / (self.settle + state.perturbations)) ** self.fade
-        signs = random.signs(random.explore_key(key), state.signal_scale.shape[0]).astype(state.signal_scale.dtype)
+        signs = random.explore_signs(key, state.signal_scale.shape[0]).astype(state.signal_scale.dtype)
         if self.directions == "uncovered":
             share = state.column_error
             signs = signs * jnp.sqrt(share / (jnp.mean(share) + jnp.finfo(share.dtype).tiny))

@@ -87,6 +87,7 @@ class FoundLearningRate(Part):
 
     info = ("rate",)
     rereads = True
+    draws = False
 
     def settings(self) -> dict[str, Any]:
         return {}  # the optimiser states "auto"

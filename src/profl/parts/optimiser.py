@@ -46,16 +46,21 @@ class Optimiser(Part):
         check_optimiser(self.optimiser)
 
     def check_chain(self, parts: Sequence[Part], pooled: bool) -> None:
-        if self.learning_rate == "auto" and not any(isinstance(part, FoundLearningRate) for part in parts):
+        if isinstance(self.learning_rate, str) and not any(isinstance(part, FoundLearningRate) for part in parts):
             raise checks.InputError("learning_rate='auto' needs a part FoundLearningRate() before the optimiser")
 
     def reads(self, problem: Any) -> tuple[str, ...]:
         return ("gradient",)
 
+    def numbers(self) -> dict[str, float]:
+        rate = self.learning_rate
+        if isinstance(rate, str) or not takes_traced_rate(self.optimiser):
+            return {}
+        return {"learning_rate": rate if isinstance(rate, jax.Array) else float(rate)}
+
     @property
     def transformation(self) -> optax.GradientTransformation:
-        rate = 1.0 if isinstance(self.learning_rate, str) else float(self.learning_rate)
-        return transformation(self.optimiser, rate)
+        return transformation(self.optimiser, 1.0 if isinstance(self.learning_rate, str) else self.learning_rate)
 
     def init(self, view: View, theta: Theta, batch: Batch) -> Any:
         return self.transformation.init(theta)
@@ -69,10 +74,34 @@ class Optimiser(Part):
         return step._replace(theta=theta), state
 
 
+def transformation(optimiser: Any, learning_rate: float | Array) -> optax.GradientTransformation:
+    """The optimiser at a learning rate, which may be traced; a ready one as it is."""
+    if isinstance(optimiser, optax.GradientTransformation) or isinstance(learning_rate, jax.Array):
+        return optimiser if isinstance(optimiser, optax.GradientTransformation) else optimiser(learning_rate)
+    return _made(optimiser, float(learning_rate))
+
+
 @lru_cache(maxsize=256)
-def transformation(optimiser: Any, learning_rate: float) -> optax.GradientTransformation:
+def _made(optimiser: Any, learning_rate: float) -> optax.GradientTransformation:
     """Made once per setting: optax transformations compare by identity, and a new one would mean compiling again."""
-    return optimiser if isinstance(optimiser, optax.GradientTransformation) else optimiser(learning_rate)
+    return optimiser(learning_rate)
+
+
+@lru_cache(maxsize=256)
+def takes_traced_rate(optimiser: Any) -> bool:
+    """Whether an optimiser is made by a factory that does not look at the learning rate's value."""
+
+    def steps(rate: Array, theta: Array) -> Any:
+        made = optimiser(rate)
+        return made.update(theta, made.init(theta), theta)
+
+    if isinstance(optimiser, optax.GradientTransformation):
+        return False
+    try:
+        jax.eval_shape(steps, 1.0, jnp.zeros(1))
+    except Exception:
+        return False
+    return True
 
 
 def check_optimiser(optimiser: Any) -> None:

@@ -18,9 +18,10 @@ states never change their shapes. ``view`` is the problem as a method sees it (`
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import jax
 
@@ -28,6 +29,8 @@ from profl.problem.problem import Problem, View
 from profl.server.entries import Report, Values
 from profl.server.rule_base import Rule
 from profl.typing import Array, Batch, Key, Theta
+
+T = TypeVar("T")
 
 
 class Step(NamedTuple):
@@ -77,12 +80,16 @@ class Part:
         compiled program; () for a part that is always wanted.
       info: names of the numbers that it puts into ``step.info``.
       rereads: whether it reads the batch so often that it pays to have it in memory.
+      arguments: fields that hold numbers which only enter arithmetic; a compiled program takes them as arguments.
+      draws: whether ``combine`` uses the exchange's key; where no part of a chain does, none is made.
       sizes: the batch sizes that may occur, where the part says how many samples to draw (``samples_wanted``).
     """
 
     serves: tuple[str, ...] = ()
     info: tuple[str, ...] = ()
     rereads: bool = False
+    draws: bool = True
+    arguments: ClassVar[tuple[str, ...]] = ()
     sizes: tuple[int, ...] | None = None
 
     def reads(self, problem: Problem | View | None) -> tuple[str, ...]:
@@ -102,6 +109,14 @@ class Part:
     def settings(self) -> dict[str, Any]:
         """Its arguments as plain values by name."""
         return {field.name: plain(getattr(self, field.name)) for field in fields(self)} if is_dataclass(self) else {}
+
+    def numbers(self) -> dict[str, float]:
+        """Its fields that a compiled program takes as arguments, so that another value compiles nothing."""
+        return {name: value for name in self.arguments if isinstance(value := getattr(self, name), float | jax.Array)}
+
+    def with_numbers(self, numbers: dict[str, Any]) -> Part:
+        """The same part with other ``numbers``, which may be traced."""
+        return unchecked(self, **numbers) if numbers else self
 
     # -- at a client ---------------------------------------------------------------------------------------------------
 
@@ -168,6 +183,14 @@ class Part:
     def combined_model(self, server: Any, theta: Theta, sent: Theta) -> Theta:
         """The model that the server goes on with, from what the rule returned and the part's new server state."""
         return theta
+
+
+def unchecked(value: T, **changes: Any) -> T:
+    """A frozen dataclass with other fields, which may be traced and so cannot be checked."""
+    new = copy.copy(value)
+    for name, field in changes.items():
+        object.__setattr__(new, name, field)
+    return new
 
 
 def shape_of_f(view: View, batch: Batch) -> Any:

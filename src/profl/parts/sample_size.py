@@ -70,6 +70,8 @@ class AdaptiveSamples(Part):
             raise checks.InputError(f"curvature must be 0 or more, got {self.curvature}")
         checks.positive_int("window", self.window)
 
+    arguments = ("tolerance", "curvature", "learning_rate")
+
     def settings(self) -> dict[str, Any]:
         return {"samples": plain(self)}
 

@@ -29,6 +29,7 @@ from jax.flatten_util import ravel_pytree
 
 from profl import trees
 from profl.parts.part import Part, Step, shape_of_f
+from profl.parts.variance_change import VarianceChange, log_variance, no_change
 from profl.problem.problem import View
 from profl.typing import Array, Batch, Key, Theta
 
@@ -196,11 +197,15 @@ def signal_scales(problem: View, theta: Theta, scales: Array) -> Array:
 class Units(NamedTuple):
     """The natural units of a client, from its first batch on."""
 
-    known: Array  # () bool: whether there has been a batch
     scales: Array  # of the parameters, (d,), or (arrays,) of a large model; zeros before the first batch
     signal: Unit
     f: Unit
     batches: Array  # () int32: how many there have been
+
+    @property
+    def known(self) -> Array:
+        """Whether there has been a batch, () bool."""
+        return self.batches > 0
 
     def to_problem_units(self, jacobian: Array, error: Array) -> tuple[Array, Array]:
         """df/dsignal and its squared error in the problem's own units, (p, s) each, from natural units."""
@@ -218,37 +223,34 @@ def initial_units(theta: Theta, signal: Array, f: Array) -> Units:
     leaves = jax.tree.leaves(theta)
     count = len(leaves) if is_large(theta) else sum(leaf.size for leaf in leaves)
     scales = jnp.zeros(count, jnp.result_type(*leaves))
-    return Units(jnp.asarray(False), scales, _identity_unit(signal), _identity_unit(f), jnp.int32(0))
+    return Units(scales, _identity_unit(signal), _identity_unit(f), jnp.int32(0))
 
 
 def _identity_unit(like: Array) -> Unit:
     return Unit(jnp.zeros(like.shape, like.dtype), jnp.ones(like.shape, like.dtype))
 
 
-def measure_units(problem: View, theta: Theta, batch: Batch, weights: Array, f: Array, sample_variance: Array) -> Units:
+def measure_units(
+    problem: View, old: Units, theta: Theta, batch: Batch, weights: Array, f: Array, sample_variance: Array
+) -> Units:
     """The units that a batch shows, where ``theta`` was deployed; ``sample_variance`` (p,) is that of one sample's f.
 
-    An entry of f without variance has the largest scale of the others.
+    An entry of f without variance has the largest scale of the others. Where units are known, the ``old`` ones stay,
+    with the new scales of the parameters where these fell far more than the others. A fall that all have in common does
+    not count: the losses of samples differ less near the optimum.
     """
-    scales = (array_scales if is_large(theta) else theta_scales)(problem, theta, batch, weights, MEAN_SLOPE_SHARE)
+    new = (array_scales if is_large(theta) else theta_scales)(problem, theta, batch, weights, MEAN_SLOPE_SHARE)
+    ratio = new / jnp.where(old.known, old.scales, 1.0)
+    common = jnp.minimum(jnp.max(ratio), 1.0)
+    smaller = ratio < common / REVISED_RATIO
+    scales = jnp.where(old.known, jnp.where(smaller, new / common, old.scales), new)
     positive = sample_variance > 0
     largest = jnp.where(jnp.any(positive), jnp.max(sample_variance), 1.0)
     deviation = jnp.sqrt(jnp.where(positive, sample_variance, largest))
-    signal = Unit(problem.signal(theta), signal_scales(problem, theta, scales))
-    return Units(jnp.asarray(True), scales, signal, Unit(f, deviation), jnp.int32(1))
-
-
-def revise_units(problem: View, old: Units, new: Units, theta: Theta) -> Units:
-    """``old`` with the scales of ``new`` where these fell far more than the others; ``new`` where none were known.
-
-    A fall that all scales have in common does not count: the losses of samples differ less near the optimum.
-    """
-    ratio = new.scales / jnp.where(old.known, old.scales, 1.0)
-    common = jnp.minimum(jnp.max(ratio), 1.0)
-    smaller = old.known & (ratio < common / REVISED_RATIO)
-    scales = jnp.where(smaller, new.scales / common, old.scales)
-    signal = jnp.where(jnp.any(smaller), signal_scales(problem, theta, scales), old.signal.scale)
-    return trees.where(old.known, old._replace(scales=scales, signal=old.signal._replace(scale=signal)), new)
+    stays = old.known & ~jnp.any(smaller)
+    signal_scale = jnp.where(stays, old.signal.scale, signal_scales(problem, theta, scales))
+    origins = trees.where(old.known, (old.signal.origin, old.f), (problem.signal(theta), Unit(f, deviation)))
+    return Units(scales, Unit(origins[0], signal_scale), origins[1], old.batches + 1)
 
 
 class StepUnits(NamedTuple):
@@ -257,6 +259,13 @@ class StepUnits(NamedTuple):
     units: Units
     changed: Array  # () bool: whether a scale became smaller, so that estimates in the old units are void
     ratio: Array  # the new scales over the old ones
+
+
+class UnitsState(NamedTuple):
+    """What a client has measured."""
+
+    units: Units
+    variance: VarianceChange | tuple[()]  # () where f has more than means
 
 
 @dataclass(frozen=True)
@@ -273,20 +282,32 @@ class NaturalUnits(Part):
     def reads(self, problem: Any) -> tuple[str, ...]:
         return ("f",)
 
-    def init(self, view: View, theta: Theta, batch: Batch) -> Units:
-        return initial_units(theta, jax.eval_shape(view.signal, theta), shape_of_f(view, batch))
+    def init(self, view: View, theta: Theta, batch: Batch) -> UnitsState:
+        units = initial_units(theta, jax.eval_shape(view.signal, theta), shape_of_f(view, batch))
+        return UnitsState(units, no_change(view, batch))
 
-    def update(self, view: View, state: Units, step: Step, key: Key) -> tuple[Step, Units]:
+    def update(self, view: View, state: UnitsState, step: Step, key: Key) -> tuple[Step, UnitsState]:
         """The step with its units: measured on the first batch, revised at the second, fourth, eighth ... batch."""
-        sample_variance = step.f_variance / jnp.sum(step.weights**2)
-        samples, batches = first_samples(step.batch, step.weights), state.batches + 1
+        sample_variance, old = step.f_variance / jnp.sum(step.weights**2), state.units
+        samples, batches = first_samples(step.batch, step.weights), old.batches + 1
 
-        def revise(theta: Theta) -> Units:
-            return revise_units(view, state, measure_units(view, theta, *samples(), step.f, sample_variance), theta)
+        def revise(theta: Theta, one: Array) -> UnitsState:
+            batch, weights = samples()
+            units = measure_units(view, old, theta, batch, weights, step.f, sample_variance)
+            variance = state.variance
+            if isinstance(variance, VarianceChange):
+                latest = log_variance(batch, one * weights)  # else XLA would compute it at every step
+                variance = variance.measure(old.known, latest)
+            return UnitsState(units, variance)
 
         first_only = is_large(step.deployed)  # a revision costs as many gradients as a step
-        due = ~state.known if first_only else batches & (batches - 1) == 0
-        new = trees.cond_or_keep(due, revise, state, step.deployed)._replace(batches=batches)
-        changed = state.known & jnp.any(new.scales < state.scales)
-        ratio = jnp.where(state.known, new.scales / state.scales, 1.0)
-        return step._replace(units=StepUnits(new, changed, ratio)), new
+        due = ~old.known if first_only else batches & (batches - 1) == 0
+        new, variance = trees.cond_or_keep(due, revise, state, step.deployed, jnp.ones(()))
+        new = new._replace(batches=batches)
+        changed = old.known & jnp.any(new.scales < old.scales)
+        ratio = jnp.where(old.known, new.scales / old.scales, 1.0)
+        return step._replace(units=StepUnits(new, changed, ratio)), UnitsState(new, variance)
+
+    def figures(self, view: View, state: UnitsState, theta: Theta) -> dict[str, Array]:
+        """How much the variance of the data has changed, where f only has their mean."""
+        return {"variance_change": state.variance.change} if isinstance(state.variance, VarianceChange) else {}

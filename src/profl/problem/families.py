@@ -60,6 +60,7 @@ class Family:
     """Base class; subclasses are frozen dataclasses, so that equal families share compiled code."""
 
     shift: Callable[..., Batch] | None = None
+    location_only: bool = False  # whether f says where samples lie and nothing of how far they spread
 
     takes: str = ""  # the batches that it reads, in words
 
@@ -120,6 +121,7 @@ class GaussianMean(Family):
     sd: float | tuple[float, ...] = 1.0
 
     takes = VECTORS
+    location_only = True
 
     def fits(self, batch: Batch) -> bool:
         return _is(batch, 2)

@@ -25,6 +25,8 @@ class Unknown(Reaction):
     structure: Any
     leaves: tuple[tuple[tuple[int, ...], type], ...]  # shape and dtype of each leaf of one sample
 
+    live = True
+
     def sample(self, key: Key, theta: Theta, client: Client, n: int) -> Batch:
         """Zeros: engines use only the shapes."""
         return jax.tree.unflatten(self.structure, [jnp.zeros((n, *shape), dtype) for shape, dtype in self.leaves])

@@ -157,7 +157,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 def evaluate(name: str, reaction: Reaction, clients: Client, weights: Any, *models: Theta) -> Any:
     """One of ``FUNCTIONS``, in double precision; numbers come back as float, arrays as numpy arrays."""
     with jax.enable_x64(True):
-        result = _compiled(name, reaction, *trees.cast((clients, weights, models), jnp.float64))
+        result = _compiled(name, reaction, *trees.to_device((clients, weights, models), jnp.float64))
         return jax.tree.map(lambda leaf: leaf.item() if leaf.ndim == 0 else np.asarray(leaf), result)
 
 
@@ -170,10 +170,10 @@ def evaluate_each(name: str, reaction: Reaction, clients: Client, weights: Any, 
     numbers = sum(leaf.size for leaf in jax.tree.leaves((clients, trees.take(thetas, 0))))
     block = max(1, min(_MODELS, _BLOCK // numbers))
     with jax.enable_x64(True):
-        world, parts = trees.cast((clients, weights), jnp.float64), []
+        world, parts = trees.to_device((clients, weights), jnp.float64), []
         for first in range(0, count, block):
             models = trees.take(thetas, np.minimum(np.arange(first, first + block), count - 1))
-            parts.append(_compiled(name, reaction, *world, (trees.cast(models, jnp.float64),)))
+            parts.append(_compiled(name, reaction, *world, (trees.to_device(models, jnp.float64),)))
         return np.concatenate([np.asarray(part) for part in parts])[:count]
 
 
@@ -189,27 +189,80 @@ def known_points(
 
     ``others`` are models, or None, among which better starts are searched.
     """
-    with jax.enable_x64(True):
-        points = _known_points(reaction, project, *trees.cast((clients, weights, starts, others), jnp.float64))
-        return jax.tree.map(np.asarray, points)
+    like = jax.tree.map(lambda leaf: np.asarray(leaf[0], np.float64), starts)
+    vectors = _rows(starts)
+    rows = vectors.shape[0] + 1 + (0 if others is None else solvers.DESCENTS)  # of all calls: one shape, one program
+    with jax.enable_x64(True), np.errstate(all="ignore"):
+        world = trees.to_device((clients, weights, like), jnp.float64)
+        risk_field, field = (_field((gradient, reaction, project), world, rows) for gradient in ("risk", "stable"))
+        stable = solvers.stable_point(field, vectors)
+        candidates = None if others is None else _rows(others)
+        optimum, least = solvers.minimise(risk_field, np.concatenate([vectors, stable[None]]), candidates)
+        return _like(like, optimum), _like(like, stable), float(least)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _known_points(
-    reaction: Reaction, project: Callable[[Theta], Theta], clients: Client, weights: Array, starts: Theta, others: Theta
-) -> tuple[Theta, Theta, Array]:
-    world = (reaction, clients, weights)
-    unravel = ravel_pytree(trees.take(starts, 0))[1]
-    vectors = jax.vmap(trees.ravel)(starts)
+def _like(like: Theta, vector: np.ndarray) -> Theta:
+    """A vector as a model shaped like ``like``, in double precision."""
+    leaves, structure = jax.tree.flatten(like)
+    ends = np.cumsum([leaf.size for leaf in leaves])[:-1]
+    parts = [part.reshape(leaf.shape) for part, leaf in zip(np.split(vector, ends), leaves, strict=True)]
+    return jax.tree.unflatten(structure, parts)
+
+
+def _rows(stacked: Theta) -> np.ndarray:
+    """Stacked models as vectors, (k, d) in double precision."""
+    leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(stacked)]
+    return np.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=1)
+
+
+def _field(which: tuple[str, Reaction, Callable[[Theta], Theta]], world: Any, rows: int) -> solvers.Field:
+    """The risk with its gradient, or "stable" gradient alone, for the solvers; ``rows`` models a call."""
+
+    def call(what: str, points: np.ndarray) -> Any:
+        """The results for points (k, d), k any number."""
+        padded = np.concatenate([points, np.repeat(points[-1:], -len(points) % rows, axis=0)])
+        parts = [_solver_values(what, *which, *world, padded[i : i + rows]) for i in range(0, len(padded), rows)]
+        return jax.tree.map(lambda *leaves: np.concatenate([np.asarray(x) for x in leaves])[: len(points)], *parts)
+
+    return solvers.Field(
+        at=lambda points: solvers.Point(*call("point", points)),
+        jacobian=lambda points: call("jacobians", points)[0],
+        residual_jacobian=lambda points: call("jacobians", points)[1],
+    )
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _solver_values(
+    what: str,
+    gradient: str,
+    reaction: Reaction,
+    project: Callable[[Theta], Theta],
+    clients: Client,
+    weights: Array,
+    like: Theta,
+    points: Array,
+) -> Any:
+    """A ``solvers.Point`` of the projected rows, or the Jacobians of gradient and residual at the rows."""
+    world, unravel = (reaction, clients, weights), ravel_pytree(like)[1]
 
     def onto(vector: Array) -> Array:
         return trees.ravel(project(unravel(vector)))
 
-    stable = solvers.stable_point(lambda v: trees.ravel(stable_gradient(world, unravel(v))), onto, vectors)
-    candidates = None if others is None else jax.vmap(trees.ravel)(others)
-    starts = jnp.concatenate([vectors, stable[None]])
-    optimum, least = solvers.minimise(lambda v: risk(world, unravel(v)), onto, starts, candidates)
-    return unravel(optimum), unravel(stable), least
+    def value_and_slope(vector: Array) -> tuple[Array, Array]:
+        if gradient == "risk":
+            return jax.value_and_grad(lambda v: risk(world, unravel(v)))(vector)
+        return jnp.zeros(()), trees.ravel(stable_gradient(world, unravel(vector)))
+
+    def of_point(vector: Array) -> tuple[Array, ...]:
+        vector = onto(vector)
+        value, slope = value_and_slope(vector)
+        return vector, value, slope, vector - onto(vector - slope)
+
+    def slope_and_residual(vector: Array) -> tuple[Array, Array]:
+        slope = value_and_slope(vector)[1]
+        return slope, vector - onto(vector - slope)
+
+    return jax.vmap(of_point if what == "point" else jax.jacfwd(slope_and_residual))(points)
 
 
 def scattered_models(project: Callable[[Theta], Theta], start: Theta, box: tuple[float, float] | None) -> Theta:

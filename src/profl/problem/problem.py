@@ -6,7 +6,7 @@ performative optimum (PO); retraining on what comes in ends at a performatively 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -42,6 +42,7 @@ class View(NamedTuple):
     signal: Callable[[Theta], Array]
     jacobian: Callable[[Theta], Array] | None = None  # df/dtheta of this client, exactly, where it is known
     push: Push | None = None  # where a sample would lie under another model, where the problem says so
+    live: bool = False  # whether real people react
     client_count: int = 0  # at the server
     client_ids: Array | None = None  # at the server, in ``combine``: the client of every row of the reports
 
@@ -61,7 +62,7 @@ class Functions(NamedTuple):
         exact = None
         if client is not None and self.reaction.parameters is not None:
             exact = partial(oracle.exact_jacobian, self.reaction, client=client)
-        return View(self.loss, family or self.family, self.project, self.signal, exact, self.push)
+        return View(self.loss, family or self.family, self.project, self.signal, exact, self.push, self.reaction.live)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +148,11 @@ class Problem:
     def exact(self) -> bool:
         """Whether the risk, the optimum and the stable point are known."""
         return self.reaction.decoupled is not None
+
+    @property
+    def live(self) -> bool:
+        """Whether real people react, as in ``profl.LiveProblem``."""
+        return self.reaction.live
 
     def pooled(self) -> Problem:
         """The same problem for one centralised learner with the data of all clients."""
@@ -249,9 +255,16 @@ class Problem:
     def _cache(self) -> dict[str, Any]:
         return {}
 
+    def initial_models(self, seeds: Sequence[int]) -> Theta:
+        """The models that runs of these seeds start from, one row each, as NumPy arrays.
+
+        They are made some at a time, so that any number of seeds takes the same small programs.
+        """
+        return trees.map_blocks(lambda block: jax.vmap(self.initial)(random.start_keys(block)), np.asarray(seeds))
+
     def _solve_points(self) -> tuple[Theta, Theta]:
-        starts = jax.vmap(self.initial)(random.first_keys(range(5))[1])
-        if all(jnp.all(leaf == leaf[:1]) for leaf in jax.tree.leaves(starts)):  # whatever the seed: one will do
+        starts = self.initial_models(range(5))
+        if all(np.all(leaf == leaf[:1]) for leaf in jax.tree.leaves(starts)):  # whatever the seed: one will do
             starts = jax.tree.map(lambda leaf: leaf[:1], starts)
         first, others = trees.take(starts, 0), None
         if is_user_defined(self.reaction):

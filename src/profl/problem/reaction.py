@@ -60,6 +60,9 @@ class Reaction:
         assert self.decoupled is not None
         return self.decoupled(deployed, theta, client)
 
+    live: bool = False
+    """Whether real people react, so that nothing can be sampled here."""
+
     drifts: bool = False
     """Whether the world moves by itself, so that the optimum depends on time."""
 
@@ -144,6 +147,10 @@ class WrappedReaction(Reaction):
     def drifts(self) -> bool:  # type: ignore[override]
         return self.inner.drifts
 
+    @property
+    def live(self) -> bool:  # type: ignore[override]
+        return self.inner.live
+
     def at(self, clients: Client, time: float) -> tuple[Reaction, Client]:
         inner, inside = self.inner.at(self.inner_client(clients), time)
         return replace(self, inner=inner), inside if self.client_key is None else {**clients, self.client_key: inside}
@@ -196,6 +203,10 @@ class PooledReaction(Reaction):
     @property
     def drifts(self) -> bool:  # type: ignore[override]
         return self.member.drifts
+
+    @property
+    def live(self) -> bool:  # type: ignore[override]
+        return self.member.live
 
     def at(self, clients: Client, time: float) -> tuple[Reaction, Client]:
         member, members = self.member.at(clients["members"], time)

@@ -6,147 +6,173 @@
 
 Both end on the residual theta - Proj(theta - g(theta)), which vanishes at a stationary point inside the model space and
 also at one on its boundary: by Newton, and, where no risk says what is better, first along the flow. Each runs from
-several starts in one compiled program.
+several starts at once. The loops are NumPy's and only what they evaluate is compiled, because compiling the loops took
+longer than all their turns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
+import numpy as np
 
-from profl.typing import Array
+Rows = np.ndarray
+"""One row per start, float64."""
 
-Field = Callable[[Array], Array]
 SOLVED = 1e-9  # residuals below are rounding
 STATIONARY = 1e-4  # residual of a stationary point, relative to the point's size
 DESCENTS = 4  # from the best of the other starts
+LARGEST_NEWTON = 256  # numbers of the largest model whose equations are solved
+EXACT = 1e-11  # the residual at which Newton stops
 
 
-def minimise(risk: Field, project: Field, starts: Array, others: Array | None = None) -> tuple[Array, Array]:
-    """(the best local minimum, its risk), by projected gradient descent and then Newton from the rows of ``starts``.
+class Point(NamedTuple):
+    """Points of the model space and what is known there, one row each."""
+
+    theta: Rows  # (k, d)
+    value: Rows  # the risk, (k,); zero where there is only a gradient
+    slope: Rows  # g, (k, d)
+    residual: Rows  # theta - Proj(theta - g(theta)), (k, d)
+
+    @property
+    def size(self) -> Rows:
+        """The largest entry of the residual, (k,)."""
+        return np.max(np.abs(self.residual), axis=1)
+
+
+class Field(NamedTuple):
+    """A gradient, alone or of a risk, on the model space."""
+
+    at: Callable[[Rows], Point]  # of the projected rows
+    jacobian: Callable[[Rows], Rows]  # of g, (k, d, d)
+    residual_jacobian: Callable[[Rows], Rows]  # of the residual, (k, d, d)
+
+
+def minimise(risk: Field, starts: Rows, others: Rows | None = None) -> tuple[Rows, Rows]:
+    """(the best local minimum (d,), its risk ()), by projected gradient descent and then Newton from ``starts``.
 
     Where the risk may have several minima, the rows of ``others`` with the least risk are starts as well. Their ends
     count only if they are stationary: a risk may fall without bound far away.
     """
-    slope, count = jax.grad(risk), starts.shape[0]
+    count = starts.shape[0]
     if others is not None:
-        heights = jax.lax.map(risk, others)
-        starts = jnp.concatenate([starts, others[jnp.argsort(heights)[:DESCENTS]]])  # NaN is last
-    ends = jax.vmap(partial(_descend, risk, project))(starts)
-    candidates = jnp.concatenate([ends, jax.vmap(partial(_newton, slope, project))(ends)])
-    values = jax.vmap(risk)(candidates)
+        heights = risk.at(others).value
+        starts = np.concatenate([starts, others[np.argsort(heights)[:DESCENTS]]])  # NaN is last
+    ends = _descend(risk, starts)
+    candidates = _concatenate(ends, _newton(risk, ends))
+    values = candidates.value
     if others is not None:
-        sizes = jax.vmap(lambda point: jnp.max(jnp.abs(point - project(point - slope(point)))))(candidates)
-        rests = sizes <= STATIONARY * (1 + jnp.max(jnp.abs(candidates), axis=1))
-        values = jnp.where(rests | jnp.tile(jnp.arange(starts.shape[0]) < count, 2), values, jnp.nan)
-    best = jnp.nanargmin(values)
-    return candidates[best], values[best]
+        rests = candidates.size <= STATIONARY * (1 + np.max(np.abs(candidates.theta), axis=1))
+        values = np.where(rests | np.tile(np.arange(starts.shape[0]) < count, 2), values, np.nan)
+    best = int(np.argmin(np.where(np.isnan(values), np.inf, values)))
+    return candidates.theta[best], candidates.value[best]
 
 
-def stable_point(field: Field, project: Field, starts: Array) -> Array:
-    """A fixed point of repeated gradient descent with the ``field`` g.
+def stable_point(field: Field, starts: Rows) -> Rows:
+    """A fixed point (d,) of repeated gradient descent with the ``field`` g.
 
     Repeated gradient descent runs first, so that an attracting point is preferred; Newton finds others.
     """
-    slopes = jax.vmap(jax.jacobian(field))(starts)
-    eta = 0.5 / jnp.maximum(jnp.max(jnp.abs(slopes)) * starts.shape[1], 1.0)
-
-    def descend(start: Array) -> Array:
-        def body(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-            theta, _, count = carry
-            new = project(theta - eta * field(theta))
-            return new, jnp.max(jnp.abs(new - theta)), count + 1
-
-        first = (project(start), jnp.full((), jnp.inf), jnp.zeros((), int))
-        return jax.lax.while_loop(lambda carry: (carry[1] > 1e-5 * eta) & (carry[2] < 1000), body, first)[0]
-
-    ends = jax.vmap(descend)(starts)
-    others = [jax.vmap(partial(way, field, project))(ends) for way in (_follow, _newton)]
-    candidates = jnp.concatenate([ends, *others])
-    sizes = jax.vmap(lambda theta: jnp.max(jnp.abs(theta - project(theta - field(theta)))))(candidates)
-    return candidates[jnp.nanargmin(jnp.maximum(sizes, SOLVED))]  # of several that are solved, the first
+    eta = 0.5 / max(np.max(np.abs(field.jacobian(starts))) * starts.shape[1], 1.0)
+    ends = _retrain(field, starts, eta)
+    candidates = _concatenate(ends, _follow(field, ends), _newton(field, ends))
+    sizes = np.where(np.isnan(candidates.size), np.inf, candidates.size)
+    return candidates.theta[np.argmin(np.maximum(sizes, SOLVED))]  # of several that are solved, the first
 
 
-def _follow(field: Field, project: Field, theta: Array, iterations: int = 500) -> Array:
+def _retrain(field: Field, starts: Rows, eta: float, iterations: int = 1000) -> Point:
+    """Repeated gradient descent, each row until it hardly moves."""
+    here, active = field.at(starts), np.ones(starts.shape[0], bool)
+    for _ in range(iterations):
+        new = field.at(here.theta - eta * here.slope)
+        moved = np.max(np.abs(new.theta - here.theta), axis=1)
+        here = _choose(active, new, here)
+        active &= moved > 1e-5 * eta
+        if not active.any():
+            break
+    return here
+
+
+def _follow(field: Field, here: Point, iterations: int = 500) -> Point:
     """Along the flow theta' = -r(theta) of the projected residual r to where it rests, by implicit steps
 
         theta <- theta - (dr/dtheta + I / step)^-1 r,    the step in inverse proportion to |r|
 
     (pseudo-transient continuation). Far away it is repeated gradient descent with steps as long as the flow allows,
-    and so comes to points that attract; near one it is Newton. For models of at most 256 numbers.
+    and so comes to points that attract; near one it is Newton.
     """
-    if theta.shape[0] > 256:
-        return theta
-
-    def residual(point: Array) -> Array:
-        return point - project(point - field(point))
-
-    def body(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        point, damping, count = carry
-        here = residual(point)
-        matrix = jax.jacobian(residual)(point) + damping * jnp.eye(point.shape[0])
-        trial = project(point - jnp.linalg.solve(matrix, here))
-        size, new = jnp.sum(here**2), jnp.sum(residual(trial) ** 2)
-        ratio = jnp.sqrt(new / size)
-        good = jnp.isfinite(new) & (ratio < 2)
-        damping = jnp.where(good, damping * jnp.clip(ratio, 0.1, 2.0), 4 * damping + 1e-3)
-        return jnp.where(good, trial, point), damping, count + 1
-
-    def unfinished(carry: tuple[Array, Array, Array]) -> Array:
-        return (carry[2] < iterations) & (jnp.max(jnp.abs(residual(carry[0]))) > 1e-11)
-
-    return jax.lax.while_loop(unfinished, body, (theta, jnp.ones((), theta.dtype), jnp.zeros((), int)))[0]
+    if here.theta.shape[1] > LARGEST_NEWTON:
+        return here
+    damping = np.ones(here.theta.shape[0])
+    for _ in range(iterations):
+        active = here.size > EXACT
+        if not active.any():
+            break
+        matrix = field.residual_jacobian(here.theta) + damping[:, None, None] * np.eye(here.theta.shape[1])
+        trial = field.at(here.theta - _solve(matrix, here.residual))
+        before, after = np.sum(here.residual**2, axis=1), np.sum(trial.residual**2, axis=1)
+        ratio = np.sqrt(after / np.where(before > 0, before, 1.0))
+        good = np.isfinite(after) & (ratio < 2)
+        damping = np.where(good, damping * np.clip(ratio, 0.1, 2.0), 4 * damping + 1e-3)
+        here = _choose(active & good, trial, here)
+    return here
 
 
-def _descend(risk: Field, project: Field, start: Array, iterations: int = 1000) -> Array:
+def _descend(risk: Field, starts: Rows, iterations: int = 1000) -> Point:
     """Projected gradient descent; the step halves until the risk falls enough and doubles after each success.
 
     Value and slope travel with the model: one evaluation per trial, which matters where the risk is a sum over rows.
     """
-    Carry = tuple[Array, Array, Array, Array, Array]
-
-    def body(carry: Carry) -> Carry:
-        theta, value, slope, step, count = carry
-        trial = project(theta - step * slope)
-        new_value, new_slope = jax.value_and_grad(risk)(trial)
-        good = value - new_value - 1e-4 * jnp.sum((trial - theta) ** 2) / step >= 0
-        theta, value, slope = (
-            jnp.where(good, new, old) for new, old in ((trial, theta), (new_value, value), (new_slope, slope))
-        )
-        return theta, value, slope, jnp.where(good, step * 2, step / 2), count + 1
-
-    def unfinished(carry: Carry) -> Array:
-        theta, _, slope, step, count = carry
-        residual = theta - project(theta - slope)
-        return (count < iterations) & (step > 1e-12) & (jnp.max(jnp.abs(residual)) > 1e-7)
-
-    theta = project(start)
-    first = (theta, *jax.value_and_grad(risk)(theta), jnp.ones((), start.dtype), jnp.zeros((), int))
-    return jax.lax.while_loop(unfinished, body, first)[0]
+    here, step = risk.at(starts), np.ones(starts.shape[0])
+    for _ in range(iterations):
+        active = (step > 1e-12) & (here.size > 1e-7)
+        if not active.any():
+            break
+        trial = risk.at(here.theta - step[:, None] * here.slope)
+        squares = np.sum((trial.theta - here.theta) ** 2, axis=1)
+        good = here.value - trial.value - 1e-4 * squares / step >= 0
+        here = _choose(active & good, trial, here)
+        step = np.where(active, np.where(good, step * 2, step / 2), step)
+    return here
 
 
-def _newton(field: Field, project: Field, theta: Array, iterations: int = 100) -> Array:
-    """Newton on the projected residual, kept only while the residual falls; for models of at most 256 numbers."""
-    if theta.shape[0] > 256:
-        return theta
+def _newton(field: Field, here: Point, iterations: int = 100) -> Point:
+    """Newton on the projected residual, each row only while its residual falls."""
+    if here.theta.shape[1] > LARGEST_NEWTON:
+        return here
+    active = np.ones(here.theta.shape[0], bool)
+    for _ in range(iterations):
+        active &= here.size > EXACT
+        if not active.any():
+            break
+        matrix = field.residual_jacobian(here.theta) + 1e-14 * np.eye(here.theta.shape[1])
+        step, improved = _solve(matrix, here.residual), np.zeros_like(active)
+        best = here
+        for size in 0.5 ** np.arange(6.0):
+            trial = field.at(here.theta - size * step)
+            better = active & (np.sum(trial.residual**2, axis=1) < np.sum(best.residual**2, axis=1))
+            best, improved = _choose(better, trial, best), improved | better
+        here, active = best, improved
+    return here
 
-    def residual(point: Array) -> Array:
-        return point - project(point - field(point))
 
-    def body(carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        point, count = carry
-        slope = jax.jacobian(residual)(point)
-        step = jnp.linalg.solve(slope + 1e-14 * jnp.eye(point.shape[0]), residual(point))
-        trials = jax.vmap(lambda size: project(point - size * step))(0.5 ** jnp.arange(6.0))
-        norms = jax.vmap(lambda trial: jnp.sum(residual(trial) ** 2))(trials)
-        best = jnp.argmin(jnp.where(jnp.isfinite(norms), norms, jnp.inf))
-        better = norms[best] < jnp.sum(residual(point) ** 2)
-        return jnp.where(better, trials[best], point), jnp.where(better, count + 1, iterations)
+def _solve(matrices: Rows, vectors: Rows) -> Rows:
+    """The solutions (k, d) of k systems of equations; NaN for one that has none."""
+    solutions = np.full_like(vectors, np.nan)
+    for row, (matrix, vector) in enumerate(zip(matrices, vectors, strict=True)):
+        try:
+            solutions[row] = np.linalg.solve(matrix, vector)
+        except np.linalg.LinAlgError:  # singular
+            continue
+    return solutions
 
-    def unfinished(carry: tuple[Array, Array]) -> Array:
-        return (carry[1] < iterations) & (jnp.max(jnp.abs(residual(carry[0]))) > 1e-11)
 
-    return jax.lax.while_loop(unfinished, body, (theta, jnp.zeros((), int)))[0]
+def _choose(which: Rows, new: Point, old: Point) -> Point:
+    """The rows of ``new`` where ``which`` holds, else those of ``old``."""
+    chosen = (np.where(which.reshape(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(new, old, strict=True))
+    return Point(*chosen)
+
+
+def _concatenate(*points: Point) -> Point:
+    return Point(*(np.concatenate(leaves) for leaves in zip(*points, strict=True)))

@@ -23,6 +23,17 @@ TREND_ERRORS, TREND_DEPLOYMENTS = 6.5, 100
 look like one. Without drift it was at most 5.1 in 250 runs after 75 and more, with a trend of 0.003 deviations at least
 8.4 after 100."""
 
+MISS_ERRORS, MISS_ERRORS_OF_ONE = 1.5, 2.5
+"""Standard errors per client by which the misses of one Kalman filter must resemble each other: 1.5 + 2.5 /
+sqrt(clients). A curved reaction alone gives up to 1.1 on average (pricing, exponential demand). Without memory and
+drift it was at most 1.8 in 80 runs of eight problems with ten clients (100 and 500 deployments; 2.3 is needed); with a
+rate of 0.05 to 0.5 or groups in turn at least 2.3 after 100, with a trend of 0.001 deviations or a walk of 0.01 at
+least 13 after 500."""
+
+VARIANCE_ERRORS2, VARIANCE_ERRORS2_OF_ONE = 2.0, 11.0
+"""Squared errors by which the variance of the data must change, a mean over clients: 2 + 11 / sqrt(clients). A squared
+error is 1 on average and, of one client with one entry, above 13 once in three thousand times."""
+
 RETRAINING = ("pfl", "rgd", "rrm")  # go to the stable point, where the risk may be any
 ABOVE = 1.02  # of the gap between PO and PS: an end within noise of the stable point is at it
 RISES = 0.05  # of the gap, or of the risk's size: less may be noise
@@ -83,6 +94,8 @@ def warnings(run: Run) -> list[str]:
     return [
         *_slow(run),
         *_drifting(run),
+        *_more_than_one_filter(run),
+        *_variance_moves(run),
         *run.notes,
         *_above_stable(run),
         *_rises(run),
@@ -111,6 +124,30 @@ def _drifting(run: Run) -> list[str]:
     return [
         f"the data move by themselves{_seeds(drift.significant)}, lately by {rate:.2g} ± {error:.1g} a deployment.",
         "The model follows them and is never done: go on deploying.",
+    ]
+
+
+def _more_than_one_filter(run: Run) -> list[str]:
+    """What one Kalman filter leaves out, where its misses show it."""
+    least = MISS_ERRORS + MISS_ERRORS_OF_ONE / math.sqrt(run.settings["clients"])
+    correlation = run.info.get("miss_correlation")
+    if correlation is None or not (found := correlation[:, -1] > least).any():
+        return []
+    return [
+        f"WARNING: what comes in lags behind what is deployed, or moves by itself{_seeds(found)}: people react slowly, "
+        "or the data drift.",
+        "One Kalman filter takes that for noise: use jacobian='tracking', which learns both, or profl.prm.",
+    ]
+
+
+def _variance_moves(run: Run) -> list[str]:
+    change = run.info.get("variance_change")
+    least = VARIANCE_ERRORS2 + VARIANCE_ERRORS2_OF_ONE / math.sqrt(run.settings["clients"])
+    if change is None or not (found := change[:, -1] > least).any():
+        return []
+    return [
+        f"WARNING: the variance of the data moves{_seeds(found)}, and the family only has their mean: use "
+        "family=profl.LocationScale(), or profl.prm, which learns that too."
     ]
 
 

@@ -62,13 +62,23 @@ def compile_for_settings(
 ) -> Callable[..., Any]:
     """``function(settings, ...)``, compiled; runs of different lengths share the code.
 
-    The function must not read ``settings.rounds`` or ``settings.record_every``. ``static`` are the positions of further
-    static arguments, ``donated`` those of arguments whose memory may be reused.
+    The function must not read ``settings.rounds`` or ``settings.record_every``. The numbers that a method says may be
+    arguments, such as its learning rate, are: methods that differ in them share the code, too. ``static`` are the
+    positions of further static arguments, ``donated`` those of arguments whose memory may be reused.
     """
-    code = jax.jit(function, static_argnums=(0, *static), donate_argnums=donated)
+
+    def with_numbers(settings: Settings, numbers: Any, *arguments: Any) -> Any:
+        return function(settings._replace(method=settings.method.with_numbers(numbers)), *arguments)
+
+    with_numbers.__name__ = with_numbers.__qualname__ = function.__name__
+    code = jax.jit(
+        with_numbers, static_argnums=(0, *(i + 1 for i in static)), donate_argnums=tuple(i + 1 for i in donated)
+    )
 
     def call(settings: Settings, *arguments: Any) -> Any:
-        return code(settings._replace(rounds=0, record_every=1), *arguments)
+        method, numbers = settings.method, settings.method.numbers()
+        unnumbered = method.with_numbers(jax.tree.map(lambda _: "argument", numbers))
+        return code(settings._replace(rounds=0, record_every=1, method=unnumbered), numbers, *arguments)
 
     return call
 
@@ -113,9 +123,9 @@ def make_plan(problem: Problem, method: Method, config: RunConfig, patience: int
         )
     settings = _settings(problem, world, method, config, int(counts.max()), patience)
     seeds: Any = config.seeds  # a tuple, once the config is made
-    roots, starts = random.first_keys(seeds)
+    roots = random.root_keys(seeds)
     population = _population(problem, world, config, counts[None] if method.pooled else counts)
-    models = _initial_models(problem, starts, config.initial)
+    models = _initial_models(problem, seeds, config.initial)
     _check_reaction_states(settings, population, models)
     if settings.stop is not None and _first_forecast(settings, models) is None:
         raise checks.InputError(
@@ -164,10 +174,10 @@ def _population(problem: Problem, world: Problem, config: RunConfig, counts: np.
     nobody = np.zeros(world.count, bool)
     hostile = nobody if config.attack is None else hostile_clients(config.hostile, world.count)
     return Population(
-        clients=trees.cast(world.clients),
-        weights=trees.cast(world.weights),
+        clients=trees.to_device(world.clients),
+        weights=trees.to_device(world.weights),
         counts=jax.device_put(counts),
-        floor=trees.cast(floor),
+        floor=trees.to_device(floor),
         hostile=jax.device_put(hostile),
     )
 
@@ -247,7 +257,7 @@ def _message_shapes(settings: Settings, population: Population, models: Theta) -
 def _check_reaction_states(settings: Settings, population: Population, models: Theta) -> None:
     """Refuse initial population states that are not finite. Later ones make a report that is refused."""
     start = settings.functions.reaction.start
-    if not jax.tree.leaves(jax.eval_shape(start, *trees.take((models, population.clients), 0))):
+    if not jax.tree.leaves(jax.eval_shape(start, *trees.row_shape((models, population.clients)))):
         return
     bad = ~np.asarray(_finite_reaction_states(start, models, population.clients))
     if bad.any():
@@ -269,13 +279,15 @@ def _byte_count(tree: Any) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def _initial_models(problem: Problem, keys: Key, initial: Theta | None) -> Theta:
+def _initial_models(problem: Problem, seeds: tuple[int, ...], initial: Theta | None) -> Theta:
     """One initial model per seed, projected onto the model space."""
     if initial is None:
-        models = jax.vmap(problem.initial)(keys)
+        models = problem.initial_models(seeds)
     else:
         like = jax.eval_shape(problem.initial, random.seed_key(0))
         checks.same_structure("initial", initial, like)
-        models = trees.repeat(initial, keys.shape[0])
+        models = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (len(seeds), *np.shape(leaf))), initial)
     checks.finite_tree("the initial model", models)
-    return jax.vmap(problem.project)(trees.cast(models))
+    return trees.to_device(
+        trees.map_blocks(jax.vmap(problem.project), jax.tree.map(np.asarray, trees.to_device(models)))
+    )

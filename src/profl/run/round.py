@@ -18,13 +18,14 @@ import jax
 import jax.numpy as jnp
 
 from profl import random, trees
+from profl.packing import apply_unpacked, pack_as, unpack
 from profl.run.plan import Population, Settings, compile_for_settings, first_states, forecast
 from profl.run.step import client_view
 from profl.run.totals import Dropped, RoundCounts, Totals, add_dropped, add_round, zero_dropped
 from profl.server import entries
 from profl.server.attacks import apply
 from profl.server.entries import Report
-from profl.server.gate import accept, inside
+from profl.server.gate import accept, stays
 from profl.server.participation import choose, first_occurrence
 from profl.typing import Array, Key, Theta
 
@@ -48,7 +49,7 @@ class RoundState(NamedTuple):
     """A run between two rounds, for one seed."""
 
     carry: Carry
-    totals: Totals  # since the last record
+    totals: Any  # ``Totals`` since the last record, packed inside a compiled loop
 
 
 class Participants(NamedTuple):
@@ -96,10 +97,10 @@ def choose_participants(
     settings: Settings, population: Population, root: Key, round_: Array, carry: Carry
 ) -> Participants:
     """The participants of a round (line 3)."""
+    if all_participate(settings, population):
+        return Participants(jnp.arange(settings.slots), population.weights, population, carry.states)
     key = random.participation_key(root, round_)
     clients, weights = choose(key, settings.scheme, settings.slots, population.weights)
-    if all_participate(settings, population):
-        return Participants(clients, weights, population, carry.states)
     return Participants(clients, weights, *trees.take((population, carry.states), clients))
 
 
@@ -114,7 +115,8 @@ def collect_reports(
     """The reports of the clients, one row each."""
 
     def one(row: Population, state: Any, theta: Theta) -> Report:
-        return settings.method.report(client_view(settings, row), state.own, theta)
+        view = client_view(settings, row)
+        return apply_unpacked(lambda state: settings.method.report(view, state.own, theta), state)
 
     return _map_clients(one, chunk, rows, states, thetas)
 
@@ -136,11 +138,13 @@ def combine(
     method, project = settings.method, settings.functions.project
     if settings.attack is not None:
         reports = apply(settings.attack, reports, carry.theta, carry.first, participants.rows.hostile)
-    passes, usual = accept(reports, carry.theta, lambda theta: inside(project, theta, method.judged), carry.usual)
+    passes, usual = accept(reports, carry.theta, lambda theta: stays(project, theta, method.judged), carry.usual)
     accepted = usable & passes
-    key = random.server_key(root, round_)
-    if method.exchanges:
-        key = jax.random.fold_in(key, turn)
+    key = root
+    if method.draws:
+        key = random.server_key(root, round_)
+        if method.exchanges:
+            key = jax.random.fold_in(key, turn)
     server = settings.server._replace(client_ids=participants.clients)
     values = entries.values(reports)
     theta, state, mail = method.combine(server, carry.server, carry.theta, values, participants.weights, accepted, key)
@@ -151,10 +155,13 @@ def deliver(
     settings: Settings, rows: Population, states: Any, combined: Combined, chunk: int | None = None
 ) -> tuple[Theta, Any]:
     """The models and states of the clients after they have received their mail, one row each."""
+    if settings.method.rests_without_mail and not jax.tree.leaves(combined.mail):
+        return trees.repeat(combined.theta, trees.rows(rows.weights)), states
 
     def one(row: Population, state: Any, mail: Any) -> tuple[Theta, Any]:
-        theta, method_state = settings.method.receive(client_view(settings, row), state.own, combined.theta, mail)
-        return theta, state._replace(own=method_state)
+        before = unpack(state)
+        theta, method_state = settings.method.receive(client_view(settings, row), before.own, combined.theta, mail)
+        return theta, pack_as(state, before._replace(own=method_state))
 
     return _map_clients(one, chunk, rows, states, combined.mail)
 
@@ -228,7 +235,7 @@ def commit_round(
         idle=jnp.int32(0),
         dropped=dropped,
         usual=combined.usual,
-        refused=carry.refused.at[ids].max(carry.refused[ids] + refused),  # a client drawn twice counts once
+        refused=_add_refused(settings, population, carry.refused, ids, refused),
     )
     weighted = settings.scheme == "weighted"
     distinct = first_occurrence(participants.clients) if weighted else jnp.ones_like(combined.accepted)
@@ -243,7 +250,8 @@ def commit_round(
         work.info,
         work.figures,
     )
-    counted = add_round(totals, round_, settings.local_steps, counts)
+    most = settings.local_steps * settings.sizes[-1] * (population.counts.size // population.weights.shape[0])
+    counted = add_round(totals, round_, settings.local_steps, counts, most)
     if settings.min_reports == 0 and settings.stop is None:
         return RoundState(after, counted)
     idle = carry.idle + 1
@@ -255,6 +263,13 @@ def commit_round(
     counted_round = RoundState(_apply_stop_rule(settings, round_, after), counted)
     next_ = trees.where(usable < settings.min_reports, skipped, counted_round)
     return trees.where(carry.stopped >= 0, RoundState(carry, totals), next_)
+
+
+def _add_refused(settings: Settings, population: Population, before: Array, ids: Array, refused: Array) -> Array:
+    """How often each client's report could not be used; a client drawn twice counts once."""
+    if all_participate(settings, population):
+        return before + refused
+    return before.at[ids].max(before[ids] + refused)
 
 
 def _apply_stop_rule(settings: Settings, round_: Array, carry: Carry) -> Carry:
@@ -280,9 +295,9 @@ def final_outputs(settings: Settings, population: Population, carry: Carry) -> A
 
 def _final_outputs(settings: Settings, population: Population, carry: Carry) -> Any:
     def one(row: Population, state: Any) -> Any:
-        view = client_view(settings, row)
-        report = settings.method.report(view, state.own, carry.theta)
-        return settings.method.final(view, state.own, entries.values(report))
+        view, own = client_view(settings, row), unpack(state).own
+        report = settings.method.report(view, own, carry.theta)
+        return settings.method.final(view, own, entries.values(report))
 
     return jax.vmap(one)(population, carry.states)
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from profl import random, trees
 from profl.methods.method import Arrival
+from profl.packing import pack_as, unpack
 from profl.problem.problem import View
 from profl.run.plan import ClientState, Population, Settings
 from profl.server.attacks import Attack, Poisoned
@@ -41,7 +42,7 @@ def client_view(settings: Settings, row: Population) -> View:
 
 def samples_wanted(settings: Settings, row: Population, state: Any) -> Array:
     """The number of samples of each step of the next round; if the method pools data, one per member."""
-    return row.counts if settings.method.sizes is None else settings.method.samples_wanted(state.own)
+    return row.counts if settings.method.sizes is None else settings.method.samples_wanted(unpack(state).own)
 
 
 def start_round(settings: Settings, theta: Theta, state: Any) -> Progress:
@@ -63,8 +64,10 @@ def deploy(settings: Settings, row: Population, key: Key, now: Progress) -> tupl
     reaction = settings.functions.reaction
     deployed, method_state = settings.method.deploy(client_view(settings, row), now.state.own, key, now.theta)
     deployed = settings.functions.project(deployed)
-    with stage("reaction") as check:
-        world = check(reaction.move(now.state.world, jax.random.fold_in(key, WORLD), deployed, row.clients))
+    world = now.state.world
+    if jax.tree.leaves(world):
+        with stage("reaction") as check:
+            world = check(reaction.move(world, jax.random.fold_in(key, WORLD), deployed, row.clients))
     regret = now.regret
     if settings.measured:
         with stage("risk") as check:
@@ -81,22 +84,16 @@ def update_client(settings: Settings, row: Population, key: Key, now: Progress, 
 
 
 def simulated_step(
-    settings: Settings,
-    root: Key,
-    client: Array,
-    row: Population,
-    round_: Array,
-    r: Array,
-    weights: Array,
-    now: Progress,
+    settings: Settings, key: Key, row: Population, round_: Array, last: Array | bool, weights: Array, now: Progress
 ) -> Progress:
-    """The client after one step on data that a reaction draws; ``weights`` are those of ``batch_weights``."""
-    key = step_key(settings, root, client, round_, r)
+    """The client after one step on data that a reaction draws.
+
+    ``key`` is the step's, and ``weights`` are those of ``batch_weights``.
+    """
     deployed, now = deploy(settings, row, key, now)
     with stage("sample") as check:  # line 5: the environment changes, n_i samples come in
         n = weights.shape[0] // row.counts.size
         batch = check(_draw_batch(settings, key, now.state.world, deployed, row, n, round_))
-    last = r == settings.local_steps - 1
     return update_client(settings, row, key, now, Arrival(batch, weights, deployed, last))
 
 
@@ -119,13 +116,18 @@ def _draw_batch(
 def local_steps(
     settings: Settings, n: int, root: Key, round_: Array, theta: Theta, client: Array, row: Population, state: Any
 ) -> Progress:
-    """A client after its R local steps, compiled as a loop."""
+    """A client after its R local steps, compiled as a loop; its ``state`` may be packed."""
     weights = batch_weights(settings, n, row, state)
 
-    def body(now: Progress, r: Array) -> tuple[Progress, None]:
-        return simulated_step(settings, root, client, row, round_, r, weights, now), None
+    def body(now: Progress, step: tuple[Key, Array]) -> tuple[Progress, None]:
+        inside = now._replace(state=unpack(now.state))
+        new = simulated_step(settings, step[0], row, round_, step[1], weights, inside)
+        return new._replace(state=pack_as(now.state, new.state)), None
 
-    return jax.lax.scan(body, start_round(settings, theta, state), jnp.arange(settings.local_steps))[0]
+    steps = jnp.arange(settings.local_steps)
+    keys = jax.vmap(lambda r: step_key(settings, root, client, round_, r))(steps)
+    first = start_round(settings, theta, state)
+    return jax.lax.scan(body, first, (keys, steps == settings.local_steps - 1))[0]
 
 
 def sample_batch(settings: Settings, key: Key, world: Any, theta: Theta, client: Client, n: int) -> Batch:

@@ -17,7 +17,8 @@ from profl.numerics import exact_quantile
 from profl.server.rule_base import weighted_mean
 from profl.typing import Array
 
-THOUSAND = 1024  # a power of two, so that counting in it is exact and cheap
+BITS = 10
+THOUSAND = 2**BITS  # a power of two, so that counting in it is exact and cheap
 
 
 class Count(NamedTuple):
@@ -75,33 +76,38 @@ class RoundCounts(NamedTuple):
     figures: dict[str, Array]
 
 
-def add_round(totals: Totals, round_: Array, local_steps: int, new: RoundCounts) -> Totals:
-    """The totals with one more round added."""
+def add_round(totals: Totals, round_: Array, local_steps: int, new: RoundCounts, most_samples: int) -> Totals:
+    """The totals with one more round added, in which no client drew more than ``most_samples``."""
     deployed = new.distinct & new.answered
     refused = deployed & ~new.accepted
-    is_first = (totals.bad_round < 0) & jnp.any(refused)
-    means = {name: weighted_mean(value, new.weights, new.accepted) for name, value in new.info.items()}
-    figures = {name: weighted_mean(value, new.weights, new.accepted) for name, value in new.figures.items()}
+    refusals = _int_sum(refused)
+    is_first = (totals.bad_round < 0) & (refusals > 0)
+    one = jnp.min(jnp.where(refused, new.clients, jnp.iinfo(jnp.int32).max))
+    columns = [jnp.asarray(value, float) for value in (*new.info.values(), *new.figures.values(), new.regret)]
+    *averages, regret = weighted_mean(jnp.stack(columns, -1), new.weights, new.accepted)
+    means = dict(zip((*new.info, *new.figures), averages, strict=True))
     summary = loss_range(new.info["loss"], new.accepted)
     if LOSS_MEDIAN in totals.latest:
         summary |= {LOSS_MEDIAN: loss_median(new.info["loss"], new.weights, new.accepted)}
     return Totals(
-        totals.regret + weighted_mean(new.regret, new.weights, new.accepted),
-        add_to_count(totals.deployments, local_steps, deployed.astype(jnp.int32)),
-        add_to_count(totals.samples, 1, jnp.where(deployed, new.samples, 0)),
-        totals.refused + _int_sum(refused),
+        totals.regret + regret,
+        add_to_count(totals.deployments, local_steps, deployed.astype(jnp.int32), local_steps),
+        add_to_count(totals.samples, 1, jnp.where(deployed, new.samples, 0), most_samples),
+        totals.refused + refusals,
         totals.absent + _int_sum(new.distinct & ~new.answered),
         jnp.where(is_first, jnp.int32(round_), totals.bad_round),
-        jnp.where(is_first, jnp.int32(new.clients[jnp.argmax(refused)]), totals.bad_client),
-        {name: totals.info[name] + value for name, value in means.items()},
-        means | figures | summary,
+        jnp.where(is_first, one.astype(jnp.int32), totals.bad_client),
+        {name: totals.info[name] + means[name] for name in new.info},
+        means | summary,
     )
 
 
 def loss_range(loss: Array, accepted: Array) -> dict[str, Array]:
     """The lowest and the highest loss of the accepted clients, named as in ``LOSS_RANGE``; NaN if there are none."""
-    ends = jnp.min(loss, initial=jnp.inf, where=accepted), jnp.max(loss, initial=-jnp.inf, where=accepted)
-    return {name: jnp.where(jnp.any(accepted), end, jnp.nan) for name, end in zip(LOSS_RANGE, ends, strict=True)}
+    both = jnp.where(accepted[:, None], jnp.stack([-loss, loss], 1), -jnp.inf)
+    most = jnp.max(both, 0)
+    ends = jnp.where(most > -jnp.inf, most * np.array([-1.0, 1.0], most.dtype), jnp.nan)
+    return dict(zip(LOSS_RANGE, ends, strict=True))
 
 
 def loss_median(loss: Array, weights: Array, accepted: Array) -> Array:
@@ -131,14 +137,16 @@ def totals_to_host(totals: Totals) -> Totals:
     return on_host._replace(**counts)
 
 
-def add_to_count(total: Count, times: int, values: Array) -> Count:
-    """The count plus ``times`` times the sum of the values."""
-    padded = jnp.pad(values % THOUSAND, (0, -values.shape[0] % THOUSAND))
+def add_to_count(total: Count, times: int, values: Array, most: int = 2**31) -> Count:
+    """The count plus ``times`` times the sum of the values, none of which is above ``most / times``."""
+    if most * values.shape[0] < 2**31 - THOUSAND:
+        units = total.units + times * _int_sum(values)
+        return Count(units & THOUSAND - 1, total.thousands + (units >> BITS))
+    padded = jnp.pad(values & THOUSAND - 1, (0, -values.shape[0] % THOUSAND))
     groups = padded.reshape(-1, THOUSAND).sum(1, dtype=jnp.int32)
-    units, thousands = _int_sum(groups % THOUSAND), _int_sum(values // THOUSAND) + _int_sum(groups // THOUSAND)
-    low = total.units + times * (units % THOUSAND)
-    high = total.thousands + times * (thousands + units // THOUSAND)
-    return Count(low % THOUSAND, high + low // THOUSAND)
+    low, high = _int_sum(groups & THOUSAND - 1), _int_sum(values >> BITS) + _int_sum(groups >> BITS)
+    units = total.units + times * (low & THOUSAND - 1)
+    return Count(units & THOUSAND - 1, total.thousands + times * (high + (low >> BITS)) + (units >> BITS))
 
 
 def _int_sum(values: Array) -> Array:

@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from profl import trees
 from profl.server import entries  # noqa: F401  (the example of ``accept``)
@@ -36,13 +37,18 @@ def inside(
     >>> [bool(inside(lambda theta: jnp.clip(theta, 0.0, 5.0), point)) for point in points]
     [True, True, False, False, False]
     """
+    return trees.all_finite(theta) & stays(project, theta, judged)
+
+
+def stays(project: Callable[[Theta], Theta], theta: Theta, judged: Callable[[Theta], Any]) -> Array:
+    """Whether a finite model hardly moves where it is projected, a scalar bool."""
 
     def near(own: Array, there: Array) -> Array:
         slack = PROJECTION_EPSILONS * jnp.finfo(own.dtype).eps if jnp.issubdtype(own.dtype, jnp.floating) else 0
-        return jnp.all(jnp.abs(own - there) <= slack * jnp.maximum(1.0, jnp.max(jnp.abs(own), initial=0.0)))
+        return jnp.all(jnp.abs(own - there) <= slack * jnp.max(jnp.abs(own), initial=1.0))
 
     leaves = jax.tree.leaves(jax.tree.map(near, judged(theta), judged(project(theta))))
-    return reduce(jnp.logical_and, leaves, trees.all_finite(theta))
+    return reduce(jnp.logical_and, leaves) if leaves else jnp.asarray(True)
 
 
 def accept(
@@ -72,7 +78,7 @@ def accept(
             continue
         differences = jax.tree.map(jnp.subtract, entry.value, sent) if entry.kind == "model" else entry.value
         sizes = jax.vmap(trees.norm)(differences)
-        median_size = jnp.nanmedian(jnp.where(finite, sizes, jnp.nan))
+        median_size = _median(sizes, finite)
         if entry.kind == "model":
             before = jnp.where(median_size > 0, median_size, usual).astype(sizes.dtype)
             compared = jnp.where(before > 0, before, REST_MOVE * (1 + trees.norm(sent)))
@@ -81,6 +87,14 @@ def accept(
             compared = jnp.where(median_size > 0, median_size, 1.0)
         accepted &= sizes <= LARGEST_SIZE_RATIO * compared
     return accepted, jnp.asarray(usual)
+
+
+def _median(sizes: Array, counts: Array) -> Array:
+    """The median of the sizes (k,) that count, (); 0 where none does."""
+    ordered, count = jax.lax.sort(jnp.where(counts, sizes, jnp.inf)), jnp.sum(counts, dtype=jnp.int32)
+    middle = jnp.abs(2 * np.arange(sizes.shape[0]) - (count - 1)) <= 1  # one place of an odd count, two of an even one
+    median = jnp.sum(jnp.where(middle, ordered, 0.0)) * jnp.where(count & 1, 1.0, 0.5)
+    return jnp.where(median < jnp.inf, median, 0.0)
 
 
 def is_sized(entry: Entry) -> bool:

@@ -1,4 +1,8 @@
-"""The Jacobian df/dsignal in a step: estimated from the deployments (paper, line 13), or stated by the problem."""
+"""The Jacobian df/dsignal in a step: estimated from the deployments (paper, line 13), or stated by the problem.
+
+Where nobody chooses an estimator, one Kalman filter does in simulation. Where people are real it is ``Tracking``,
+twelve of them: a memory or a drift that goes unnoticed costs more there than time does.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +15,15 @@ import jax.numpy as jnp
 
 from profl import checks, random, trees
 from profl.parts.jacobian.estimator import JacobianEstimator
+from profl.parts.jacobian.kalman import Kalman
 from profl.parts.jacobian.tracking import Tracking
-from profl.parts.part import Part, Step, shape_of_f
+from profl.parts.part import Part, Step, plain, shape_of_f
 from profl.parts.units import is_large
 from profl.problem.problem import Problem, View
 from profl.stages import stage
 from profl.typing import Array, Batch, Key, Theta
 
-TRACKING = Tracking()
+KALMAN, TRACKING = Kalman(), Tracking()
 LARGEST_SIGNAL = 2048  # entries of a signal whose Jacobian is estimated; more cannot be learned in any run
 LARGEST_MEMORY = 2**30  # bytes that the estimators of all clients together may take
 
@@ -33,51 +38,62 @@ class JacobianState(NamedTuple):
 
 @dataclass(frozen=True)
 class EstimatedJacobian(Part):
-    """J and its squared error by the estimator ``jacobian`` (paper, Algorithm 1, line 13)."""
+    """J and its squared error by the estimator ``jacobian`` (paper, Algorithm 1, line 13); None for the default one."""
 
-    jacobian: JacobianEstimator = TRACKING
+    jacobian: JacobianEstimator | None = None
 
     serves = ("jacobian",)
 
+    def estimator(self, problem: Problem | View | None) -> JacobianEstimator:
+        """The estimator for a problem."""
+        if self.jacobian is not None:
+            return self.jacobian
+        return TRACKING if problem is not None and problem.live else KALMAN
+
+    def settings(self) -> dict[str, Any]:
+        return {"jacobian": "auto" if self.jacobian is None else plain(self.jacobian)}
+
     def reads(self, problem: Any) -> tuple[str, ...]:
-        return ("f", "units") if self.jacobian.natural_units else ("f",)
+        return ("f", "units") if self.estimator(problem).natural_units else ("f",)
 
     def init(self, view: View, theta: Theta, batch: Batch) -> JacobianState:
-        signal, f = jax.eval_shape(view.signal, theta), shape_of_f(view, batch)
+        estimator, signal, f = self.estimator(view), jax.eval_shape(view.signal, theta), shape_of_f(view, batch)
         units: tuple[Any, Any] = ((), ())
-        if self.jacobian.natural_units:
+        if estimator.natural_units:
             units = jnp.ones(f.shape, f.dtype), jnp.ones(signal.shape, signal.dtype)
-        return JacobianState(self.jacobian.init(signal, f), *units)
+        return JacobianState(estimator.init(signal, f), *units)
 
     def update(self, view: View, state: JacobianState, step: Step, key: Key) -> tuple[Step, JacobianState]:
+        estimator = self.estimator(view)
         with stage("Jacobian") as watch:
             signal, at = view.signal(step.deployed), view.signal(step.theta)
-            f, variance, estimator = step.f, step.f_variance, state.estimator
+            f, variance, own = step.f, step.f_variance, state.estimator
             if step.units is not None:
-                estimator = trees.where(step.units.changed, self.jacobian.init(signal, f), estimator)
-            if self.jacobian.natural_units:
+                own = estimator.restart(own, step.units.changed, signal, f)
+            if estimator.natural_units:
                 signal_unit, f_unit = step.units.units.signal, step.units.units.f
                 signal, at = signal_unit.standardise(signal), signal_unit.standardise(at)
                 f, variance = f_unit.standardise(f), variance / f_unit.scale**2
                 state = state._replace(f_scale=f_unit.scale, signal_scale=signal_unit.scale)
-            state = watch(state._replace(estimator=self.jacobian.update(estimator, signal, f, variance, at)))
-            jacobian, error = self.estimate(state)
-        hold = self.jacobian.hold(state.estimator)
+            state = watch(state._replace(estimator=estimator.update(own, signal, f, variance, at)))
+            jacobian, error = self.estimate(view, state)
+        hold = estimator.hold(state.estimator)
         return step._replace(jacobian=jacobian, jacobian_error=error, hold=hold), state
 
-    def estimate(self, state: JacobianState) -> tuple[Array, Array]:
+    def estimate(self, view: View, state: JacobianState) -> tuple[Array, Array]:
         """J and its squared error in the problem's own units, (p, s) each."""
-        jacobian, error = self.jacobian.estimate(state.estimator), self.jacobian.error(state.estimator)
-        if not self.jacobian.natural_units:
+        estimator = self.estimator(view)
+        jacobian, error = estimator.estimate(state.estimator), estimator.error(state.estimator)
+        if not estimator.natural_units:
             return jacobian, error
         ratio = state.f_scale[:, None] / state.signal_scale
         return ratio * jacobian, ratio**2 * error
 
     def figures(self, view: View, state: JacobianState, theta: Theta) -> dict[str, Array]:
         """Mean squares of J's entries and of their stated error, and the true error where J is known exactly."""
-        jacobian, error = self.estimate(state)
+        jacobian, error = self.estimate(view, state)
         figures = {"jacobian_error": jnp.mean(error), "jacobian_size": jnp.mean(jacobian**2)}
-        figures |= self.jacobian.figures(state.estimator)
+        figures |= self.estimator(view).figures(state.estimator)
         if "trend" in figures:  # in units of f
             figures["trend"] = jnp.mean(figures["trend"] * state.f_scale)
         return figures | exact_error(view, theta, jacobian)
@@ -86,7 +102,7 @@ class EstimatedJacobian(Part):
         """Refuse a signal that is too large: the state of an estimator grows with the square of it."""
         theta = jax.eval_shape(problem.initial, random.seed_key(0))
         signal = jax.eval_shape(lambda t: trees.cast(problem.signal(t)), theta)
-        state = jax.eval_shape(lambda: self.jacobian.init(signal, jnp.zeros(1)))  # of one entry of f
+        state = jax.eval_shape(lambda: self.estimator(problem).init(signal, jnp.zeros(1)))  # of one entry of f
         size = clients * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
         if size > LARGEST_MEMORY or signal.size > LARGEST_SIGNAL:
             raise checks.InputError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from profl import trees
 from profl.typing import Array
 
 
@@ -30,6 +31,10 @@ class JacobianEstimator:
         signal of the model that the deployment was made around.
         """
         raise NotImplementedError
+
+    def restart(self, state: Any, restarts: Array, signal: Array, f: Array) -> Any:
+        """The state, as before the first deployment where ``restarts`` () holds: the units have changed."""
+        return trees.where(restarts, self.init(signal, f), state)
 
     def estimate(self, state: Any) -> Array:
         """J, (p, s)."""

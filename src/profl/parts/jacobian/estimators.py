@@ -202,26 +202,34 @@ WINDOWED = (LeastSquares, Differences)
 """Estimators that use the method's ``window``."""
 
 
-def get(spec: Any, window: int | None = None) -> JacobianEstimator:
-    """An estimator by name, with ``window`` where it has one; an object of one's own as it is.
+def get(spec: Any, window: int | None = None) -> JacobianEstimator | None:
+    """An estimator by name, with ``window`` where it has one; an object of one's own as it is; None for "auto".
 
     >>> get("least_squares", 4), get("paper")
     (LeastSquares(window=4), Differences(window=20))
     """
+    if isinstance(spec, str) and spec == "auto":
+        _no_window(spec, window)
+        return None
     if not isinstance(spec, str):
         if not isinstance(spec, JacobianEstimator):
             raise InputError(
-                f"jacobian must be a name ({', '.join([*ESTIMATORS, 'exact'])}) or a profl.parts.JacobianEstimator, "
-                f"got {spec!r}"
+                f"jacobian must be a name ({', '.join(['auto', *ESTIMATORS, 'exact'])}) or a "
+                f"profl.parts.JacobianEstimator, got {spec!r}"
             )
         return spec
-    make = ESTIMATORS[one_of("jacobian", spec, [*ESTIMATORS, "exact"])]
+    make = ESTIMATORS[one_of("jacobian", spec, ["auto", *ESTIMATORS, "exact"])]
     if make in WINDOWED:
         return make() if window is None else make(window)
+    _no_window(spec, window)
+    return make()
+
+
+def _no_window(spec: str, window: int | None) -> None:
+    """Warn of a ``window`` that does nothing."""
     if window is not None:
         warnings.warn(
             f"window does nothing with jacobian={spec!r}, which needs none: leave it out",
             DeprecationWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
-    return make()

@@ -29,9 +29,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from profl import trees
 from profl.parts.jacobian.estimator import JacobianEstimator
+from profl.parts.jacobian.noticed import MissSums, no_misses
 from profl.typing import Array
 
 NOISE_RATE = 0.05
@@ -57,7 +59,7 @@ class Posterior(NamedTuple):
     slope_cov: Array  # of a row of J, (s, s)
 
 
-class KalmanState(NamedTuple):
+class FilterState(NamedTuple):
     """The state of one filter."""
 
     posterior: Posterior
@@ -66,6 +68,21 @@ class KalmanState(NamedTuple):
     counted_distance2: Array  # the squared distance between them for which variance has been added, ()
     noise: Array  # v, averaged over entries and the last deployments, ()
     deployments: Array  # so far, () int32
+
+
+class Prediction(NamedTuple):
+    """How well f was predicted."""
+
+    log_likelihood: Array  # ()
+    noise_share: Array  # of the predictive variance, ()
+    miss: Array  # f less its prediction, in predictive standard deviations, (p,)
+
+
+class KalmanState(NamedTuple):
+    """The state of the estimator: one filter, and what shows whether one is enough."""
+
+    filter: FilterState
+    misses: MissSums
 
 
 @dataclass(frozen=True)
@@ -84,59 +101,86 @@ class Kalman(JacobianEstimator):
     natural_units = True
 
     def init(self, signal: Array, f: Array) -> KalmanState:
+        return KalmanState(self.init_filter(signal, f), no_misses(f))
+
+    def update(self, state: KalmanState, signal: Array, f: Array, variance: Array, at: Array) -> KalmanState:
+        walk = jnp.zeros((), f.dtype)
+        new, prediction = self.predict_and_update(state.filter, signal, f, variance, at, walk)
+        return KalmanState(new, state.misses.add(prediction.miss, evidence_weight(prediction.noise_share)))
+
+    def restart(self, state: KalmanState, restarts: Array, signal: Array, f: Array) -> KalmanState:
+        """The state whose next deployment is the first, which replaces all else in the filter (``prior_state``)."""
+        deployments = jnp.where(restarts, 0, state.filter.deployments)
+        return state._replace(filter=state.filter._replace(deployments=deployments))
+
+    def estimate(self, state: KalmanState) -> Array:
+        return state.filter.posterior.slope
+
+    def error(self, state: KalmanState) -> Array:
+        return self.filter_error(state.filter)
+
+    def figures(self, state: KalmanState) -> dict[str, Array]:
+        """How much a miss of f resembles the last one, in standard errors."""
+        return {"miss_correlation": state.misses.correlation()}
+
+    # -- one filter ----------------------------------------------------------------------------------------------------
+
+    def init_filter(self, signal: Array, f: Array) -> FilterState:
+        """The filter before the first deployment; ``signal`` (s,) and ``f`` (p,) give shapes and types."""
         p, s = f.shape[0], signal.shape[0]
         posterior = Posterior(*[jnp.zeros(shape, f.dtype) for shape in ((p,), (p, s), (), (s,), (s, s))])
         place, number = jnp.zeros(s, f.dtype), jnp.zeros((), f.dtype)
-        return KalmanState(posterior, place, place, number, number, jnp.zeros((), jnp.int32))
-
-    def update(self, state: KalmanState, signal: Array, f: Array, variance: Array, at: Array) -> KalmanState:
-        return self.predict_and_update(state, signal, f, variance, at, jnp.zeros((), f.dtype))[0]
+        return FilterState(posterior, place, place, number, number, jnp.zeros((), jnp.int32))
 
     def predict_and_update(
-        self, state: KalmanState, signal: Array, f: Array, variance: Array, at: Array, walk: Array
-    ) -> tuple[KalmanState, Array, Array]:
-        """The state after one more deployment, the log-likelihood of f beforehand, (), and the share of the predictive
-        variance that was noise, ().
+        self, state: FilterState, signal: Array, f: Array, variance: Array, at: Array, walk: Array
+    ) -> tuple[FilterState, Prediction]:
+        """The filter after one more deployment, and how well f was predicted.
 
         ``walk`` is the variance that the level's random walk adds in a step.
         """
-        state = trees.where(state.deployments == 0, prior_state(state, at, f, variance), state)
-        noise = state.noise + NOISE_RATE * (jnp.mean(variance) - state.noise)
+        mean_variance = jnp.mean(variance)
+        state = trees.where(state.deployments == 0, prior_state(state, at, f, mean_variance), state)
+        noise = state.noise + NOISE_RATE * (mean_variance - state.noise)
         step = self.anchor_rate * (at - state.anchor)
         anchor = state.anchor + step
         growth = jnp.maximum(jnp.sum((anchor - state.reference) ** 2) - state.counted_distance2, 0.0)
-        sizes = jnp.clip(state.posterior.slope**2 - self.error(state), 0.0, LARGEST_SLOPE**2)
+        sizes = jnp.clip(state.posterior.slope**2 - self.filter_error(state), 0.0, LARGEST_SLOPE**2)
         kappa2 = self.curvature**2 * jnp.mean(sizes)
         prior = shift_anchor(state.posterior, step, kappa2 * growth)
         prior = prior._replace(level_cov=prior.level_cov + walk)
-        posterior, log_likelihood, noise_share = observe(prior, signal - anchor, f, noise, kappa2)
+        posterior, prediction = observe(prior, signal - anchor, f, noise, kappa2)
         reference = state.reference + self.reference_rate * (anchor - state.reference)
         counted_distance2 = (1 - self.reference_rate) ** 2 * (state.counted_distance2 + growth)
-        return (
-            KalmanState(posterior, anchor, reference, counted_distance2, noise, state.deployments + 1),
-            log_likelihood,
-            noise_share,
-        )
+        after = FilterState(posterior, anchor, reference, counted_distance2, noise, state.deployments + 1)
+        return after, prediction
 
-    def estimate(self, state: KalmanState) -> Array:
-        return state.posterior.slope
-
-    def error(self, state: KalmanState) -> Array:
+    def filter_error(self, state: FilterState) -> Array:
         """The variance of every entry of J, (p, s)."""
         return jnp.broadcast_to(jnp.maximum(jnp.diagonal(state.posterior.slope_cov), 0.0), state.posterior.slope.shape)
 
 
-def prior_state(state: KalmanState, signal: Array, f: Array, variance: Array) -> KalmanState:
-    """The state before the first deployment is counted, around its ``signal`` (s,)."""
+def evidence_weight(noise_share: Array) -> Array:
+    """The weight of a deployment as evidence, (), from the noise's share of the plain filter's predictive variance.
+
+    It is zero while J itself is uncertain: where J is small, a hypothesis under which the averaged signal hardly moves
+    predicts better for that reason alone. Counted from the start, three of six runs on a synthetic Adult took that for
+    a memory, then J for far too large, and diverged.
+    """
+    return jnp.clip(2 * noise_share - 1, 0.0, 1.0)
+
+
+def prior_state(state: FilterState, signal: Array, f: Array, variance: Array) -> FilterState:
+    """The state before the first deployment is counted, around its ``signal`` (s,); ``variance`` () is that of f."""
     one = jnp.ones((), f.dtype)
     prior = Posterior(
         level=f,
         slope=jnp.zeros_like(state.posterior.slope),
-        level_cov=one + jnp.mean(variance),
+        level_cov=one + variance,
         cross_cov=jnp.zeros_like(signal),
-        slope_cov=jnp.eye(signal.shape[0], dtype=f.dtype),
+        slope_cov=jnp.asarray(np.eye(signal.shape[0], dtype=f.dtype)),
     )
-    return KalmanState(prior, signal, signal, jnp.zeros_like(one), jnp.mean(variance), state.deployments)
+    return FilterState(prior, signal, signal, jnp.zeros_like(one), variance, state.deployments)
 
 
 def shift_anchor(posterior: Posterior, step: Array, added_variance: Array) -> Posterior:
@@ -148,14 +192,12 @@ def shift_anchor(posterior: Posterior, step: Array, added_variance: Array) -> Po
         slope=posterior.slope,
         level_cov=posterior.level_cov + level_growth + added_variance * jnp.sum(step**2) / 4,
         cross_cov=posterior.cross_cov + slope_step + added_variance * step / 2,
-        slope_cov=posterior.slope_cov + added_variance * jnp.eye(step.shape[0], dtype=step.dtype),
+        slope_cov=posterior.slope_cov + added_variance * np.eye(step.shape[0], dtype=step.dtype),
     )
 
 
-def observe(
-    posterior: Posterior, offset: Array, f: Array, noise: Array, kappa2: Array
-) -> tuple[Posterior, Array, Array]:
-    """The posterior after one deployment, the log-likelihood of f, and the noise's share of the predictive variance.
+def observe(posterior: Posterior, offset: Array, f: Array, noise: Array, kappa2: Array) -> tuple[Posterior, Prediction]:
+    """The posterior after one deployment, and how well f was predicted.
 
     It is a rank-one update with the regressor (1, offset).
     """
@@ -174,4 +216,4 @@ def observe(
         cross_cov=posterior.cross_cov - level_gain * slope_cov,
         slope_cov=posterior.slope_cov - slope_gain[:, None] * slope_cov,
     )
-    return new, log_likelihood, 1 - known / total
+    return new, Prediction(log_likelihood, 1 - known / total, miss / jnp.sqrt(total))

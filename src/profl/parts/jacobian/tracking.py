@@ -23,7 +23,7 @@ import numpy as np
 
 from profl.parts.jacobian import reaction_memory
 from profl.parts.jacobian.estimator import JacobianEstimator
-from profl.parts.jacobian.kalman import Kalman, KalmanState
+from profl.parts.jacobian.kalman import FilterState, Kalman, evidence_weight
 from profl.parts.jacobian.reaction_memory import EVIDENCE_NEEDED, SETTLING_TIMES
 from profl.typing import Array
 
@@ -43,7 +43,7 @@ KALMAN = Kalman()
 class TrackingState(NamedTuple):
     """The filters of all hypotheses, (walks, memories) of each, and what they say together."""
 
-    filters: KalmanState
+    filters: FilterState
     signals: Array  # s~, (memories, s)
     models: Array  # the same average of the models that deployments were made around, (memories, s)
     evidence: Array  # log-likelihood of the data, (walks, memories)
@@ -76,7 +76,9 @@ class Tracking(JacobianEstimator):
 
     def init(self, signal: Array, f: Array) -> TrackingState:
         shape = (len(self.walks), self.settling_times)
-        filters = jax.tree.map(lambda leaf: jnp.zeros((*shape, *leaf.shape), leaf.dtype), self.line.init(signal, f))
+        filters = jax.tree.map(
+            lambda leaf: jnp.zeros((*shape, *leaf.shape), leaf.dtype), self.line.init_filter(signal, f)
+        )
         averages = jnp.zeros((self.settling_times, signal.shape[0]), f.dtype)
         evidence, trend, slope = (jnp.zeros(size, f.dtype) for size in (shape, f.shape, (*f.shape, *signal.shape)))
         return TrackingState(filters, averages, averages, evidence, trend, slope, slope, jnp.ones((), jnp.int32))
@@ -86,15 +88,16 @@ class Tracking(JacobianEstimator):
         signals = reaction_memory.update_averages(state.signals, signal, first)
         models = reaction_memory.update_averages(state.models, at, first)
 
-        def one(old: KalmanState, signal: Array, model: Array, walk: Array) -> tuple[KalmanState, Array, Array, Array]:
-            new, log_likelihood, noise_share = self.line.predict_and_update(old, signal, f, variance, model, walk)
+        def one(old: FilterState, signal: Array, model: Array, walk: Array) -> tuple[FilterState, Array, Array, Array]:
+            new, prediction = self.line.predict_and_update(old, signal, f, variance, model, walk)
             along = jnp.sum(old.posterior.slope * (new.anchor - old.anchor), -1)
-            return new, log_likelihood, noise_share, new.posterior.level - old.posterior.level - along
+            drift = new.posterior.level - old.posterior.level - along
+            return new, prediction.log_likelihood, prediction.noise_share, drift
 
         each = jax.vmap(jax.vmap(one, (0, 0, 0, None)), (0, None, None, 0))
         walks = jnp.asarray(self.walks, f.dtype)
         filters, log_likelihood, noise_share, drift = each(state.filters, signals, models, walks)
-        evidence = EVIDENCE_DECAY * state.evidence + self._evidence_weight(noise_share[0, 0]) * log_likelihood
+        evidence = EVIDENCE_DECAY * state.evidence + evidence_weight(noise_share[0, 0]) * log_likelihood
         walk, best = jnp.unravel_index(jnp.argmax(evidence[1:]), evidence[1:].shape)
         trend = state.trend + jnp.where(first, 0.0, TREND_RATE) * (drift[walk + 1, best] - state.trend)
         weights, each_estimate = self._hypothesis_weights(filters, evidence)
@@ -132,18 +135,9 @@ class Tracking(JacobianEstimator):
             "trend_errors": jnp.sum(state.trend) / (TREND_RATE * jnp.sqrt(2 * level * state.trend.size)),
         }
 
-    def _evidence_weight(self, noise_share: Array) -> Array:
-        """The weight of a deployment as evidence, (), from the noise's share of the plain filter's predictive variance.
-
-        It is zero while J itself is uncertain: where J is small, a hypothesis under which the averaged signal hardly
-        moves predicts better for that reason alone. Counted from the start, three of six runs on a synthetic Adult took
-        that for a memory, then J for far too large, and diverged.
-        """
-        return jnp.clip(2 * noise_share - 1, 0.0, 1.0)
-
-    def _hypothesis_weights(self, filters: KalmanState, evidence: Array) -> tuple[Array, HypothesisEstimate]:
+    def _hypothesis_weights(self, filters: FilterState, evidence: Array) -> tuple[Array, HypothesisEstimate]:
         """Weights (1 + walks,) of the plain hypothesis and of every walk with its most likely memory; what they say."""
-        slopes, errors = filters.posterior.slope, jax.vmap(jax.vmap(self.line.error))(filters)
+        slopes, errors = filters.posterior.slope, jax.vmap(jax.vmap(self.line.filter_error))(filters)
         zero = jnp.zeros((), slopes.dtype)
         plain = HypothesisEstimate(zero, zero, zero, slopes[0, 0], errors[0, 0])
         others = jax.vmap(_most_likely_memory)(evidence - evidence[0, 0], slopes, errors)

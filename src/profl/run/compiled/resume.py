@@ -57,8 +57,8 @@ def run_with_checkpoints(
             raise checks.InputError(f"{saved.folder} holds round {newest.round}, asked for {rounds} rounds")
         rounds_done, carry, history = newest.round, jax.tree.map(jnp.asarray, newest.state), newest.lists["rounds"]
     processes.check_same_start(rounds_done, saved.folder)
-    carry, population, roots = lay_out(plan, placement, carry)
-    ends = ends_of_seeds(carry)
+    carry, population, roots = lay_out(plan, placement, carry, plan.roots)
+    ends = ends_of_seeds(carry, len(plan.seeds))
     with progress_bar(title, rounds, progress, compiles=True) as advance, deferred_interrupts() as pressed:
         advance(rounds_done)
         recorded = rounds_done - rounds_done % every
@@ -69,7 +69,7 @@ def run_with_checkpoints(
                 settings, placement, 1, carry, population, roots, Span(rounds_done, rounds_done + 1, 1, rounds)
             )
             history.append(records_to_host(out))
-            ends, whole = ends_of_seeds(carry), processes.gathered(carry)
+            ends, whole = ends_of_seeds(carry, len(plan.seeds)), processes.gathered(carry)
             rounds_done += 1
             if processes.is_first():
                 saved.save(rounds_done, whole, {"rounds": history})

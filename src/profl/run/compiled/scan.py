@@ -19,9 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from profl import trees
+from profl import random, trees
 from profl.interrupts import deferred_interrupts
 from profl.methods.method import Forecast
+from profl.packing import Packed, apply_unpacked, pack, unpack
 from profl.progress import progress_bar
 from profl.results.callbacks import Watch
 from profl.results.measure import Trace
@@ -68,38 +69,53 @@ class Span(NamedTuple):
 
 def run_compiled(plan: CompiledPlan, title: str, progress: bool, client_chunk: int | None, watch: Watch) -> Trace:
     """The trace of all seeds; Ctrl-C and callbacks end the run between two records."""
-    settings, population = plan.settings, plan.population
+    settings, population, seeds = plan.settings, plan.population, len(plan.seeds)
     count, slots, size = math.ceil(settings.rounds / settings.record_every), records_per_segment(plan.models), 1
-    placement = place(settings, population, plan.models, client_chunk)
-    carry, population, roots = lay_out(plan, placement, initial_carries(settings, population, plan.models))
+    filled = np.minimum(np.arange(shared_count(seeds)), seeds - 1)
+    padded = jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf)[filled]), plan.models)
+    roots = random.root_keys(np.asarray(plan.seeds)[filled])
+    placement = place(settings, population, padded, client_chunk)
+    carry, population, roots = lay_out(plan, placement, initial_carries(settings, population, padded), roots)
     pieces: list[Records] = []
-    ends, models, records_done = ends_of_seeds(carry), plan.models, 0
+    ends, models, records_done = ends_of_seeds(carry, seeds), plan.models, 0
     with progress_bar(title, count, progress, compiles=True) as advance, deferred_interrupts() as pressed:
         while records_done < count and not is_over(ends) and not watch.stopped:
             started, end = time.perf_counter(), min(records_done + size, count)
             span = Span(records_done, end, settings.record_every, settings.rounds)
             carry, out = segment(settings, placement, slots, carry, population, roots, span)
-            ends = ends_of_seeds(carry)
-            pieces.append(jax.tree.map(lambda leaf, k=end - records_done: leaf[:, :k], records_to_host(out)))
+            ends = ends_of_seeds(carry, seeds)
+            pieces.append(trees.take(records_to_host(out), (slice(seeds), slice(end - records_done))))
             advance(end - records_done)
             watch.record(make_trace(models, pieces[-1], ends), records_done * settings.record_every)
             models, records_done = trees.take(pieces[-1].theta, (slice(None), -1)), end
             size = 1 if watch.active else next_segment_size(size, time.perf_counter() - started, slots)
             size = processes.agree_to_go_on(watch, pressed(), size)
     records = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *pieces)
-    last = final_outputs_on_host(plan, processes.gathered(carry))
+    last = trees.take(final_outputs_on_host(plan, processes.gathered(carry)), slice(seeds))
     return make_trace(plan.models, pad_records(records, count, ends), ends, last)
 
 
-def lay_out(plan: CompiledPlan, placement: Placement, carry: Carry) -> tuple[Carry, Population, Key]:
+def lay_out(plan: CompiledPlan, placement: Placement, carry: Carry, roots: Key) -> tuple[Carry, Population, Key]:
     """The arrays that a segment works on, over the devices of all processes where there are several."""
     layout = processes.Layout(placement.mesh, placement.axis, plan.settings.clients)
-    return layout.spread(carry, plan.population, plan.roots)
+    return layout.spread(carry, plan.population, roots)
 
 
-def ends_of_seeds(carry: Carry) -> Carry:
-    """The carry without states of clients and server: what tells whether a run is over, and how it went."""
-    return processes.gathered(carry._replace(states=(), server=()))
+def ends_of_seeds(carry: Carry, seeds: int) -> Carry:
+    """The carry of the first ``seeds`` seeds without states: what tells whether a run is over, and how it went."""
+    return trees.take(processes.gathered(carry._replace(states=(), server=())), slice(seeds))
+
+
+def shared_count(seeds: int) -> int:
+    """The number of seeds, the last one repeated, that a program is compiled for, so that many runs share it.
+
+    Over several devices it stays what it is, because it decides how work is divided.
+
+    >>> [shared_count(seeds) for seeds in (1, 7, 9, 11, 100)]  # less than a quarter is for nothing
+    [1, 7, 10, 12, 112]
+    """
+    step = max(1, 2 ** (seeds.bit_length() - 3))
+    return seeds if jax.device_count() > 1 else -(-seeds // step) * step
 
 
 def records_per_segment(models: Theta) -> int:
@@ -142,12 +158,17 @@ def make_trace(models: Theta, records: Records, carry: Carry, last: Any = None) 
 
 def final_outputs_on_host(plan: CompiledPlan, carry: Carry) -> Any:
     """What the method returns for every client at the end, as NumPy arrays (seeds, clients, ...)."""
-    return jax.tree.map(np.asarray, _final_outputs_of_seeds(plan.settings, plan.population, carry))
+    settings, population = plan.settings, plan.population
+    shapes = jax.eval_shape(lambda carry: jax.vmap(partial(final_outputs, settings, population))(carry), carry)
+    if shapes is None:
+        return None
+    return jax.tree.map(np.asarray, _final_outputs_of_seeds(settings, population, carry))
 
 
-def records_to_host(records: Records) -> Records:
+def records_to_host(packed: Packed) -> Records:
     """The records as NumPy arrays."""
-    return jax.tree.map(np.asarray, records)._replace(tally=totals_to_host(records.tally))
+    records = jax.tree.map(np.asarray, packed).unpack()
+    return records._replace(tally=totals_to_host(records.tally))
 
 
 @compile_for_settings
@@ -158,8 +179,9 @@ def _final_outputs_of_seeds(settings: Settings, population: Population, carry: C
 
 @compile_for_settings
 def initial_carries(settings: Settings, population: Population, models: Theta) -> Carry:
-    """The carry before the first round, for every seed."""
-    return jax.vmap(partial(initial_carry, settings, population))(models)
+    """The carry before the first round, for every seed, with the states of the clients packed."""
+    carry = jax.vmap(partial(initial_carry, settings, population))(models)
+    return carry._replace(states=pack(carry.states, 2))
 
 
 @partial(compile_for_settings, static=(1, 2), donated=(3,))
@@ -171,8 +193,8 @@ def segment(
     population: Population,
     roots: Key,
     span: Span,
-) -> tuple[Carry, Records]:
-    """The carry and the records of a span, for every seed; ``records`` is the largest number of records."""
+) -> tuple[Carry, Packed]:
+    """The carry and the packed ``Records`` of a span, for every seed; ``records`` is the largest number of records."""
     work = partial(_records, settings, placement, records)
     if placement.devices > 1 and placement.axis == "seeds":  # each device holds all clients and works alone
         seeds, same = PartitionSpec("seeds"), PartitionSpec()
@@ -191,36 +213,38 @@ def _records(
     population: Population,
     roots: Key,
     span: Span,
-) -> tuple[Carry, Records]:
+) -> tuple[Carry, Packed]:
     """``segment`` on one device."""
     seed_chunk = placement.seed_chunk
 
-    def some_seeds(group: tuple[Carry, Key]) -> tuple[Carry, Records]:
+    def some_seeds(group: tuple[Carry, Key]) -> tuple[Carry, Packed]:
         carry, roots = group
         # Means over samples are products with their weights: were these without the axis of seeds, XLA would transpose.
         copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (seed_chunk, *leaf.shape)), population)
 
-        def interval(carry: Carry, record: Array) -> tuple[Carry, Records]:
+        def interval(carry: Carry, record: Array) -> tuple[Carry, Packed]:
             start, in_run = record * span.record_every, record < span.end
             stop = jnp.where(in_run, jnp.minimum(start + span.record_every, span.rounds), start)
 
             def body(round_: Array, state: RoundState) -> RoundState:
                 def with_batches_of(n: int) -> RoundState:
                     def one_seed(root: Key, population: Population, before: RoundState) -> RoundState:
-                        return simulated_round(settings, n, placement, population, root, round_, before)
+                        before = before._replace(totals=before.totals.unpack())
+                        after = simulated_round(settings, n, placement, population, root, round_, before)
+                        return after._replace(totals=pack(after.totals))
 
                     return trees.map_chunks(one_seed, seed_chunk, roots, copies, state)
 
                 return _switch_batch_size(settings, state.carry.states, with_batches_of)
 
-            nothing = zero_totals(settings.method.info)
-            totals = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (seed_chunk,)), nothing)
+            totals = trees.repeat(pack(zero_totals(settings.method.info)), seed_chunk)
             carry, totals = jax.lax.fori_loop(start, stop, body, RoundState(carry, totals))
-            return carry, Records(carry.theta, totals, *trees.cond_or_zeros(in_run, figures, carry))
+            extra = trees.cond_or_zeros(in_run, figures, carry).unpack()
+            return carry, pack(Records(carry.theta, totals.unpack(), *extra), 1)
 
-        def figures(carry: Carry) -> tuple[dict[str, Array], Forecast | None]:
+        def figures(carry: Carry) -> Packed:
             figures_of_seeds = jax.vmap(partial(_figures, settings, placement.client_chunk, population))(carry)
-            return figures_of_seeds, jax.vmap(lambda carry: forecast(settings, carry.server))(carry)
+            return pack((figures_of_seeds, jax.vmap(lambda carry: forecast(settings, carry.server))(carry)), 1)
 
         carry, by_record = jax.lax.scan(interval, carry, span.first + jnp.arange(records))
         return carry, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), by_record)
@@ -235,17 +259,19 @@ def _switch_batch_size(settings: Settings, states: Any, work: Callable[[int], An
     sizes = settings.sizes
     if len(sizes) == 1:
         return work(sizes[0])
-    most = jnp.max(settings.method.samples_wanted(states.own))
+    most = jnp.max(settings.method.samples_wanted(unpack(states).own))
     return jax.lax.switch(jnp.searchsorted(jnp.asarray(sizes), most), [partial(work, size) for size in sizes])
 
 
 def _figures(settings: Settings, chunk: int, population: Population, carry: Carry) -> dict[str, Array]:
     """The method's figures at the global model, by name: means over the clients of one seed."""
 
-    def of_one(row: Population, state: Any) -> dict[str, Array]:
-        return settings.method.figures(client_view(settings, row), state.own, carry.theta)
+    def of_one(row: Population, state: Any) -> Packed:
+        view = client_view(settings, row)
+        return pack(apply_unpacked(lambda state: settings.method.figures(view, state.own, carry.theta), state))
 
-    return jax.tree.map(jnp.mean, trees.map_chunks(of_one, chunk, population, carry.states))
+    each = trees.map_chunks(of_one, chunk, population, carry.states)
+    return jax.tree.map(lambda rows: jnp.mean(rows, 0), each).unpack()
 
 
 def simulated_round(

@@ -16,7 +16,7 @@ import numpy as np
 
 from profl import trees
 from profl.results.measure import Trace
-from profl.run.plan import CompiledPlan
+from profl.run.plan import CompiledPlan, compile_for_settings
 from profl.run.round import Participants, Work
 from profl.run.run_history import (
     RunHistory,
@@ -27,7 +27,7 @@ from profl.run.run_history import (
     run_round,
     start_history,
 )
-from profl.run.step import batch_weights, samples_wanted, simulated_step, start_round
+from profl.run.step import batch_weights, samples_wanted, simulated_step, start_round, step_key
 from profl.stages import compile_checked
 from profl.typing import Key, Theta
 
@@ -78,10 +78,11 @@ def _local_steps(
     weights = batch_weights(settings, n, row, state)
     now = start_round(settings, theta, state)
     for r in range(settings.local_steps):
-        number, step = jnp.int32(round_), jnp.int32(r)
-        now = STEP(where, settings, root, jnp.int32(client), row, number, step, weights, now)
+        number, key = jnp.int32(round_), _step_key(settings, root, jnp.int32(client), jnp.int32(round_), jnp.int32(r))
+        now = STEP(where, settings, key, row, number, jnp.asarray(r == settings.local_steps - 1), weights, now)
     drawn = settings.local_steps * int(jnp.sum(wanted))
     return client_work(settings, row, now, drawn, figures)
 
 
+_step_key = compile_for_settings(step_key)
 STEP = compile_checked(simulated_step, static_argnums=0)
