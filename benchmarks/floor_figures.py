@@ -49,9 +49,12 @@ def dump_programs(folder: Path) -> None:
 def exact(folder: Path) -> Figures:
     """Sizes and numbers of programs, of the first run of every method in this process, in their order."""
     compiled: list[str] = []
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda event, _, **__: compiled.append(event) if event == COMPILED else None
-    )
+
+    def listen(event: str, duration_secs: float, **_: str | int) -> None:
+        if event == COMPILED:
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
     sizes: dict[str, float] = {}
     programs: dict[str, float] = {}
 
@@ -79,8 +82,9 @@ def run(name: str, rounds: int | None = None, **changes: Any) -> Callable[[], An
     """A run of the method, recorded at its end."""
     method, usual, local_steps = METHODS[name]
     rounds = rounds or usual
-    settings = {"rounds": rounds, "local_steps": local_steps, "seeds": range(SEEDS), "record_every": rounds}
-    return partial(simulate, pricing(clients=CLIENTS), method(**changes), progress=False, **settings)
+    layout: dict[str, Any] = {"rounds": rounds, "local_steps": local_steps, "record_every": rounds}
+    case = pricing(clients=CLIENTS)
+    return partial(simulate, case, method(**changes), seeds=range(SEEDS), progress=False, **layout)
 
 
 def times() -> Figures:

@@ -110,7 +110,7 @@ class Part:
         """Its arguments as plain values by name."""
         return {field.name: plain(getattr(self, field.name)) for field in fields(self)} if is_dataclass(self) else {}
 
-    def numbers(self) -> dict[str, float]:
+    def numbers(self) -> dict[str, Any]:
         """Its fields that a compiled program takes as arguments, so that another value compiles nothing."""
         return {name: value for name in self.arguments if isinstance(value := getattr(self, name), float | jax.Array)}
 

@@ -65,7 +65,7 @@ class Work(NamedTuple):
     """What the participants of a round computed, one row each."""
 
     states: Any
-    reports: Report | None  # None where ``finish_round`` collects them, from ``thetas``
+    reports: Any  # a ``Report``; None where ``finish_round`` collects them, from ``thetas``
     regret: Array
     info: dict[str, Array]  # means over the round's steps
     figures: dict[str, Array]

@@ -82,7 +82,7 @@ def minimise_cautiously(
     """
     start = jnp.zeros_like(gradient)
 
-    def reweighted(turn: Array, step: Array) -> Array:
+    def reweighted(turn: int, step: Array) -> Array:
         size = step @ covariance @ step
         weight = CAUTION * jax.lax.rsqrt(jnp.maximum(size, jnp.finfo(size.dtype).tiny)) * (turn > 0)
         return minimise_quadratic(curvature + weight * covariance, gradient, start, project)

@@ -114,7 +114,8 @@ def moved_from(problem: View, response: Response, batches: StoredBatches) -> Arr
     if problem.family.shift is None:
         return batches.f
     present = equal_weights(batches)
-    missed = (batches.f - jax.vmap(response)(batches.signal)) * jnp.sum(batches.weights**2, 1)[:, None]
+    predicted = jax.vmap(lambda signal: response(signal))(batches.signal)
+    missed = (batches.f - predicted) * jnp.sum(batches.weights**2, 1)[:, None]
     return batches.f - (missed - present @ missed)
 
 
