@@ -10,7 +10,7 @@
                           S = (m + k) KL(m / (m + k) || p),    cut where S > log(lines n / false_alarms).
 
 The line with the largest S is cut first; what is left is tested again. A group of more than ``at_most`` may be the
-data as well as the junk: it stays, and its share is remembered and reported. A coordinate that is exactly zero says
+data as well as the junk, and stays. A coordinate that is exactly zero says
 nothing: nobody bought. Rounded data have gaps of their own, of one step. A batch that looks like the last one
 (``Memory``) is cut where that was, without a search.
 """
@@ -43,8 +43,7 @@ GRID = np.exp2(np.arange(32) / 4).astype(np.float32)
 class Memory(NamedTuple):
     """Where the last search cut each line, and what was left.
 
-    ``figures`` are the mean squared distance of the samples that were kept, the share that was cut, the share of the
-    largest group that is apart and undecided, and the line along which it is.
+    ``figures`` are the mean squared distance of the samples that were kept, and the share that was cut.
     """
 
     centre: Array  # (d,)
@@ -53,7 +52,7 @@ class Memory(NamedTuple):
     direction: Array  # (d,)
     limits: Array  # (lines,): beyond them samples are cut
     edges: Array  # (lines,): how far out those that were kept are; negative before there are any
-    figures: Array  # (4,)
+    figures: Array  # (2,)
 
     def standardise(self, points: Array, moved: Array) -> Array:
         """The (d, n) points from the centre, which has moved, in units of the scale; zeros as they are."""
@@ -133,7 +132,7 @@ class RobustFilter(SampleFilter):
         """The memory of samples of so many numbers before there is any."""
         zero, one = jnp.zeros(size, jnp.float32), jnp.ones(size, jnp.float32)
         line = jnp.ones(size + 2 if size > 1 else 1, jnp.float32)
-        return Memory(zero, one, _identity(size), zero, NONE * line, -line, jnp.zeros(4, jnp.float32))
+        return Memory(zero, one, _identity(size), zero, NONE * line, -line, jnp.zeros(2, jnp.float32))
 
     def step(self, points: Array, weights: Array, memory: Memory, vetted: Known | None = None) -> Found:
         """The weights of the samples that stay, and what to remember; ``vetted`` is what it sees of the reference."""
@@ -161,7 +160,7 @@ class RobustFilter(SampleFilter):
 
         lines = jnp.zeros((memory.limits.size, share.size), jnp.float32)
         _, left, lines = jax.lax.fori_loop(0, 2, turn, (jnp.zeros_like(memory.centre), share, lines))
-        usual, beyond, total, one, squared = *memory.figures[:2], jnp.sum(left), share @ share, lines[0] ** 2
+        usual, beyond, total, one, squared = *memory.figures, jnp.sum(left), share @ share, lines[0] ** 2
         errors = 2 * (squared**2 @ left), beyond + one  # of the difference of two means, and of two shares
         moved = squared @ left / jnp.maximum(total, TINY) - usual, 1 - total - beyond
         same = jnp.all(jnp.stack(moved) ** 2 < self.errors**2 * one * jnp.stack(errors))
@@ -198,22 +197,22 @@ class RobustFilter(SampleFilter):
             share = _beyond(own, known, radii) / rows
             expected = count * share + self.errors * jnp.sqrt(count * share * (1 - share) * (1 + count / rows) + 1)
 
-        def cut(state: tuple[Array, ...]) -> tuple[Array, ...]:
-            limits, inside, _, _ = state
+        def cut(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            limits, inside, _ = state
             gone = count - jnp.sum(inside)
-            new, undecided = self._gaps(radii, _beyond(lines, inside, radii), expected, step, count - gone, most - gone)
+            new = self._gaps(radii, _beyond(lines, inside, radii), expected, step, count - gone, most - gone)
             limits = jnp.minimum(limits, new)
-            return limits, present & jnp.all(lines <= limits[:, None], axis=0), jnp.any(new < NONE), undecided
+            return limits, present & jnp.all(lines <= limits[:, None], axis=0), jnp.any(new < NONE)
 
-        first = jnp.full(len(lines), NONE, jnp.float32), present, jnp.asarray(True), jnp.zeros(2, jnp.float32)
-        limits, inside, _, undecided = jax.lax.while_loop(lambda state: state[2], cut, first)
+        none = jnp.full(len(lines), NONE, jnp.float32)
+        limits, inside, _ = jax.lax.while_loop(lambda state: state[2], cut, (none, present, jnp.asarray(True)))
         kept = weights * inside
         edges = jnp.max(lines * (kept > 0), axis=1)
         first = jnp.min(lines + NONE * (lines <= limits[:, None]) + NONE * ~present, axis=1)
         limits = jnp.where(first < NONE, jnp.sqrt(edges * first), NONE)  # in the middle of the gap
         left, total = (jnp.maximum(jnp.sum(each), TINY) for each in (kept, weights))
         usual = lines[0] ** 2 @ kept.astype(jnp.float32) / left
-        figures = jnp.concatenate([jnp.stack([usual, 1 - jnp.sum(kept) / total]), undecided]).astype(jnp.float32)
+        figures = jnp.stack([usual, 1 - jnp.sum(kept) / total]).astype(jnp.float32)
         return kept, frame._replace(limits=limits, edges=edges, figures=figures)
 
     def _concentrate(self, start: Memory, points: Array, present: Array, core: Array) -> tuple[Memory, Array]:
@@ -243,10 +242,8 @@ class RobustFilter(SampleFilter):
         frame, _, near = jax.lax.fori_loop(0, TURNS, turn, (start, first, present))
         return frame, near
 
-    def _gaps(
-        self, radii: Array, beyond: Array, expected: Array, step: Array, count: Array, most: Array
-    ) -> tuple[Array, Array]:
-        """The limit of every line at the gap that a clean tail explains least, and (the undecided share, its line).
+    def _gaps(self, radii: Array, beyond: Array, expected: Array, step: Array, count: Array, most: Array) -> Array:
+        """Limits (lines,): of the line with the gap that a clean tail explains least, and none of the others.
 
         From the numbers of samples (lines, radii) beyond the radii, and how many are ``expected`` there.
         """
@@ -260,8 +257,6 @@ class RobustFilter(SampleFilter):
         ratio = jnp.where(possible & (share > 0), share / least, 1.0)
         score = (between * jnp.log(ratio) + after * (jnp.log1p(-share * possible) + room)) * possible
         enough, decided = jnp.log(len(radii) * count / self.false_alarms), (after <= most) & (count >= self.least)
-        group = jnp.max(after * (~decided & (score > enough)), axis=(1, 2))
-        undecided = jnp.stack([jnp.max(group) / jnp.maximum(count, 1), jnp.argmax(group)])
         score = score * decided
         best = jnp.max(score, axis=(1, 2))
         hit = score == best[:, None, None]
@@ -271,7 +266,7 @@ class RobustFilter(SampleFilter):
         here = jnp.concatenate([beyond[:, :1], beyond[:, :-1]], axis=1) - beyond  # samples from the last radius to it
         bins = jnp.where(inside, here, NONE)  # the emptiest, as far out as may be
         limits = jnp.max((bins <= jnp.min(bins, axis=1, keepdims=True)) * radii, axis=1)
-        return jnp.where((best > enough) & (best >= jnp.max(best)), limits, NONE), undecided
+        return jnp.where((best > enough) & (best >= jnp.max(best)), limits, NONE)
 
 
 def _identity(size: int) -> Array:
