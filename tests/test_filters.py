@@ -20,7 +20,7 @@ N, D, CHUNK = 500, 5, 20
 EQUAL = jnp.full(N, 1 / N)
 TRIALS, FULL = 100, 1000
 
-robust = jax.jit(jax.vmap(RobustFilter(at_most=0.45), (0, None)))
+robust = jax.jit(jax.vmap(RobustFilter(at_most=0.45, core=0.9), (0, None)))
 literal = jax.jit(PaperFilter().run)
 
 

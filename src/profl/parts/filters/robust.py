@@ -106,8 +106,8 @@ class RobustFilter(SampleFilter):
     tail_index: float = 2.0
     gap: float = 0.2
     far: float = 3.0
-    unit: float = 0.5
-    core: float = 0.9
+    unit: float = 0.25
+    core: float = 1.0
     per_coordinate: int = 6
     errors: float = 5.0
     least: int = 12
