@@ -59,8 +59,8 @@ PLACES = [(10, 0.1), (10, 0.2), (10, 0.3), (10, 0.4), (30, 0.3), (30, 0.45), (30
 NEAR = [(5, 0.1), (5, 0.2), (10, 0.45)]
 """Too near for a gap: it does no harm there."""
 HARMED = ("point", 0.45)
-"""Five and ten deviations off, where the rule may drop so much: the repeated value is denser than the data, and is taken
-for their core. Such errors are up to 1.6 times the plain mean's."""
+"""Five and ten deviations off, where the rule may drop so much: the repeated value is denser than the data, and is
+taken for their core. Such errors are up to 1.6 times the plain mean's."""
 
 
 @pytest.mark.parametrize("source", SOURCES)
