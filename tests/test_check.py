@@ -70,7 +70,7 @@ def test_junk_is_drawn():
 @pytest.mark.parametrize(("share", "word"), [(0.0, ""), (0.2, "if that is junk"), (0.3, "a second kind of customer")])
 def test_the_advice_on_junk_is_honest(share, word, monkeypatch):
     """Whatever the rule: here one that drops what lies 20 off."""
-    monkeypatch.setattr(junk, "RobustFilter", lambda at_most=0: lambda g, w: jnp.where(jnp.abs(g[:, 0]) < 20, w, 0.0))
+    monkeypatch.setattr(junk, "RobustFilter", lambda **_: lambda g, w: jnp.where(jnp.abs(g[:, 0]) < 20, w, 0.0))
     finding = check(problem(), Shop(junk=share))[-1]
     assert word in finding.detail
     assert bool(finding.picture) == (share > 0)

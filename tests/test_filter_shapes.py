@@ -195,7 +195,7 @@ def test_a_group_above_the_limit_is_undecided_and_stays():
     points, junk = batch(0, share=0.4)
     kept = np.asarray(CUT(points, WEIGHTS)) > 0
     assert kept.all()
-    known = np.asarray(RobustFilter(at_most=0.45)(points, WEIGHTS)) > 0
+    known = np.asarray(RobustFilter(at_most=0.45, core=0.9)(points, WEIGHTS)) > 0
     assert np.sum(known == ~junk) >= N - 3
 
 

@@ -67,7 +67,7 @@ class Trial:
         if self._has("tolerance", chosen) and self._take("tolerance", chosen) is not None:
             arguments["samples"] = AdaptiveSamples(**self._arguments(SAMPLE_SIZE, chosen))
         if arguments.get("filter") == "robust" and self._has("most junk", chosen):
-            arguments["filter"] = RobustFilter(**self._arguments(FILTER, chosen))
+            arguments["filter"] = RobustFilter(core=0.9, **self._arguments(FILTER, chosen))
         return make(**arguments)
 
     def simulate(self, problem: Problem, method: Method, **chosen: Any) -> Run:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from profl.typing import Array
+
+LEAST, MOST = np.int32(-(2**31)), np.int32(2**31 - 1)  # of all keys
 
 
 def order_statistic(values: Array, present: Array, rank: Array) -> Array:
@@ -16,13 +19,12 @@ def order_statistic(values: Array, present: Array, rank: Array) -> Array:
     >>> order_statistic(jnp.array([3.0, -1.0, 2.0, 9.0]), jnp.array([True, True, True, False]), 2)
     Array(2., dtype=float32)
     """
-    least = jnp.int32(-(2**31))
     bits = jax.lax.bitcast_convert_type(values.astype(jnp.float32), jnp.int32)
-    keys = jnp.where(present, jnp.where(bits < 0, bits ^ ~least, bits), ~least)  # in the order of the values
+    keys = jnp.where(present, jnp.where(bits < 0, bits ^ MOST, bits), MOST)  # in the order of the values
 
     def turn(i: Array, low: Array) -> Array:
         ahead = low + (jnp.int32(1) << (31 - i))  # the first one wraps around, from the least key to zero
         return jnp.where(jnp.sum(keys < ahead[..., None], axis=-1) < rank, ahead, low)
 
-    key = jax.lax.fori_loop(0, 32, turn, jnp.full(values.shape[:-1], least))
-    return jax.lax.bitcast_convert_type(jnp.where(key < 0, key ^ ~least, key), jnp.float32)
+    key = jax.lax.fori_loop(0, 32, turn, jnp.full(values.shape[:-1], LEAST))
+    return jax.lax.bitcast_convert_type(jnp.where(key < 0, key ^ MOST, key), jnp.float32)

@@ -38,12 +38,17 @@ def where_needed(filter_: Searcher) -> Callable[..., Any]:
         def search_some(state: tuple[Any, Array]) -> tuple[Any, Array]:
             found, left = state
             chosen = jnp.argsort(~left)[:size]
-            own = jax.tree.map(lambda leaf: leaf.at[chosen].get(mode="promise_in_bounds"), batches)
-            chosen = chosen + needed.size * ~left.at[chosen].get(mode="promise_in_bounds")  # beyond the end: not set
-            put = jax.tree.map(lambda leaf, rows: leaf.at[chosen].set(rows, mode="drop"), found, search(*own))
-            return put, left.at[chosen].set(False, mode="drop")
+            own = jax.tree.map(lambda leaf: jnp.take(leaf, chosen, axis=0, mode="clip"), batches)
+            chosen = jnp.where(jnp.take(left, chosen, mode="clip"), chosen, needed.size)  # beyond the end: not set
+            put = jax.tree.map(lambda leaf, rows: _set(leaf, chosen, rows), found, search(*own))
+            return put, _set(left, chosen, False)
 
         return jax.lax.while_loop(lambda state: jnp.any(state[1]), search_some, (known, needed))[0]
 
     several.def_vmap(trees.stacked_vmap_rule(several))
     return several
+
+
+def _set(leaf: Array, rows: Array, values: Any) -> Array:
+    """The leaf with its rows set, but for those beyond the end."""
+    return leaf.at[rows].set(values, mode="drop", wrap_negative_indices=False)

@@ -22,6 +22,7 @@ IF_MUCH = (
     "vetted sample, RobustFilter(reference=...); if not, train with filter='none', or set a limit, at_most=..."
 )
 HALF = 0.49  # what lies apart and is no junk for sure: a larger group is the bulk itself
+NARROWER = 0.9  # where so many may be junk, fewer of the others are sure to be near
 UNDECIDED = (
     "; a group of {share:.1%} lies apart, more than it may drop: undecided, so it stays. A vetted sample decides, "
     "RobustFilter(reference=...), or a limit for those who know that it is junk, at_most=..."
@@ -40,7 +41,7 @@ def junk(world: Problem, theta: Theta, batch: Batch) -> Finding:
     weights = jnp.full(n, 1 / n)
     after, wider = (
         np.asarray(_filter(world.functions, rule, theta, batch, weights)[0]) < weights / 2
-        for rule in (RobustFilter(), RobustFilter(at_most=HALF))
+        for rule in (RobustFilter(), RobustFilter(at_most=HALF, core=NARROWER))
     )
     share, apart = float(after.mean()), float(wider.mean())
     undecided = apart > share + 1 - SOUND
