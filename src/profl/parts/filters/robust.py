@@ -67,6 +67,16 @@ class Memory(NamedTuple):
             [jnp.sqrt(jnp.maximum(squared, 0.0))[None], jnp.abs(self.direction @ z)[None], jnp.abs(z)]
         )
 
+    def within(self, z: Array, bounds: Array) -> tuple[Array, Array, Array]:
+        """The squared distances (n,) of standardised points, and which are within the first and the second of the
+        ``bounds`` (2, lines), (n,) bool each: without the table of ``lines``, which would be written to memory."""
+        squared, along, first = jnp.sum(z * _times(self.precision, z), axis=0), jnp.abs(self.direction @ z), len(z) > 1
+        inside = []
+        for bound in bounds:
+            each = jnp.all(jnp.abs(z) <= bound[2 if first else 0 :, None], axis=0)
+            inside.append(each & (squared <= bound[0] * jnp.abs(bound[0])) & (along <= bound[1]) if first else each)
+        return squared, inside[0], inside[1]
+
 
 Found = tuple[Array, Memory]
 
@@ -151,20 +161,22 @@ class RobustFilter(SampleFilter):
         The centre moves with those within first: people react. They are as far apart as they were, and as many.
         """
         share = (weights / jnp.maximum(jnp.sum(weights), TINY)).astype(jnp.float32)
+        bounds = jnp.stack([memory.limits, (1 + self.gap) ** 4 * memory.edges])
 
         def turn(_: int, state: tuple[Array, ...]) -> tuple[Array, ...]:
             z = memory.standardise(points, state[0])
-            lines = memory.lines(z)
-            left = share * jnp.all(lines <= memory.limits[:, None], axis=0)
-            return state[0] + memory.scale * (z @ left) / jnp.maximum(jnp.sum(left), TINY), left, lines
+            squared, inside, near = memory.within(z, bounds)
+            left = share * inside
+            shift = memory.scale * (z @ left) / jnp.maximum(jnp.sum(left), TINY)
+            return state[0] + shift, squared, left, near
 
-        lines = jnp.zeros((memory.limits.size, share.size), jnp.float32)
-        _, left, lines = jax.lax.fori_loop(0, 2, turn, (jnp.zeros_like(memory.centre), share, lines))
-        usual, beyond, total, one, squared = *memory.figures, jnp.sum(left), share @ share, lines[0] ** 2
+        start = jnp.zeros_like(memory.centre), share, share, share > 0
+        _, squared, left, near = jax.lax.fori_loop(0, 2, turn, start)
+        usual, beyond, total, one = *memory.figures, jnp.sum(left), share @ share
         errors = 2 * (squared**2 @ left), beyond + one  # of the difference of two means, and of two shares
         moved = squared @ left / jnp.maximum(total, TINY) - usual, 1 - total - beyond
         same = jnp.all(jnp.stack(moved) ** 2 < self.errors**2 * one * jnp.stack(errors))
-        return weights * (left > 0), same & jnp.all(lines * (left > 0) <= (1 + self.gap) ** 4 * memory.edges[:, None])
+        return weights * (left > 0), same & jnp.all(near | (left == 0))
 
     def search(self, points: Array, weights: Array, vetted: Known | None = None) -> Found:
         """The weights of the (d, n) points that no gap parts from the rest, and what to remember."""
