@@ -72,10 +72,10 @@ class Retraining(Optimiser):
         if self.until is None:
             descent = Descent(view, self.transformation, batch, weights)
             return descent.steps(theta, state, jax.grad(risk)(theta), self.inner_steps)
-        return backtrack(view, risk, theta, float(self.learning_rate), self.until), state
+        return backtrack(view, risk, theta, self.learning_rate, self.until), state
 
 
-def backtrack(view: View, risk: Any, theta: Theta, longest: float, until: float) -> Theta:
+def backtrack(view: View, risk: Any, theta: Theta, longest: Any, until: float) -> Theta:
     """The model after gradient descent on ``risk`` until a step improves it by no more than ``until``."""
 
     def step(carry: tuple) -> tuple:

@@ -103,7 +103,8 @@ def lay_out(plan: CompiledPlan, placement: Placement, carry: Carry, roots: Key) 
 
 def ends_of_seeds(carry: Carry, seeds: int) -> Carry:
     """The carry of the first ``seeds`` seeds without states: what tells whether a run is over, and how it went."""
-    return trees.take(processes.gathered(carry._replace(states=(), server=())), slice(seeds))
+    ends = processes.gathered(carry._replace(states=(), server=()))
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[:seeds], ends)
 
 
 def shared_count(seeds: int) -> int:
