@@ -92,7 +92,8 @@ class RobustFilter(SampleFilter):
       false_alarms: a gap counts where a clean batch of n samples has it with a probability of this over n. Dropping
         a few of the farthest costs a small batch nothing, and a large one its mean.
       tail_index: of the heaviest tail that clean data may have; up to 1 it has no mean, up to 2 no variance.
-      gap: the least share by which a gap's ends differ. A later batch is like the last one within four such steps.
+      gap: the least share by which a gap's ends differ. A later batch is like the last one within two such steps
+        of distance, and four along other lines.
       far: deviations of the core from which on there may be a gap.
       core: the share of the 1 - at_most samples nearest to the median of a coordinate that its unit is a quantile of.
       unit: the same of all values that are neither zero nor the median, where zeros and ties are many.
@@ -161,7 +162,8 @@ class RobustFilter(SampleFilter):
         The centre moves with those within first: people react. They are as far apart as they were, and as many.
         """
         share = (weights / jnp.maximum(jnp.sum(weights), TINY)).astype(jnp.float32)
-        bounds = jnp.stack([memory.limits, (1 + self.gap) ** 4 * memory.edges])
+        steps = np.where(np.arange(memory.edges.size) == 0, 2, 4)  # of many lines one is often longer than it was
+        bounds = jnp.stack([memory.limits, (1 + self.gap) ** steps * memory.edges])
 
         def turn(_: int, state: tuple[Array, ...]) -> tuple[Array, ...]:
             z = memory.standardise(points, state[0])
