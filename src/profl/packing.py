@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-LARGEST_PACKED = 2**12  # entries of the largest array that is copied into a vector
+LARGEST_PACKED = 2**10  # entries of the largest array that is copied into a vector
 
 
 class Layout(NamedTuple):
