@@ -55,7 +55,7 @@ LOSS_SUMMARY = (*LOSS_RANGE, LOSS_MEDIAN)
 
 def zero_totals(info: tuple[str, ...], figures: tuple[str, ...] = (), median: bool = False) -> Totals:
     """Totals before any round; ``latest`` is NaN."""
-    zero, unknown = jnp.zeros((), jnp.int32), jnp.full((), jnp.nan)
+    zero, unknown = jnp.zeros((), jnp.int32), jax.device_put(np.asarray(np.nan))
     none = Count(zero, zero)
     names = (*info, *figures, *(LOSS_SUMMARY if median else LOSS_RANGE))
     sums, latest = dict.fromkeys(info, jnp.zeros(())), dict.fromkeys(names, unknown)

@@ -73,7 +73,7 @@ def local_round(setup: RoundSetup, round_: int, client: int, theta: Theta, state
             count = batches.rows(batch)
             batch = batches.pad(batch, settings.size(wanted))
             weights = Reaction().weights(row.clients, batches.rows(batch), jnp.int32(count))
-            last = jnp.asarray(r == settings.local_steps - 1)
+            last = jax.device_put(r == settings.local_steps - 1)
             now = _use(settings, row, key, now, Arrival(batch, weights, deployed, last))
             total += count
         return client_work(settings, row, now, total, figures)

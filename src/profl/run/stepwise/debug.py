@@ -79,7 +79,7 @@ def _local_steps(
     now = start_round(settings, theta, state)
     for r in range(settings.local_steps):
         number, key = jnp.int32(round_), _step_key(settings, root, jnp.int32(client), jnp.int32(round_), jnp.int32(r))
-        now = STEP(where, settings, key, row, number, jnp.asarray(r == settings.local_steps - 1), weights, now)
+        now = STEP(where, settings, key, row, number, jax.device_put(r == settings.local_steps - 1), weights, now)
     drawn = settings.local_steps * int(jnp.sum(wanted))
     return client_work(settings, row, now, drawn, figures)
 
