@@ -75,7 +75,7 @@ def _local_steps(
     settings = plan.settings
     wanted = samples_wanted(settings, row, state)
     n = settings.size(int(jnp.max(wanted)))
-    weights = batch_weights(settings, n, row, state)
+    weights = _batch_weights(settings, n, row, state)
     now = start_round(settings, theta, state)
     for r in range(settings.local_steps):
         number, key = jnp.int32(round_), _step_key(settings, root, jnp.int32(client), jnp.int32(round_), jnp.int32(r))
@@ -85,4 +85,5 @@ def _local_steps(
 
 
 _step_key = compile_for_settings(step_key)
+_batch_weights = compile_for_settings(batch_weights, (1,))
 STEP = compile_checked(simulated_step, static_argnums=0)
