@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import profl
 from profl import random
@@ -67,14 +68,14 @@ class CrossDemand(profl.worlds.Reaction):
 
 def cross_pricing() -> profl.Problem:
     """PO solves (A + A^T) theta = mu0, PS solves A theta = mu0."""
-    a = jnp.array([[2.0, 0.9, 0.0], [-0.5, 1.5, 0.4], [0.3, -0.8, 1.8]])
-    mu0 = jnp.array([3.0, 3.5, 4.0])
+    a = np.array([[2.0, 0.9, 0.0], [-0.5, 1.5, 0.4], [0.3, -0.8, 1.8]], np.float32)
+    mu0 = np.array([3.0, 3.5, 4.0], np.float32)
     return profl.Problem(
         "cross pricing",
         negative_revenue,
         profl.GaussianMean(),
         CrossDemand(),
-        clients={"mu0": jnp.tile(mu0, (2, 1)), "a": jnp.tile(a, (2, 1, 1))},
+        clients={"mu0": np.tile(mu0, (2, 1)), "a": np.tile(a, (2, 1, 1))},
         initial=lambda key: jnp.array([1.0, 2.0, 1.5]),
         project=profl.Box(-5.0, 5.0),
     )
@@ -106,7 +107,7 @@ class Spreading(profl.worlds.Reaction):
 
 def spreading(clients=3, **changes) -> profl.Problem:
     """Retraining follows the mean, and so does a family without a spread; what it costs is mostly the spread."""
-    share = jnp.linspace(0.8, 1.2, clients)
+    share = np.linspace(0.8, 1.2, clients, dtype=np.float32)
     parts = {
         "name": "spreading",
         "loss": spread_loss,

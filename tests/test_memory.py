@@ -22,16 +22,25 @@ SHORT = {"rounds": 6, "local_steps": 2, "samples": 50, "progress": False}
 
 
 def client(problem, number=0):
-    return jax.tree.map(jnp.asarray, trees.take(problem.clients, number))
+    return jax.device_put(trees.take(problem.clients, number))
 
 
 def moved(problem, deployments, start=START):
     """The state of a client's people after these models."""
     reaction, own = problem.reaction, client(problem)
-    state = reaction.start(jnp.asarray(start), own)
+    state = BEGIN(reaction, start, own)
     for number, theta in enumerate(deployments):
-        state = reaction.move(state, jax.random.key(number), jnp.asarray(theta), own)
+        state = MOVE(reaction, state, np.int32(number), theta, own)
     return state
+
+
+BEGIN = jax.jit(lambda reaction, *place: reaction.start(*place), static_argnums=0)
+MOVE = jax.jit(
+    lambda reaction, state, number, *place: reaction.move(state, jax.random.key(number), *place), static_argnums=0
+)
+PARAMETERS = jax.jit(lambda theta, own: CASE.reaction.parameters(theta, own))
+RISK = jax.jit(lambda reaction, *place: reaction.risk_in(*place), static_argnums=0)
+SAMPLE = jax.jit(lambda reaction, *place: reaction.sample_in(*place), static_argnums=(0, 5))
 
 
 # -- what people do ----------------------------------------------------------------------------------------------------
@@ -40,22 +49,22 @@ def moved(problem, deployments, start=START):
 def test_slow_people_go_a_share_of_the_way():
     """f <- (1 - k) f + k f(theta), for a linear f; samples around it; the risk on the way."""
     rate, deployed = 0.3, [np.array([2.0, 1.0], np.float32), np.array([4.0, 0.0], np.float32)]
-    problem, reaction, own = profl.worlds.slow(CASE, rate), CASE.reaction, client(CASE)
-    state, f = moved(problem, deployed), reaction.parameters(START, own)
+    problem, own = profl.worlds.slow(CASE, rate), client(CASE)
+    state, f = moved(problem, deployed), np.asarray(PARAMETERS(START, own))
     for theta in deployed:
-        f = (1 - rate) * f + rate * reaction.parameters(theta, own)
-    batch = problem.reaction.sample_in(state, jax.random.key(1), deployed[-1], client(problem), 40_000)
+        f = (1 - rate) * f + rate * np.asarray(PARAMETERS(theta, own))
+    batch = np.asarray(SAMPLE(problem.reaction, state, jax.random.key(1), deployed[-1], client(problem), 40_000))
     np.testing.assert_allclose(batch.mean(0), f, atol=4 / 200)
-    risk = problem.reaction.risk_in(state, deployed[-1], deployed[-1], client(problem))
+    risk = RISK(problem.reaction, state, deployed[-1], deployed[-1], client(problem))
     assert float(risk) == pytest.approx(-float(np.sum(deployed[-1] * f)), rel=1e-5)
 
 
 def test_groups_answer_in_turn():
     first, second = np.array([2.0, 1.0], np.float32), np.array([4.0, 0.0], np.float32)
-    problem, reaction, own = profl.worlds.staggered(CASE, 3), CASE.reaction, client(CASE)
-    each = [reaction.parameters(theta, own) for theta in (first, second, START)]
-    sample = jax.jit(problem.reaction.sample_in, static_argnums=4)
-    batch = np.asarray(sample(moved(problem, [first, second]), jax.random.key(1), second, client(problem), 999))
+    problem, own = profl.worlds.staggered(CASE, 3), client(CASE)
+    each = [PARAMETERS(theta, own) for theta in (first, second, START)]
+    state = moved(problem, [first, second])
+    batch = np.asarray(SAMPLE(problem.reaction, state, jax.random.key(1), second, client(problem), 999))
     for group, f in enumerate(each):
         np.testing.assert_allclose(batch[group::3].mean(0), f, atol=5 / np.sqrt(333))
     later = moved(problem, [first, second, second, second])  # the first group is the oldest again
@@ -65,12 +74,11 @@ def test_groups_answer_in_turn():
 def test_a_world_drifts_by_trend_season_and_walk():
     problem = profl.worlds.drifting(CASE, trend=-0.01, season=(0.5, 40), walk=0.02, seed=3)
     state = moved(problem, [START] * 31)  # the last of them at time 30
-    step = jax.jit(lambda t: jax.random.normal(jax.random.fold_in(_walk_key(3), t)))
-    walk = [0.02 * float(step(t)) for t in range(1, 31)]
+    steps = jax.jit(jax.vmap(lambda t: jax.random.normal(jax.random.fold_in(_walk_key(3), t))))
+    walk = 0.02 * np.asarray(steps(np.arange(1, 31)))
     by = -0.01 * 30 + 0.5 * np.sin(2 * np.pi * 30 / 40) + np.sum(walk)
-    sample = jax.jit(problem.reaction.sample_in, static_argnums=4)
-    batch = np.asarray(sample(state, jax.random.key(0), START, client(problem), 40_000))
-    f = CASE.reaction.parameters(START, client(CASE))
+    batch = np.asarray(SAMPLE(problem.reaction, state, jax.random.key(0), START, client(problem), 40_000))
+    f = np.asarray(PARAMETERS(START, client(CASE)))
     np.testing.assert_allclose(batch.mean(0), f + by, atol=4 / 200)
     np.testing.assert_allclose(problem.at(30).clients["mu0"], CASE.clients["mu0"] + by, rtol=1e-5)
     gamma = CASE.clients["gamma"].mean()
@@ -93,7 +101,7 @@ def test_the_long_run_is_the_problem_itself():
         np.testing.assert_allclose(problem.stable, CASE.stable)
         assert problem.risk(START) == CASE.risk(START)
         settled = moved(problem, [START] * 80, start=np.zeros(2, np.float32))
-        risk = problem.reaction.risk_in(settled, START, START, client(problem))
+        risk = RISK(problem.reaction, settled, START, START, client(problem))
         assert float(risk) == pytest.approx(CASE.client_risks(START)[0], rel=1e-5)
 
 
@@ -115,7 +123,7 @@ def test_solving_before_and_after_is_the_same(wrap):
     worlds = WRAPS[wrap](bare.solve(2000)), WRAPS[wrap](bare).solve(2000), WRAPS[wrap](CASE)
     states = [moved(problem, deployed) for problem in worlds]
     first, second, exact = (
-        float(problem.reaction.risk_in(state, deployed[-1], deployed[-1], client(problem)))
+        float(RISK(problem.reaction, state, deployed[-1], deployed[-1], client(problem)))
         for problem, state in zip(worlds, states, strict=True)
     )
     noise = 4 * 4 / np.sqrt(2000)
@@ -410,24 +418,24 @@ def test_where_people_are_real_the_default_is_tracking():
     assert isinstance(part.estimator(profl.worlds.slow(PRICING, 0.5)), Kalman)
 
 
-UPDATE = jax.jit(Tracking().update)
+RULE = Tracking()
+INIT, UPDATE = jax.jit(RULE.init), jax.jit(RULE.update)
+RESULTS = jax.jit(lambda state: (RULE.estimate(state), RULE.figures(state), RULE.hold(state)))
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_an_estimator_between_the_points_of_its_grid(seed):
     """Rate 0.35, between settling times of 2 and 4, with the noise of 2,500 samples. With that of 10,000 what lies
     between the points is taken for a walk in two of four seeds, and J is off by 0.13."""
-    rng, rule, noise = np.random.default_rng(seed), Tracking(), 0.02
+    rng, noise = np.random.default_rng(seed), 0.02
     true, rate = np.array([[-1.0, 0.3], [0.2, 0.8]]), 0.35
-    state, seen, zeros = jax.jit(rule.init)(np.zeros(2, np.float32), np.zeros(2, np.float32)), np.zeros(2), np.zeros(2)
+    state, seen, zeros = INIT(np.zeros(2, np.float32), np.zeros(2, np.float32)), np.zeros(2), np.zeros(2)
     for step in range(400):
         signal = 0.3 * rng.normal(size=2) if step else np.zeros(2)
         seen = seen + rate * (signal - seen)
         f = true @ seen + noise * rng.normal(size=2)
         state = UPDATE(state, signal, f, np.full(2, noise**2), zeros)
-    estimate, figures, hold = jax.jit(lambda state: (rule.estimate(state), rule.figures(state), rule.hold(state)))(
-        state
-    )
+    estimate, figures, hold = RESULTS(state)
     np.testing.assert_allclose(estimate, true, atol=0.05)
     assert 2.0 ** float(figures["log2_settling_time"]) == pytest.approx(1 / rate, rel=0.1)
     assert int(hold) == 2

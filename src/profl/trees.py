@@ -34,7 +34,7 @@ def take(tree: Any, index: Any) -> Any:
 
     def rows_of(leaf: Any) -> Any:
         if known and _in_host_memory(leaf):
-            return jnp.asarray(np.array(np.asarray(leaf)[index]))
+            return jax.device_put(np.array(np.asarray(leaf)[index]))
         return leaf[index]
 
     return jax.tree.map(rows_of, tree)
@@ -64,7 +64,7 @@ def repeat(tree: Any, count: int) -> Any:
     def copies(leaf: Any) -> Array:
         shape = (count, *jnp.shape(leaf))
         if _in_host_memory(leaf):
-            return jnp.asarray(np.array(np.broadcast_to(np.asarray(leaf), shape)))
+            return jax.device_put(np.array(np.broadcast_to(np.asarray(leaf), shape)))
         return jnp.broadcast_to(leaf, shape)
 
     return jax.tree.map(copies, tree)
@@ -80,7 +80,7 @@ def stack(trees: list[Any]) -> Any:
 
     def stacked(*leaves: Any) -> Array:
         if all(map(_in_host_memory, leaves)):
-            return jnp.asarray(np.stack([np.asarray(leaf) for leaf in leaves]))
+            return jax.device_put(np.stack([np.asarray(leaf) for leaf in leaves]))
         return jnp.stack(leaves)
 
     return jax.tree.map(stacked, *trees)

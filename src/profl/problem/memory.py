@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -159,12 +160,7 @@ class Drifting(LongRun):
         return self.inner.risk_in(state["inner"], deployed, theta, self._at(state, client))
 
     def at(self, clients: Client, time: float) -> tuple[Reaction, Client]:
-        """The walk is drawn from a seed of its own, so its value at any time is known."""
-        steps = jnp.arange(1, int(time) + 1)
-        walked = jax.vmap(lambda client: jnp.sum(jax.vmap(lambda t: self._walk(client, t))(steps)))(clients)
-        state = {"time": jnp.full(walked.shape, time), "walked": walked}
-        inner, inside = self.inner.at(jax.vmap(self._at)(state, clients), time)
-        return inner, inside
+        return self.inner.at(_clients_at(self, clients, float(time)), time)
 
     def _at(self, state: Any, client: Client) -> Client:
         time = state["time"]
@@ -180,6 +176,18 @@ class Drifting(LongRun):
     def _walk(self, client: Client, time: Array) -> Array:
         key = jax.random.fold_in(random.seed_key(0), client["seed"])
         return client["walk"] * jax.random.normal(jax.random.fold_in(key, time), dtype=jnp.float32)
+
+
+@partial(jax.jit, static_argnums=0)
+def _clients_at(world: Drifting, clients: Client, time: Array) -> Client:
+    """The clients inside at a time: the walk is drawn from a seed of its own, so its value at any time is known."""
+
+    def one(client: Client) -> Client:
+        nothing = jnp.zeros_like(client["walk"])
+        walked = jax.lax.fori_loop(1, jnp.int32(time) + 1, lambda t, walked: walked + world._walk(client, t), nothing)
+        return world._at({"time": time, "walked": walked}, client)
+
+    return jax.vmap(one)(clients)
 
 
 def drifting(

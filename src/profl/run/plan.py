@@ -202,6 +202,14 @@ def first_state(settings: Settings, population: Population, theta: Theta, client
     return trees.take(first_states(settings, trees.take(population, slice(client, client + 1)), theta), 0)
 
 
+def compiled_first_state(settings: Settings, population: Population, theta: Theta, client: int = 0) -> ClientState:
+    """``first_state``, as one program for all clients: outside of compiled code it would be dozens."""
+    return _FIRST_STATE(settings, trees.take(population, slice(client, client + 1)), theta)
+
+
+_FIRST_STATE = compile_for_settings(first_state)
+
+
 def batch_shape(settings: Settings, population: Population, theta: Theta, n: int) -> Batch:
     """The shapes of n samples of one client; if the method pools data, n samples of each member."""
 

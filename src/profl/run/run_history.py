@@ -191,7 +191,7 @@ def absent_work(plan: CompiledPlan) -> Work:
 
     def nan_like(leaf: Any) -> Array:
         value = np.nan if jnp.issubdtype(leaf.dtype, jnp.floating) else 0
-        return jnp.asarray(np.full(leaf.shape, value, leaf.dtype))
+        return jax.device_put(np.full(leaf.shape, value, leaf.dtype))
 
     return jax.tree.map(nan_like, jax.eval_shape(work, population, theta))
 
@@ -230,7 +230,7 @@ def item_shapes(history: RunHistory) -> dict[str, Any]:
 
 def unpack(round_: int, state: Any, lists: dict[str, list[Any]]) -> RunHistory:
     """The history that ``pack`` packed."""
-    carry, current = jax.tree.map(jnp.asarray, (state["carry"], state["since"]))
+    carry, current = jax.device_put((state["carry"], state["since"]))
     return RunHistory(round_, carry, current, lists["records"], lists["tallies"])
 
 

@@ -55,11 +55,11 @@ LOSS_SUMMARY = (*LOSS_RANGE, LOSS_MEDIAN)
 
 def zero_totals(info: tuple[str, ...], figures: tuple[str, ...] = (), median: bool = False) -> Totals:
     """Totals before any round; ``latest`` is NaN."""
-    zero, unknown = jnp.zeros((), jnp.int32), jnp.full((), jnp.nan)
+    zero, none_yet, unknown = jax.device_put((np.int32(0), np.int32(-1), np.asarray(np.nan)))
     none = Count(zero, zero)
     names = (*info, *figures, *(LOSS_SUMMARY if median else LOSS_RANGE))
     sums, latest = dict.fromkeys(info, jnp.zeros(())), dict.fromkeys(names, unknown)
-    return Totals(jnp.zeros(()), none, none, zero, zero, zero - 1, zero - 1, sums, latest)
+    return Totals(jnp.zeros(()), none, none, zero, zero, none_yet, none_yet, sums, latest)
 
 
 class RoundCounts(NamedTuple):

@@ -52,6 +52,9 @@ def _const(value: Any) -> str:
 def names_used(code: CodeType) -> tuple[tuple[str, ...], ...]:
     """The globals that a code and those within it read, each with the attributes that it takes of them at once.
 
+    Those that no program can name are left out: pytest puts them into the functions of tests, for ``assert``, and
+    behind them stands the test that runs.
+
     >>> import math
     >>> names_used((lambda x: [math.pi * x for _ in range(RATE)]).__code__)
     (('RATE',), ('math', 'pi'), ('range',))
@@ -62,7 +65,7 @@ def names_used(code: CodeType) -> tuple[tuple[str, ...], ...]:
         if chain and step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
             chain = (*chain, str(step.argval))
             continue
-        if chain:
+        if chain and chain[0].isidentifier():
             names.add(chain)
         chain = (str(step.argval),) if step.opname in _READS else ()
         if step.opname == "IMPORT_NAME":

@@ -194,7 +194,7 @@ class RobustFilter(SampleFilter):
         step = jnp.min(jnp.where(present & (away > 0), away, unit[:, None]), axis=1)  # of rounded data
         start = self.start(d)._replace(centre=median, scale=unit)
         frame, near = self._concentrate(start, points, present, count - most)
-        z = frame.standardise(points, jnp.zeros(d))
+        z = frame.standardise(points, jnp.zeros(d, jnp.float32))
         outside = (present & ~near) / jnp.maximum(frame.lines(z)[0], TINY)
         direction = _times(frame.precision, z @ outside)
         frame = frame._replace(direction=direction / jnp.sqrt(jnp.maximum(z @ outside @ direction, TINY)))
@@ -232,7 +232,7 @@ class RobustFilter(SampleFilter):
     def _concentrate(self, start: Memory, points: Array, present: Array, core: Array) -> tuple[Memory, Array]:
         """Centre, scale and precision of the nearest ``core`` of the samples (n,), and which these are."""
         d, filled = points.shape[0], present & (points != 0)
-        eye, none = _identity(d), jnp.zeros(d)
+        eye, none = _identity(d), jnp.zeros(d, jnp.float32)
 
         def turn(_: int, state: tuple[Memory, Array, Array]) -> tuple[Memory, Array, Array]:
             near = present & (state[1] <= order_statistic(state[1], present, core))

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from profl import checks
@@ -55,7 +54,7 @@ def run_with_checkpoints(
     if (newest := saved.newest(carry, {"rounds": _round_shapes(shapes)})) is not None:
         if newest.round > rounds:
             raise checks.InputError(f"{saved.folder} holds round {newest.round}, asked for {rounds} rounds")
-        rounds_done, carry, history = newest.round, jax.tree.map(jnp.asarray, newest.state), newest.lists["rounds"]
+        rounds_done, carry, history = newest.round, jax.device_put(newest.state), newest.lists["rounds"]
     processes.check_same_start(rounds_done, saved.folder)
     carry, population, roots = lay_out(plan, placement, carry, plan.roots)
     ends = ends_of_seeds(carry, len(plan.seeds))

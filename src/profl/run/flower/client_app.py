@@ -23,7 +23,7 @@ from profl.run.live.batches import Answer, deploy_at
 from profl.run.live.protection import hide_errors
 from profl.run.live.simulated import SimulatedClient
 from profl.run.live.workers import Read, RoundSetup, call_client, local_round
-from profl.run.plan import Population, Settings, compile_for_settings, first_state
+from profl.run.plan import Population, Settings, compile_for_settings, compiled_first_state
 from profl.run.round import Work
 from profl.run.run_history import client_work
 from profl.run.step import client_view, start_round
@@ -99,7 +99,7 @@ def _answer(
 ) -> RecordDict:
     """The answer to an order that has passed all checks."""
     settings, population = federation.plan.settings, federation.plan.population
-    empty = first_state(settings, population, federation.start, order.client)
+    empty = compiled_first_state(settings, population, federation.start, order.client)
     store = StateStore(context.state, folder, order.client, {"token": order.token, "digest": order.digest})
     state = empty if order.since == 0 else store.load(order.since, empty)
     lost = state is None

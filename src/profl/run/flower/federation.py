@@ -25,7 +25,7 @@ from profl.problem.reaction import Unmeasured
 from profl.run.config import RunConfig, one_seed
 from profl.run.fingerprint import fingerprint
 from profl.run.live.protection import check_privacy
-from profl.run.plan import CompiledPlan, batch_shape, first_state, make_plan
+from profl.run.plan import CompiledPlan, batch_shape, compiled_first_state, make_plan
 from profl.run.run_history import figure_names
 from profl.server.attacks import Attack
 from profl.typing import Batch, Counts, Theta
@@ -160,7 +160,7 @@ class Federation:
     @cached_property
     def empty_state(self) -> Any:
         """The state of a client before its first step."""
-        return first_state(self.plan.settings, self.plan.population, self.start)
+        return compiled_first_state(self.plan.settings, self.plan.population, self.start)
 
     @cached_property
     def mail(self) -> Any:

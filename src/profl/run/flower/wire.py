@@ -119,7 +119,7 @@ def _read_report(record: RecordDict, order: Order, like: Work, most: int) -> tup
         raise InputError(f"states a sample count of {samples!r}, not one from 0 to {most}")
 
     def number(name: str) -> Any:
-        return jnp.asarray(float(numbers_by_name.get(name, np.nan)))
+        return jax.device_put(float(numbers_by_name.get(name, np.nan)))
 
     def numbers(kind: str, names: Any) -> dict[str, Any]:
         return {name: number(f"{kind} {name}") for name in names}
@@ -131,8 +131,8 @@ def _read_report(record: RecordDict, order: Order, like: Work, most: int) -> tup
         figures=numbers("figure", like.figures),
         regret=number("regret"),
         samples=jnp.int32(samples),
-        answered=jnp.asarray(True),
-        finite=jnp.asarray(bool(numbers_by_name.get("sound", 0))),
+        answered=jax.device_put(True),
+        finite=jax.device_put(bool(numbers_by_name.get("sound", 0))),
     )
     return work, bool(numbers_by_name.get("lost", 0))
 
@@ -165,7 +165,7 @@ def from_arrays(record: Any, like: Any, name: str) -> Any:
         if array.shape != np.shape(leaf) or array.dtype != np.asarray(leaf).dtype:
             expected = f"{np.asarray(leaf).dtype} of shape {np.shape(leaf)}"
             raise InputError(f"array {i} of {name} must be {expected}, got {array.dtype} of shape {array.shape}")
-        read.append(jnp.asarray(array))
+        read.append(jax.device_put(array))
     return jax.tree.unflatten(structure, read)
 
 

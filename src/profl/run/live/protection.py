@@ -103,8 +103,8 @@ def protect_report(privacy: Privacy, plan: CompiledPlan, theta: Theta, work: Wor
         info=dict.fromkeys(work.info, nothing),
         figures=dict.fromkeys(work.figures, nothing),
         samples=jnp.int32(settings.local_steps * int(plan.population.counts[client])),
-        answered=jnp.asarray(True),
-        finite=jnp.asarray(True),
+        answered=jax.device_put(True),
+        finite=jax.device_put(True),
     )
 
 

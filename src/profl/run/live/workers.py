@@ -19,7 +19,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from profl import trees
@@ -72,8 +71,8 @@ def local_round(setup: RoundSetup, round_: int, client: int, theta: Theta, state
             batch, deployed, _ = ask(read, _finite_copy(deployed), wanted, number, now.state.world)
             count = batches.rows(batch)
             batch = batches.pad(batch, settings.size(wanted))
-            weights = Reaction().weights(row.clients, batches.rows(batch), jnp.int32(count))
-            last = jnp.asarray(r == settings.local_steps - 1)
+            weights = _weights(row.clients, batches.rows(batch), np.int32(count))
+            last = jax.device_put(r == settings.local_steps - 1)
             now = _use(settings, row, key, now, Arrival(batch, weights, deployed, last))
             total += count
         return client_work(settings, row, now, total, figures)
@@ -90,6 +89,7 @@ def _finite_copy(model: Theta) -> Theta:
 
 
 _key = compile_for_settings(step.step_key)
+_weights = jax.jit(Reaction().weights, static_argnums=1)
 _deploy = compile_for_settings(step.deploy)
 _use = compile_for_settings(step.update_client)
 

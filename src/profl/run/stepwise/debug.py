@@ -75,14 +75,15 @@ def _local_steps(
     settings = plan.settings
     wanted = samples_wanted(settings, row, state)
     n = settings.size(int(jnp.max(wanted)))
-    weights = batch_weights(settings, n, row, state)
+    weights = _batch_weights(settings, n, row, state)
     now = start_round(settings, theta, state)
     for r in range(settings.local_steps):
         number, key = jnp.int32(round_), _step_key(settings, root, jnp.int32(client), jnp.int32(round_), jnp.int32(r))
-        now = STEP(where, settings, key, row, number, jnp.asarray(r == settings.local_steps - 1), weights, now)
+        now = STEP(where, settings, key, row, number, jax.device_put(r == settings.local_steps - 1), weights, now)
     drawn = settings.local_steps * int(jnp.sum(wanted))
     return client_work(settings, row, now, drawn, figures)
 
 
 _step_key = compile_for_settings(step_key)
+_batch_weights = compile_for_settings(batch_weights, (1,))
 STEP = compile_checked(simulated_step, static_argnums=0)
