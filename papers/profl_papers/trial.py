@@ -37,7 +37,7 @@ CASE = {name: name for name in ("clients", "heterogeneity", "sensitivity", "reac
 JUNK = {"eps": "fraction", "source": "source", "distance": "distance"}
 METHOD = {"eta": "learning_rate", "H": "window", "jacobian": "jacobian", "filter": "filter", "share": "share"}
 SAMPLE_SIZE = {"tolerance": "tolerance", "min n": "min_samples", "n": "max_samples"}
-FILTER = {"most junk": "at_most"}
+FILTER = {"most junk": "at_most", "core": "core"}
 RUN = {"rounds": "rounds", "R": "local_steps", "n": "samples"}
 
 
@@ -67,7 +67,7 @@ class Trial:
         if self._has("tolerance", chosen) and self._take("tolerance", chosen) is not None:
             arguments["samples"] = AdaptiveSamples(**self._arguments(SAMPLE_SIZE, chosen))
         if arguments.get("filter") == "robust" and self._has("most junk", chosen):
-            arguments["filter"] = RobustFilter(core=0.9, **self._arguments(FILTER, chosen))
+            arguments["filter"] = RobustFilter(**self._arguments(FILTER, chosen))
         return make(**arguments)
 
     def simulate(self, problem: Problem, method: Method, **chosen: Any) -> Run:

@@ -53,6 +53,7 @@ ITEM = Item(
         "jacobian": "kalman",
         "filter": ("robust", "none"),
         "most junk": 0.45,
+        "core": 0.9,
     },
     why="With eta = 0.001 a run is still on its way after 200 rounds; 0.01 gets there. The filter may drop up to "
     "45 % (a third by default): the paper's own rule can throw away every sample. The paper gives "
