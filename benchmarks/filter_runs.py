@@ -41,7 +41,6 @@ class NotNormal(Demand):
 
 def main() -> None:
     """Print a row per noise."""
-    settings = {"rounds": 100, "samples": 500, "seeds": 5, "progress": False}
     for noise in sys.argv[1:] or ("exponential", "Poisson", "30 % zeros"):
         case = pricing()
         case = replace(case, reaction=NotNormal(noise=noise))
@@ -49,7 +48,7 @@ def main() -> None:
         runs = [(case, profl.pofl()), (case, profl.profl()), (dirty, profl.profl())]
         ends = []
         for world, method in runs:
-            run = profl.simulate(world, method, **settings)
+            run = profl.simulate(world, method, rounds=100, samples=500, seeds=5, progress=False)
             ends.append(f"{run.tail_excess().mean():.4f} kept {run.kept[:, -1].mean():.3f}{' told' * bool(run.notes)}")
         print(noise, *ends, sep=" | ", flush=True)
 
