@@ -7,12 +7,15 @@ run does 100 trials of every row, the slow one 1000.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import profl
+from profl.parts import trusted_samples
 from profl.parts.filters import FILTERS, PaperFilter, RobustFilter, check, get
 from profl.parts.filters.paper import top_direction
 
@@ -111,6 +114,79 @@ def test_samples_of_weight_zero_count_for_nothing():
 def test_a_handful_of_samples_is_left_alone():
     samples = jnp.zeros((11, 2)).at[0].set(1e6)
     np.testing.assert_array_equal(RobustFilter()(samples, jnp.full(11, 1 / 11)), jnp.full(11, 1 / 11))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_the_smallest_batches_stay_as_they_are(n):
+    samples = jnp.asarray([[1.0, np.nan], [1e30, 0.0], [np.inf, -1.0]])[:n]
+    np.testing.assert_array_equal(RobustFilter()(samples, jnp.full(n, 1 / n)), jnp.full(n, 1 / n))
+
+
+def odd_batches():
+    """(batches that are clean though odd, by name; the samples of each that no mean can use)."""
+    clean = np.random.default_rng(3).normal(2, 1, size=(N, D))
+    odd = {name: clean.copy() for name in ("rounded", "one column constant", "one column 1e6 larger", "NaN", "Inf")}
+    odd["rounded"] = np.round(clean)
+    odd["one column constant"][:, 2] = 7.0
+    odd["one column 1e6 larger"][:, 1] *= 1e6
+    odd["NaN"][:5] = np.nan
+    odd["Inf"][:3, 1], odd["Inf"][3:5] = np.inf, -np.inf
+    odd["two values"] = np.where(clean > 2.5, 1.0, 0.0)
+    odd["all alike"] = np.full((N, D), 3.0)
+    odd["all zero"] = np.zeros((N, D))
+    odd["a fifth alike"] = np.where(np.arange(N)[:, None] % 5, clean, clean[:1])
+    odd["small counts"] = np.random.default_rng(4).poisson(0.3, size=(N, D)).astype(float)
+    return odd
+
+
+ODD = odd_batches()
+WEIGHTS = {
+    "equal": np.ones(N),
+    "unequal": np.random.default_rng(5).exponential(size=N),
+    "some zero": np.arange(N) % 3 > 0,
+    "all but two zero": np.arange(N) < 2,
+    "all zero": np.zeros(N),
+}
+
+
+@pytest.mark.parametrize("which", WEIGHTS)
+def test_odd_but_clean_batches_lose_a_few_samples_at_most(which):
+    weights = np.asarray(WEIGHTS[which] / max(WEIGHTS[which].sum(), 1.0), np.float32)
+    samples = np.stack([*ODD.values(), *ODD.values()])[:CHUNK]
+    assert len(samples) == CHUNK
+    kept = dict(zip(ODD, filtered(samples, weights), strict=False))
+    for name, left in kept.items():
+        assert np.isfinite(left).all(), name
+        assert np.all((left >= 0) & (left <= weights + 1e-9)), name
+        assert left.sum() >= 0.97 * weights.sum(), name
+
+
+class NoZeros(profl.GaussianMean):
+    """A zero is an error of the till, no day without customers."""
+
+    def ordinary(self, batch):
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, bool), batch)
+
+
+class AnyValue(profl.GaussianMean):
+    """Every value is as good as another."""
+
+    def ordinary(self, batch):
+        return jax.tree.map(lambda leaf: jnp.ones(leaf.shape, bool), batch)
+
+
+@pytest.mark.parametrize(
+    ("family", "zeros", "far"), [(profl.GaussianMean(), 1.0, 0.0), (NoZeros(), 0.0, 0.0), (AnyValue(), 1.0, 1.0)]
+)
+def test_the_family_says_which_values_are_ordinary(family, zeros, far):
+    """The share kept of zeros, 15 % among N(10, 1), and of as many samples 30 off."""
+    batch = np.random.default_rng(6).normal(10, 1, size=(N, D)).astype(np.float32)
+    batch[:75, 0], batch[75:150, 0] = 0.0, 40.0
+    points = trusted_samples.samples(SimpleNamespace(family=family), None, jnp.asarray(batch), EQUAL)
+    kept = filtered(np.repeat(np.asarray(points)[None], CHUNK, axis=0))[0] * N
+    assert kept[:75].mean() == pytest.approx(zeros, abs=1e-5)
+    assert kept[75:150].mean() == pytest.approx(far, abs=1e-5)
+    assert kept[150:].mean() > 0.97
 
 
 @pytest.mark.slow  # each dimension compiles a filter of its own

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from profl import trees
 from profl.parts import filters
@@ -29,6 +30,7 @@ from profl.stages import stage
 from profl.typing import Array, Batch, Key, Loss, Theta
 
 ALARMING_SHARE = 0.25  # share of a batch: where more is dropped, somebody should check whether it is junk
+LEAST = np.finfo(np.float32).tiny  # stands for a zero that is not ordinary
 
 
 class HasLoss(Protocol):
@@ -126,6 +128,19 @@ def gradients(problem: HasLoss, theta: Theta, batch: Batch, weights: Array) -> A
 
 
 def samples(problem: HasLoss, theta: Theta, batch: Batch, weights: Array) -> Array:
-    """The floating numbers of every sample: (n, numbers)."""
-    leaves = [leaf for leaf in jax.tree.leaves(batch) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    """The floating numbers of every sample, (n, numbers); a zero says nothing: what is ``Family.ordinary``, no other.
+
+    Where the family takes exact zeros for ordinary, as by default, these are the samples themselves.
+    """
+    points, family = _numbers(batch, batch), problem.family
+    if getattr(family.ordinary, "__func__", None) is Family.ordinary:
+        return points
+    other = jnp.where(points == 0, LEAST.astype(points.dtype), points)
+    return jnp.where(_numbers(family.ordinary(batch), batch), 0, other)
+
+
+def _numbers(tree: Any, batch: Batch) -> Array:
+    """The leaves of a tree, of a batch's structure, where the batch has floating numbers, one row per sample."""
+    pairs = zip(jax.tree.leaves(tree), jax.tree.leaves(batch), strict=True)
+    leaves = [leaf for leaf, own in pairs if jnp.issubdtype(own.dtype, jnp.floating)]
     return jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=1)

@@ -10,6 +10,7 @@ A family defines (paper, Section III-B)
 * ``observed_variance(batch, weights, f)``: the same from the batch alone, where ``variance`` uses a declared ``sd``;
 * ``group_count`` and ``group_of(z)``: where clean samples come in groups (classes, say) that differ from one another. A
   filter compares a sample with its own group only;
+* ``ordinary(batch)``: which numbers are ordinary wherever the others lie. To a filter of samples they say nothing;
 * ``takes``, ``fits(batch)`` and ``labels(batch)``: for error messages where a batch does not suit it.
 """
 
@@ -80,6 +81,17 @@ class Family:
     def group_of(self, z: Batch) -> Array:
         """The group of a sample: 0, 1, ..., ``group_count`` - 1."""
         return jnp.zeros((), jnp.int32)
+
+    def ordinary(self, batch: Batch) -> Batch:
+        """Which numbers of a batch are no sign of junk wherever the others lie: bools in its structure and shapes.
+
+        By default exact zeros: nobody bought. All where every value is as good as another, none where a zero is an
+        error like any other.
+
+        >>> Family().ordinary(jnp.array([[0.0, 5.0]]))
+        Array([[ True, False]], dtype=bool)
+        """
+        return jax.tree.map(lambda leaf: leaf == 0, batch)
 
     def estimate(self, batch: Batch, weights: Array) -> Array:
         raise NotImplementedError(f"{type(self).__name__} must define estimate(batch, weights) -> f of shape (p,)")

@@ -10,9 +10,9 @@
                           S = (m + k) KL(m / (m + k) || p),    cut where S > log(lines n / false_alarms).
 
 The line with the largest S is cut first; what is left is tested again. A group of more than ``at_most`` may be the
-data as well as the junk, and stays. A coordinate that is exactly zero says
-nothing: nobody bought. Rounded data have gaps of their own, of one step. A batch that looks like the last one
-(``Memory``) is cut where that was, without a search.
+data as well as the junk, and stays. A coordinate that is exactly zero says nothing: nobody bought. (Where the family
+says otherwise, ``Family.ordinary``, the points come with zeros for that and for nothing else.) Rounded data have gaps
+of their own, of one step. A batch that looks like the last one (``Memory``) is cut where that was, without a search.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ class RobustFilter(SampleFilter):
         possible &= ((beyond > expected) & (2 * beyond <= count))[:, None]
         ratio = jnp.where(possible & (share > 0), share / least, 1.0)
         score = (between * jnp.log(ratio) + after * (jnp.log1p(-share * possible) + room)) * possible
-        enough, decided = jnp.log(len(radii) * count / self.false_alarms), (after <= most) & (count >= self.least)
+        enough, decided = jnp.log1p(len(radii) * count / self.false_alarms), (after <= most) & (count >= self.least)
         score = score * decided
         best = jnp.max(score, axis=(1, 2))
         hit = score == best[:, None, None]

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from profl import checks
+from profl import checks, trees
 from profl.methods.method import Method
 from profl.methods.stopping import StopWhenSettled
 from profl.problem.problem import Problem
 from profl.results.callbacks import Callback, Watch
 from profl.results.measure import make_run
 from profl.results.record import Run
+from profl.run import undecided
 from profl.run.compiled import processes
 from profl.run.compiled.resume import run_with_checkpoints
 from profl.run.compiled.scan import run_compiled
@@ -117,6 +119,9 @@ def simulate_config(problem: Problem, method: Method, config: RunConfig, executi
     finally:
         watch.close()
     run = make_run(problem, method, trace, layout, time.perf_counter() - started)
+    run = replace(
+        run, notes=(*run.notes, *undecided.notes(plan, trees.take(run.theta, (slice(None), -1)), int(run.rounds[-1])))
+    )
     if np.any(given_up := (trace.stopped >= 0) & (trace.why == 0)):
         raise checks.TooFewReports(_too_few_reports_message(plan, trace.stopped, given_up), run)
     return watch.finish(run)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from profl.parts.filters import RobustFilter
-from profl.parts.trusted_samples import ALARMING_SHARE, filter_weights, initial_memory
-from profl.problem.problem import Functions, Problem
+from profl.parts.trusted_samples import ALARMING_SHARE
+from profl.problem.families import Family
+from profl.problem.problem import Problem
 from profl.run.diagnostics.subject import Finding
-from profl.run.live import batches
-from profl.typing import Array, Batch, Theta
+from profl.run.undecided import HALF, NARROWER, NO_SPREAD, columns_of, dropped_samples, farthest
+from profl.typing import Batch, Theta
 
 SOUND = 0.97  # kept by the filter: of clean data it keeps 99.5 % and more (tests/test_filters.py)
 IF_JUNK = "; if that is junk, profl.profl and profl.prm(filter='robust') train without it"
@@ -21,15 +18,12 @@ IF_MUCH = (
     ": so much may be a second kind of customer and not junk. Look at who they are. If it is junk, give the filter a "
     "vetted sample, RobustFilter(reference=...); if not, train with filter='none', or set a limit, at_most=..."
 )
-HALF = 0.49  # what lies apart and is no junk for sure: a larger group is the bulk itself
-NARROWER = 0.9  # where so many may be junk, fewer of the others are sure to be near
 UNDECIDED = (
     "; a group of {share:.1%} lies apart, more than it may drop: undecided, so it stays. A vetted sample decides, "
     "RobustFilter(reference=...), or a limit for those who know that it is junk, at_most=..."
 )
-ZEROS = "; {share:.0%} of {name} are exactly zero and apart from the rest: taken for ordinary"
+ORDINARY = "; {0:.0%} of {1} are {2} and apart from the rest: the family takes them for ordinary"
 APART = 3.0  # standard deviations of the rest
-NO_SPREAD = 1e-15  # standard deviations below this count as this one
 BINS = 12
 WIDTH = 44  # columns of the longest bar
 KEPT, DROPPED = "█", "░"
@@ -37,10 +31,8 @@ KEPT, DROPPED = "█", "░"
 
 def junk(world: Problem, theta: Theta, batch: Batch) -> Finding:
     """How many samples the robust filter would drop."""
-    n = batches.rows(batch)
-    weights = jnp.full(n, 1 / n)
     after, wider = (
-        np.asarray(_filter(world.functions, rule, theta, batch, weights)[0]) < weights / 2
+        dropped_samples(world.functions, rule, theta, batch)
         for rule in (RobustFilter(), RobustFilter(at_most=HALF, core=NARROWER))
     )
     share, apart = float(after.mean()), float(wider.mean())
@@ -48,42 +40,27 @@ def junk(world: Problem, theta: Theta, batch: Batch) -> Finding:
     verdict, hint = ("ok", "") if share <= 1 - SOUND else ("warn", IF_JUNK if share < ALARMING_SHARE else IF_MUCH)
     verdict, hint = ("warn", hint + UNDECIDED.format(share=apart)) if undecided else (verdict, hint)
     picture = _picture(batch, wider if undecided else after, "apart, undecided" if undecided else "dropped")
-    return Finding("junk", verdict, f"the filter would drop {share:.1%} of the samples{hint}{_zeros(batch)}", picture)
+    ordinary = _ordinary(world.family, batch)
+    return Finding("junk", verdict, f"the filter would drop {share:.1%} of the samples{hint}{ordinary}", picture)
 
 
-def _zeros(batch: Batch) -> str:
-    """What is to be said of the coordinate with the most zeros that lie apart from its other values; "" for none."""
-    names, points = _columns_of(batch)
-    found = []
-    for name, values in zip(names, points.T, strict=True):
-        rest = values[values != 0]
+def _ordinary(family: Family, batch: Batch) -> str:
+    """What is to be said of the coordinate with the most values that are ordinary to the family, zeros mostly, and lie
+    apart from its other ones; "" for none."""
+    names, points = columns_of(batch)
+    known, found = columns_of(family.ordinary(batch))[1] > 0, []
+    for name, values, usual in zip(names, points.T, known.T, strict=True):
+        rest = values[~usual]
         if 0 < rest.size < values.size and abs(rest.mean()) > APART * max(rest.std(), NO_SPREAD):
-            found.append((1 - rest.size / values.size, name))
-    return ZEROS.format(share=max(found)[0], name=max(found)[1]) if found else ""
+            found.append((1 - rest.size / values.size, name, "exactly zero" if not values[usual].any() else "ordinary"))
+    return ORDINARY.format(*max(found)) if found else ""
 
 
 def _picture(batch: Batch, dropped: np.ndarray, word: str) -> str:
-    """A histogram of the coordinate in which the dropped samples lie farthest from the mean of the kept ones.
-
-    The distance is a root mean square in standard deviations of the kept samples, so samples on both sides count.
-    """
+    """A histogram of the coordinate in which the dropped samples lie farthest from the mean of the kept ones."""
     if not dropped.any() or dropped.all():
         return ""
-    names, points = _columns_of(batch)
-    centre, spread = points[~dropped].mean(0), points[~dropped].std(0)
-    away = np.sqrt(np.mean((points[dropped] - centre) ** 2, axis=0)) / np.maximum(spread, NO_SPREAD)
-    farthest = int(np.argmax(away))
-    return histogram(names[farthest], points[:, farthest], dropped, word)
-
-
-def _columns_of(batch: Batch) -> tuple[list[str], np.ndarray]:
-    """The names of a sample's numbers, and the samples as rows of them."""
-    names, columns = [], []
-    for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
-        shape = leaf.shape[1:]
-        names += [f"sample{jax.tree_util.keystr(path)}{list(place) if place else ''}" for place in np.ndindex(*shape)]
-        columns.append(np.asarray(leaf, np.float64).reshape(len(leaf), -1))
-    return names, np.concatenate(columns, axis=1)
+    return histogram(*farthest(batch, dropped), dropped, word)
 
 
 def histogram(name: str, values: np.ndarray, dropped: np.ndarray, word: str = "dropped") -> str:
@@ -125,12 +102,3 @@ def histogram(name: str, values: np.ndarray, dropped: np.ndarray, word: str = "d
 def _columns(count: int, unit: float) -> int:
     """The columns of a bar; at least one for any count above zero."""
     return max(round(count * unit), 1) if count else 0
-
-
-@partial(jax.jit, static_argnums=(0, 1))
-def _filter(
-    problem: Functions, filter_: RobustFilter, theta: Theta, batch: Batch, weights: Array
-) -> tuple[Array, Array]:
-    """(the weights after filtering, the share that is kept)."""
-    memory = initial_memory(problem, filter_, theta, batch)
-    return filter_weights(problem, filter_, theta, batch, weights, memory)[:2]

@@ -33,6 +33,7 @@ from profl.run.live.state import Incident
 from profl.run.plan import CompiledPlan, batch_shape, compile_for_settings
 from profl.run.round import Participants, Work
 from profl.run.run_history import client_work, figure_names
+from profl.run.undecided import ADVICE, group_apart, robust_filter
 from profl.typing import Batch, Theta
 
 LATE = "took longer than {:g} s for a deployment"
@@ -97,7 +98,8 @@ _use = compile_for_settings(step.update_client)
 class Workers:
     """The clients of one run, and their incidents.
 
-    With privacy an incident does not depend on the client's data: neither its words nor how many rows it left out.
+    With privacy an incident does not depend on the client's data: neither its words, how many rows it left out, nor
+    whether a group of its samples lies apart.
     """
 
     def __init__(self, clients: Sequence[Any], plan: CompiledPlan, timeout: float, account: Account | None) -> None:
@@ -109,6 +111,8 @@ class Workers:
         self.loops = [EventLoop() for _ in clients]
         self.jobs: dict[int, Job] = {}
         self.incidents: list[tuple[int, str]] = []
+        self.filter = None if account is not None else robust_filter(plan.settings.method)
+        self.told: set[int] = set()  # clients of whom it was said that the filter cannot decide on a group
 
     def work(self, round_: int, participants: Participants, theta: Theta) -> dict[int, Work]:
         """{client: work} for the participants that were free and answered in time."""
@@ -153,12 +157,23 @@ class Workers:
             nonlocal missing
             answer = job.ask(partial(deploy_at, self.clients[client], deployed, samples, step=step, world=world), read)
             missing += answer.missing
+            self._look_for_groups(client, answer.deployed, answer.batch)
             return answer
 
         work = local_round(self.setup, round_, client, theta, state, ask)
         if missing and self.privacy is None:
             job.note = f"sent {missing} rows with missing values, which were left out"
         return work
+
+    def _look_for_groups(self, client: int, deployed: Theta, batch: Batch) -> None:
+        """Report a group of a client's samples that the filter cannot decide on, once."""
+        if self.filter is None or client in self.told:
+            return
+        settings, count = self.plan.settings, batches.rows(batch)
+        padded = batches.pad(batch, settings.samples)
+        if words := group_apart(settings.functions, self.filter, deployed, padded, count):
+            self.told.add(client)
+            self.incidents.append((client, f"{words} {ADVICE.format(most=self.filter.at_most)}"))
 
 
 # -- one call of a client, in a thread ---------------------------------------------------------------------------------
