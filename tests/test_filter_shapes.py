@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -21,6 +20,7 @@ from tests.problems import unmeasured
 TRIALS, SEED, N = 40, 7, 500
 WEIGHTS = np.full(N, 1 / N, np.float32)
 STEP, CUT = jax.jit(RobustFilter().step), jax.jit(lambda points, weights: RobustFilter()(points, weights))
+RECALL, START = jax.jit(RobustFilter().recall), jax.jit(lambda: RobustFilter().start(5))
 CLEAN = ("exponential", "lognormal(1)", "Poisson(0.7)", "Poisson(1)", "Bernoulli(0.1)", "95 % zeros", "correlated 0.95")
 JUNK = ("exponential, axis", "Poisson(3), random", "correlated, diagonal", "condition 1e4, thin, 50", "axis, 7")
 
@@ -73,9 +73,9 @@ def test_a_second_kind_six_deviations_off_stays():
 def test_a_reference_decides_on_a_second_kind():
     """A fifth of all customers, fifteen deviations off, wherever the model has moved them."""
     kinds = [batch(seed, moved=0.5 * (seed == 11), far=15)[0] for seed in (10, 11)]
-    known, rule = Known(kinds[0].T, jnp.ones(N)), RobustFilter()
-    assert np.mean(np.asarray(STEP(kinds[1], WEIGHTS, rule.start(5))[0]) > 0) == pytest.approx(0.8, abs=0.01)
-    assert np.mean(np.asarray(STEP(kinds[1], WEIGHTS, rule.start(5), known)[0]) > 0) == 1
+    known = Known(kinds[0].T, np.ones(N, np.float32))
+    assert np.mean(np.asarray(STEP(kinds[1], WEIGHTS, START())[0]) > 0) == pytest.approx(0.8, abs=0.01)
+    assert np.mean(np.asarray(STEP(kinds[1], WEIGHTS, START(), known)[0]) > 0) == 1
 
 
 def dropped(known):
@@ -122,18 +122,17 @@ def test_references_compare_by_value():
 def batch(seed, share=0.2, moved=0.0, far=10):
     clean, noise = np.random.default_rng(seed).normal(size=(2, N, 5))
     junk = np.arange(N) < share * N
-    return jnp.asarray(np.where(junk[:, None], noise + far / np.sqrt(5), clean + moved), jnp.float32), junk
+    return np.where(junk[:, None], noise + far / np.sqrt(5), clean + moved).astype(np.float32), junk
 
 
 def recalled(memory, points):
-    kept, same = jax.jit(RobustFilter().recall)(memory, points.T, WEIGHTS)
+    kept, same = RECALL(memory, points.T, WEIGHTS)
     return np.asarray(kept) > 0, bool(same)
 
 
 def test_a_remembered_cut_does_without_a_search():
     """The next batch is cut where the last one was, wherever people have moved; where it no longer fits, it says so."""
-    rule = RobustFilter()
-    memory = STEP(batch(0)[0], WEIGHTS, rule.start(5))[1]
+    memory = STEP(batch(0)[0], WEIGHTS, START())[1]
     again, junk = batch(1, moved=0.3)
     kept, same = recalled(memory, again)
     assert same
@@ -143,25 +142,24 @@ def test_a_remembered_cut_does_without_a_search():
 
 
 def test_nothing_is_usual_at_first():
-    assert not recalled(RobustFilter().start(5), batch(0)[0])[1]
+    assert not recalled(START(), batch(0)[0])[1]
 
 
 def test_what_it_remembers_changes_no_result_much():
     """Ten batches in a row, with memory and without: the same samples but for a few at the edge."""
-    rule = RobustFilter()
-    memory = rule.start(5)
+    memory = START()
     for seed in range(10):
         points, junk = batch(seed, moved=0.1 * seed)
         kept, memory = STEP(points, WEIGHTS, memory)
-        fresh = STEP(points, WEIGHTS, rule.start(5))[0]
+        fresh = STEP(points, WEIGHTS, START())[0]
         assert np.sum((np.asarray(kept) > 0) != (np.asarray(fresh) > 0)) <= 3
         assert np.sum((np.asarray(kept) > 0) == ~junk) >= N - 3
 
 
 def test_skewed_clean_data_become_usual():
-    memory, searched = RobustFilter().start(5), 0
+    memory, searched = START(), 0
     for seed in range(30):
-        points = jnp.asarray(np.random.default_rng(seed).exponential(size=(N, 5)), jnp.float32)
+        points = np.random.default_rng(seed).exponential(size=(N, 5)).astype(np.float32)
         before = np.asarray(memory.figures)
         kept, memory = STEP(points, WEIGHTS, memory)
         assert np.all(np.asarray(kept) > 0)
@@ -174,13 +172,18 @@ def test_order_statistics_are_exact(scale):
     values = (np.random.default_rng(0).normal(size=(3, 40)).round(1) * scale).astype(np.float32)
     present = np.arange(40) < 33
     for rank in (1, 16, 33):
-        np.testing.assert_array_equal(order_statistic(values, present, rank), np.sort(values[:, :33])[:, rank - 1])
+        np.testing.assert_array_equal(
+            STATISTIC(values, present, np.float32(rank)), np.sort(values[:, :33])[:, rank - 1]
+        )
+
+
+STATISTIC = jax.jit(order_statistic)
 
 
 def zeros(share, n, d, draw, seed=0):
     """(samples with so many zeros in every coordinate, the generator)."""
     random = np.random.default_rng(seed)
-    return jnp.asarray(np.where(random.random((n, d)) < share, 0.0, draw(random, (n, d))), jnp.float32)
+    return np.where(random.random((n, d)) < share, 0.0, draw(random, (n, d))).astype(np.float32)
 
 
 @pytest.mark.parametrize("d", [1, 5])
@@ -195,7 +198,7 @@ def test_a_group_above_the_limit_is_undecided_and_stays():
     points, junk = batch(0, share=0.4)
     kept = np.asarray(CUT(points, WEIGHTS)) > 0
     assert kept.all()
-    known = np.asarray(RobustFilter(at_most=0.45, core=0.9)(points, WEIGHTS)) > 0
+    known = np.asarray(jax.jit(RobustFilter(at_most=0.45, core=0.9))(points, WEIGHTS)) > 0
     assert np.sum(known == ~junk) >= N - 3
 
 
@@ -203,7 +206,11 @@ def test_a_group_above_the_limit_is_undecided_and_stays():
 @pytest.mark.parametrize("d", [1, 5])
 def test_small_batches_are_decided(n, d):
     """A fifth of junk 15 deviations away along an axis, in twenty batches."""
-    bad, weights, rule = np.arange(n) < n // 5, jnp.full(n, 1 / n), jax.jit(jax.vmap(RobustFilter(), (0, None)))
+    bad, weights, rule = (
+        np.arange(n) < n // 5,
+        np.full(n, 1 / n, np.float32),
+        jax.jit(jax.vmap(RobustFilter(), (0, None))),
+    )
     samples = np.random.default_rng(n).normal(size=(20, n, d))
     samples[:, bad, 0] += 15
     kept = np.asarray(rule(samples.astype(np.float32), weights)) > 0

@@ -242,3 +242,18 @@ def test_a_look_at_what_functions_read_is_cheap():
     problem, method = profl.cases.pricing(clients=2), profl.profl()
     refresh = functools.partial(clear_stale_code, *problem.functions, method, made.loss)
     assert min(timeit.repeat(refresh, number=10, repeat=5)) / 10 < 0.002
+
+
+def asserting(theta):
+    assert theta.shape == (2,)
+    return theta
+
+
+def test_what_pytest_puts_into_a_function_is_no_part_of_it(request):
+    """Its assertions lead to the test that runs: in every other test the function would be another one."""
+    assert "@pytest_ar" in asserting.__code__.co_names
+    before = local_hash(asserting)
+    request.node.user_properties.append(("another", "test"))
+    assert local_hash(asserting) == before
+    names = {name for chain in source.names_used(asserting.__code__) for name in chain}
+    assert not any("pytest" in name for name in names)

@@ -155,10 +155,14 @@ def test_batches_that_lack_the_tail_of_their_data_break_no_fit():
 # -- its parts ---------------------------------------------------------------------------------------------------------
 
 
+AVERAGES, ADD, MEMORY = jax.jit(update_averages), jax.jit(add_observation), jax.jit(estimate_memory)
+FIT, EMPTY = jax.jit(fit_response), jax.jit(empty_buffer, static_argnums=(0, 1, 2))
+
+
 def observed(function, signals, variance=1e-6):
-    trials = empty_buffer(len(signals), signals.shape[1:], function(signals[0]).size)
+    trials = EMPTY(len(signals), signals.shape[1:], np.size(function(signals[0])))
     for signal in signals:
-        trials = jax.jit(add_observation)(trials, signal, function(signal), jnp.asarray(1 / variance))
+        trials = ADD(trials, signal, function(signal), np.asarray(1 / variance, np.float32))
     return trials
 
 
@@ -189,10 +193,12 @@ def test_how_likely_trials_are():
     rng, spread, width, samples = np.random.default_rng(0), 2.0, 0.7, 40.0
     x, f = rng.normal(size=(6, 7)).astype(np.float32), 0.3 * rng.normal(size=6).astype(np.float32)
     contrasts = np.linalg.svd(np.ones((1, 6)))[2][1:]  # what no level changes
+    likelihood = jax.jit(log_likelihood)
 
     def told(signals):
-        trials = ObservationBuffer(jnp.asarray(signals), jnp.asarray(f)[:, None], jnp.full(6, samples))
-        return float(jax.jit(log_likelihood)(trials, jnp.full(7, width), jnp.full(1, spread), jnp.ones(6)))
+        trials = ObservationBuffer(signals, f[:, None], np.full(6, samples, np.float32))
+        widths = np.full(7, width, np.float32), np.full(1, spread, np.float32), np.ones(6, np.float32)
+        return float(likelihood(trials, *widths))
 
     def exact(signals):
         cov = spread * (np.eye(6) / samples + width**2 * signals @ signals.T)
@@ -201,14 +207,11 @@ def test_how_likely_trials_are():
     assert told(x) - told(x / 3) == pytest.approx(exact(x) - exact(x / 3), abs=2e-3)
 
 
-AVERAGES, ADD, MEMORY = jax.jit(update_averages), jax.jit(add_observation), jax.jit(estimate_memory)
-
-
 @pytest.mark.parametrize("rate", [1.0, 0.5, 0.2])
 def test_trials_show_how_slowly_people_react(rate):
     """Ten deployments at random: the memory is found, or that there is none; it is off by less than four errors."""
     rng, used, seen = np.random.default_rng(0), np.zeros(2), np.zeros((6, 2), np.float32)
-    trials = jax.jit(lambda: empty_buffer(16, (6, 2), 2))()
+    trials = EMPTY(16, (6, 2), 2)
     true = np.array([[-1.0, 0.3], [0.2, 0.8]])
     for deployed in range(10):
         signal = rng.normal(size=2) if deployed else np.zeros(2)
@@ -234,31 +237,34 @@ def test_slow_people_are_waited_for(rate, left):
 @pytest.mark.parametrize(("width", "off"), [(1e4, 0.01), (1e9, 0.2)])
 def test_a_prior_far_wider_than_the_noise_breaks_no_fit(width, off):
     """Two trials, five slopes: in all directions but one there is nothing but the prior."""
-    signals = jax.random.normal(jax.random.key(0), (2, 5))
-    wide = Prior(jnp.zeros((1, 20)), jnp.full((1, 20), width))
-    trials = observed(lambda s: jnp.sum(s)[None], signals, 1.0)
-    found = jax.jit(fit_response)(trials, signals[0], wide, jnp.ones(1), jnp.zeros(()))
+    signals = np.asarray(jax.random.normal(jax.random.key(0), (2, 5)))
+    wide = Prior(np.zeros((1, 20), np.float32), np.full((1, 20), width, np.float32))
+    trials = observed(lambda s: np.sum(s)[None], signals, 1.0)
+    found = FIT(trials, signals[0], wide, np.ones(1, np.float32), np.float32(0))
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(found))
-    np.testing.assert_allclose(found.response(signals[1]), jnp.sum(signals[1])[None], rtol=off)
+    np.testing.assert_allclose(RESPONSE(found.response, signals[1]), np.sum(signals[1])[None], rtol=off)
+
+
+RESPONSE = jax.jit(lambda response, signal: response(signal))
 
 
 def test_a_belief_moves_with_its_anchor():
-    prior = Prior(jnp.array([[1.0, 2.0, 3.0, 4.0, 5.0]]), jnp.ones((1, 5)))
-    step = jnp.array([0.5, -1.0])
-    found = jax.jit(move_prior)(prior, step, jnp.zeros(1))
-    slope = jax.grad(lambda x: prior.mean[0] @ features(x)[1:])(step)
-    np.testing.assert_allclose(found.mean[0, :2], slope, rtol=1e-6)
+    prior = Prior(np.array([[1.0, 2.0, 3.0, 4.0, 5.0]], np.float32), np.ones((1, 5), np.float32))
+    step = np.array([0.5, -1.0], np.float32)
+    found = jax.jit(move_prior)(prior, step, np.zeros(1, np.float32))
+    slope = jax.jit(jax.grad(lambda x: prior.mean[0] @ features(x)[1:]))(step)
+    np.testing.assert_allclose(np.asarray(found.mean)[0, :2], slope, rtol=1e-6)
     assert curvature_count(2) == 3
     assert curvature_count(50) == 0
 
 
 def test_far_trials_count_less_where_curves_are_feared():
     """A cubic, seen near 0 and far away: with fear the slope at 0 is that near 0."""
-    signals = jnp.array([[-0.2], [0.0], [0.2], [3.0], [4.0], [-4.0]])
+    signals = np.array([[-0.2], [0.0], [0.2], [3.0], [4.0], [-4.0]], np.float32)
     trials = observed(lambda s: s + s**3, signals, 1e-4)
-    prior = Prior(jnp.zeros((1, 2)), jnp.full((1, 2), 100.0))
-    found = [jax.jit(fit_response)(trials, jnp.zeros(1), prior, jnp.ones(1), jnp.asarray(fear)) for fear in (0.0, 36.0)]
-    slopes = [each.response.mean[0, 1] for each in found]
+    prior, one = Prior(np.zeros((1, 2), np.float32), np.full((1, 2), 100.0, np.float32)), np.ones(1, np.float32)
+    found = [FIT(trials, 0 * one, prior, one, np.float32(fear)) for fear in (0.0, 36.0)]
+    slopes = [np.asarray(each.response.mean)[0, 1] for each in found]
     assert slopes[0] > 5
     assert abs(slopes[1] - 1) < 0.3
 
@@ -270,8 +276,9 @@ def test_consensus_is_the_weighted_mean_of_what_is_seen_and_nothing_where_nothin
     found[:, 0, 0] = np.stack([2 + 0.1 * rng.normal(size=10), 0.0002 * rng.normal(size=10)], 1)
     found[:, 1, 0], found[:, 3, 0] = [1 - 1e-4, 0.01], [1.0, 1e-4]
     mean = jax.jit(consensus, static_argnums=1)
-    reported = ReactionCoefficients(*jnp.asarray(found).swapaxes(0, 1))
-    common = mean(reported, lambda rows: jax.tree.map(lambda leaf: jnp.mean(leaf, 0), rows), jnp.asarray(0.1))
+    reported = ReactionCoefficients(*found.swapaxes(0, 1))
+    common = mean(reported, lambda rows: jax.tree.map(lambda leaf: jnp.mean(leaf, 0), rows), np.float32(0.1))
+    common = jax.tree.map(np.asarray, common)
     assert abs(common.mean[0, 0] - found[:, 0, 0, 0].mean()) < 0.01
     assert common.mean[0, 1] == 0
     assert 0.05 < np.sqrt(common.variance[0, 0]) < 0.35  # MacKay's rule: on its way from 1 to 0.1
@@ -282,13 +289,16 @@ def test_an_inverse_without_lapack():
     rng = np.random.default_rng(0)
     axes = np.linalg.qr(rng.normal(size=(3, 64, 64)))[0]
     matrices = (axes * np.geomspace(1, 1e4, 64)) @ axes.swapaxes(1, 2)
-    np.testing.assert_allclose(jax.vmap(inverse)(jnp.asarray(matrices)), np.linalg.inv(matrices), atol=1e-4)
+    np.testing.assert_allclose(
+        jax.jit(jax.vmap(inverse))(matrices.astype(np.float32)), np.linalg.inv(matrices), atol=1e-4
+    )
 
 
 def test_the_least_point_of_a_box_is_that_of_the_quadratic_program():
     """min y' H y / 2 + g y in [-1, 1]^2 with its first coordinate held: y1 = -(g1 + H01 y0) / H11."""
-    curvature, slope = jnp.array([[2.0, 1.0], [1.0, 2.0]]), jnp.array([5.0, 1.0])
-    found = minimise_quadratic(curvature, slope, jnp.zeros(2), lambda y: jnp.clip(y, -1.0, 1.0))
+    curvature, slope = np.array([[2.0, 1.0], [1.0, 2.0]], np.float32), np.array([5.0, 1.0], np.float32)
+    least = jax.jit(minimise_quadratic, static_argnums=3)
+    found = least(curvature, slope, np.zeros(2, np.float32), lambda y: jnp.clip(y, -1.0, 1.0))
     np.testing.assert_allclose(found, [-1.0, 0.0], atol=1e-6)
 
 

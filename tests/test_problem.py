@@ -70,8 +70,9 @@ def test_parameters_agree_with_the_family_estimate(name):
         f = problem.family.estimate(batch, weights)
         return f, problem.family.variance(batch, weights, f)
 
-    estimates, variances = jax.jit(jax.vmap(estimate))(jax.random.split(random.seed_key(3), trials))
-    told = problem.reaction.parameters(theta, client)
+    seeds = jax.random.split(random.seed_key(3), trials)
+    estimates, variances = map(np.asarray, jax.jit(jax.vmap(estimate))(seeds))
+    told = np.asarray(jax.jit(problem.reaction.parameters)(theta, client))
     errors = estimates.std(0) / np.sqrt(trials)
     assert np.all(np.abs(estimates.mean(0) - told) < 4 * errors)
     # The stated sampling variance is that of the estimates: a ratio of chi-squares with 199 degrees, so within 40 %.
@@ -109,12 +110,10 @@ def test_jacobian_is_the_slope_of_the_parameters(name):
     problem = made(name)
     theta, step = somewhere(problem), 1e-6
     with jax.enable_x64(True):
-        client = trees.take(trees.cast(problem.clients, jnp.float64), 0)
+        client = trees.take(trees.to_device(problem.clients, jnp.float64), 0)
         f = jax.jit(problem.reaction.parameters)
-        columns = [
-            (f(jnp.asarray(theta + step * e), client) - f(jnp.asarray(theta - step * e), client)) / (2 * step)
-            for e in np.eye(theta.size)
-        ]
+        ends = [[np.asarray(f(theta + side * step * e, client)) for side in (1, -1)] for e in np.eye(theta.size)]
+    columns = [(above - below) / (2 * step) for above, below in ends]
     np.testing.assert_allclose(problem.jacobian(theta)[0], np.stack(columns, axis=1), rtol=1e-5, atol=1e-8)
 
 

@@ -8,7 +8,6 @@ import math
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -36,24 +35,26 @@ every_rule = pytest.mark.parametrize("name", ALL)
 each_rule = pytest.mark.parametrize("name", [*PLAIN, "nnm+trimmed_mean", "nnm+krum"])
 
 
-ROOM = 24  # rows
+ROOM, WIDTH = 24, 5  # rows and coordinates
 call = jax.jit(lambda rule, *arguments: rule(*arguments), static_argnums=0)
 
 
 def apply(rule, rows, weights=None, accepted=None, centre=None):
     """A rule on plain lists, with equal weights, everybody accepted and a previous value of zero where not said.
 
-    Rejected rows of NaN fill up to ``ROOM``, which must change nothing: one program for every number of rows.
+    Rejected rows of NaN fill up to ``ROOM``, and coordinates in which all are zero up to ``WIDTH`` where there are
+    several, which must change nothing: one program for every number of rows.
     """
     rows = np.asarray(rows, np.float32)
     k, m = rows.shape
     weights = np.ones(k, np.float32) if weights is None else np.asarray(weights, np.float32)
     accepted = np.ones(k, bool) if accepted is None else np.asarray(accepted)
     centre = np.zeros(m, np.float32) if centre is None else np.asarray(centre, np.float32)
-    more = max(0, ROOM - k)
-    rows = np.concatenate([rows, np.full((more, m), np.nan, np.float32)])
+    more, wider = max(0, ROOM - k), max(0, WIDTH - m) if m > 1 else 0
+    rows, centre = np.pad(rows, ((0, 0), (0, wider))), np.pad(centre, (0, wider))
+    rows = np.concatenate([rows, np.full((more, m + wider), np.nan, np.float32)])
     weights, accepted = np.append(weights, np.ones(more, np.float32)), np.append(accepted, np.zeros(more, bool))
-    return np.asarray(call(rules.get(rule), rows, weights, accepted, centre))
+    return np.asarray(call(rules.get(rule), rows, weights, accepted, centre))[:m]
 
 
 def draw(seed, k=11, m=3):
@@ -208,9 +209,18 @@ COST = {  # root mean square error over that of the mean, alone and after nnm+: 
 @functools.cache
 def error(rule, k, m=5, trials=1000):
     """Root mean square error of a rule over honest standard normal rows."""
-    rows = jnp.asarray(np.random.default_rng(k).normal(size=(trials, k, m)), dtype=float)
-    estimate = jax.jit(jax.vmap(lambda x: rule(x, jnp.ones(k), jnp.ones(k, bool), jnp.full(m, 0.5))))
-    return float(jnp.sqrt(jnp.mean(estimate(rows) ** 2)))
+    rows = np.random.default_rng(k).normal(size=(trials, k, m)).astype(np.float32)
+    more = max(0, MANY - k)  # rejected: one program for every number of rows
+    rows, accepted = np.pad(rows, ((0, 0), (0, more), (0, 0)), constant_values=np.nan), np.arange(k + more) < k
+    place = np.ones(k + more, np.float32), accepted, np.full(m, 0.5, np.float32)
+    found = [np.asarray(estimate(rule, rows[i : i + 500], *place), float) for i in range(0, trials, 500)]
+    return float(np.sqrt(np.mean(np.concatenate(found) ** 2)))
+
+
+MANY = 60
+estimate = jax.jit(
+    lambda rule, rows, *place: jax.vmap(lambda each: rule(each, *place))(rows), static_argnums=0
+)  # of every trial
 
 
 @every_rule
@@ -252,10 +262,17 @@ def test_jit_and_vmap_change_nothing_and_compile_once(name):
     stacked = [np.stack(parts) for parts in zip(*batch, strict=True)]
     many, compiled = jax.jit(jax.vmap(rule))(*stacked), call._cache_size()
     many = np.asarray(many)
-    np.testing.assert_allclose(many[1], rule(*(jnp.asarray(part[1]) for part in stacked)), atol=1e-5)
     for got, arguments in zip(many, zip(*stacked, strict=True), strict=True):
         np.testing.assert_allclose(call(rule, *arguments), got, atol=1e-5)
     assert call._cache_size() <= compiled + 1
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "median" else pytest.mark.slow) for n in PLAIN])
+def test_a_rule_may_run_uncompiled(name):
+    """Every operation of it is a program of its own then: the others are slow."""
+    arguments = [np.asarray(part, np.float32) if part.dtype == float else part for part in draw(1)]
+    got = rules.get(name)(*map(jax.device_put, arguments))
+    np.testing.assert_allclose(got, call(rules.get(name), *arguments), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", WEIGHTED)

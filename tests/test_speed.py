@@ -68,8 +68,8 @@ def test_what_is_written_out_is_what_was_made():
     def make():
         return {"x": random.normal(random.seed_key(0), 6, 2), "y": jnp.arange(6)}
 
-    made = jax.jit(lambda yes: trees.materialise(make, yes))(jnp.asarray(True))
-    jax.tree.map(np.testing.assert_array_equal, made, make())
+    made = jax.jit(lambda yes: trees.materialise(make, yes))(np.asarray(True))
+    jax.tree.map(np.testing.assert_array_equal, made, jax.jit(make)())
 
 
 def test_a_batch_drawn_in_blocks_lies_in_memory_with_its_samples_innermost():
@@ -192,24 +192,28 @@ CASES = [
 def test_single_precision_steps_like_double(case):
     """Ten steps of PoFL on the same batches in both precisions."""
     problem = case(clients=2)
-    theta, client = problem.initial(random.seed_key(9)), trees.take(trees.cast(problem.clients), 0)
-    sampled = [problem.reaction.sample(random.seed_key(k), theta, client, 500) for k in range(10)]
+    theta, client = initial_model(problem), trees.to_device(trees.take(problem.clients, 0))
+    draw = jax.jit(problem.reaction.sample, static_argnums=3)
+    sampled = [jax.tree.map(np.asarray, draw(random.seed_key(k), theta, client, 500)) for k in range(10)]
     single = ten_steps(problem, sampled)
     with jax.enable_x64(True):
-        double = ten_steps(problem, trees.cast(sampled, np.float64))
+        double = ten_steps(problem, sampled)
         assert double.dtype == np.float64
     assert np.max(np.abs(single - double)) > 0
     np.testing.assert_allclose(single, double, rtol=2e-5, atol=2e-5)
 
 
+def initial_model(problem):
+    return jax.tree.map(lambda leaf: leaf[0], problem.initial_models([9]))
+
+
 def ten_steps(problem, sampled):
     view, method = problem.functions.view(), profl.pofl(explore=None)
-    theta = trees.cast(problem.initial(random.seed_key(9)), float)
-    weights = jnp.full(500, 1 / 500, dtype=float)
-    state = method.init(view, theta, trees.cast(sampled[0]))
+    theta, weights = trees.to_device((initial_model(problem), np.full(500, 1 / 500)))
+    state = jax.jit(partial(method.init, view))(theta, trees.to_device(sampled[0]))
     step = jax.jit(partial(method.step, view))
     for batch in sampled:
-        arrival = profl.methods.Arrival(trees.cast(batch), weights, theta, jnp.asarray(False))
+        arrival = profl.methods.Arrival(trees.to_device(batch), weights, theta, np.asarray(False))
         theta, state, _ = step(state, theta, arrival, random.seed_key(0))
     return np.asarray(theta)
 
@@ -268,7 +272,8 @@ def test_a_factory_that_looks_at_the_rate_gets_a_number():
 
 def test_what_is_counted_may_pass_two_thousand_million():
     count = totals.zero_totals(("loss",)).samples
+    add = jax.jit(totals.add_to_count, static_argnums=1)
     for _ in range(3):
-        count = totals.add_to_count(count, 5, jnp.full(10_000_000, 1501))
-    count = totals.add_to_count(count, 1, jnp.asarray([1, 2]))
+        count = add(count, 5, np.full(10_000_000, 1501, np.int32))
+    count = add(count, 1, np.array([1, 2], np.int32))
     assert int(count.units) + totals.THOUSAND * int(count.thousands) == 3 * 5 * 15_010_000_000 + 3

@@ -166,7 +166,7 @@ def cast(tree: Any, dtype: Any = float) -> Any:
         array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
         if jnp.issubdtype(array.dtype, jnp.floating) and array.dtype != wanted:
             array = array.astype(wanted)
-        return jnp.asarray(array)
+        return array if isinstance(array, jax.Array) else jax.device_put(array)
 
     return jax.tree.map(convert, tree)
 
