@@ -44,3 +44,32 @@ def deferred_interrupts() -> Iterator[Callable[[], bool]]:
         yield lambda: times > 0
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def remembered_interrupts() -> Iterator[Callable[[], None]]:
+    """Yields ``check()``, which raises KeyboardInterrupt if Ctrl-C was pressed since, even if its exception was lost.
+
+    Python drops an exception that is raised while it tidies up (in a weak reference's callback, say): a run that only
+    waits for it would go on. Does nothing outside the main thread, or where another handler is installed.
+    """
+    pressed = False
+
+    def remember(*_: Any) -> None:
+        nonlocal pressed
+        pressed = True
+        raise KeyboardInterrupt
+
+    def check() -> None:
+        if pressed:
+            raise KeyboardInterrupt
+
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield check
+        return
+    signal.signal(signal.SIGINT, remember)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -21,6 +21,7 @@ import jax
 import numpy as np
 
 from profl import checks, trees
+from profl.interrupts import remembered_interrupts
 from profl.methods.method import Method
 from profl.methods.stopping import StopWhenSettled
 from profl.parts.privacy import Privacy
@@ -173,13 +174,14 @@ class _Session:
         workers = Workers(clients, plan, execution.timeout, self.account)
         absent = cache(partial(absent_work, plan))
         try:
-            with progress_bar(
-                f"{plan.settings.method.name} on {self.problem.name}", rounds, execution.progress
-            ) as advance:
+            title = f"{plan.settings.method.name} on {self.problem.name}"
+            with remembered_interrupts() as check, progress_bar(title, rounds, execution.progress) as advance:
+                workers.check = check
                 advance(self.live.history.round)
                 while self.live.history.round < rounds and not self.live.history.settled and not self.watch.stopped:
                     before = self.live.history
                     self._round(workers, absent)
+                    check()
                     advance(1)
                     self._check()
                     if checkpoints is not None:

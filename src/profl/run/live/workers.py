@@ -107,6 +107,7 @@ class Workers:
         self.privacy = None if account is None else account.privacy
         like = batch_shape(plan.settings, plan.population, trees.take(plan.models, 0), plan.settings.samples)
         self.setup = RoundSetup(plan, like, figure_names(plan), self.privacy)
+        self.check: Callable[[], None] | None = None  # called while waiting; may raise
         self.changed = threading.Condition()
         self.loops = [EventLoop() for _ in clients]
         self.jobs: dict[int, Job] = {}
@@ -127,7 +128,7 @@ class Workers:
                 continue
             task = partial(self._round, round_, client, theta, trees.take(participants.states, slots[client]))
             jobs[client] = self.jobs[client] = Job(task, self.changed, self.loops[client])
-        wait_for_all(list(jobs.values()), self.changed, self.timeout)
+        wait_for_all(list(jobs.values()), self.changed, self.timeout, self.check)
         for client, job in jobs.items():
             if what := LATE.format(self.timeout) if job.given_up else str(job.error or job.note):
                 self.incidents.append((client, what))
@@ -287,10 +288,17 @@ class EventLoop:
         loop.close()
 
 
-def wait_for_all(jobs: list[Job], changed: threading.Condition, timeout: float) -> None:
-    """Return once every job is done or has been waiting for its client for longer than ``timeout`` seconds."""
+def wait_for_all(
+    jobs: list[Job], changed: threading.Condition, timeout: float, check: Callable[[], None] | None = None
+) -> None:
+    """Return once every job is done or has been waiting for its client for longer than ``timeout`` seconds.
+
+    ``check`` is called at least once a second, and may raise.
+    """
     with changed:
         while pending := [job for job in jobs if not job.done and not job.given_up]:
+            if check is not None:
+                check()
             now = time.monotonic()
             for job in pending:
                 job.given_up = job.waiting_since is not None and now - job.waiting_since >= timeout
