@@ -34,7 +34,7 @@ demo: setup  ## retraining, the performative gradient and ProFL, clean and in tr
 pages: dev  ## run every example of the documentation and of examples/ in its short form
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'pages and not slow'
 
-test: dev  ## run the tests, slow ones in their short form (about ten minutes on two cores)
+test: dev  ## run the tests, slow ones in their short form (about six minutes on two cores)
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-full: dev  ## run the tests, the slow ones in full
