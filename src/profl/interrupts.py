@@ -35,15 +35,8 @@ def deferred_interrupts() -> Iterator[Callable[[], bool]]:
         if times > 1:
             raise KeyboardInterrupt
 
-    main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield lambda: False
-        return
-    signal.signal(signal.SIGINT, count)
-    try:
+    with _answering(count):
         yield lambda: times > 0
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager
@@ -64,12 +57,19 @@ def remembered_interrupts() -> Iterator[Callable[[], None]]:
         if pressed:
             raise KeyboardInterrupt
 
+    with _answering(remember):
+        yield check
+
+
+@contextmanager
+def _answering(handler: Callable[..., None]) -> Iterator[None]:
+    """Ctrl-C calls ``handler``, but outside the main thread, or where another handler is installed."""
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield check
+        yield
         return
-    signal.signal(signal.SIGINT, remember)
+    signal.signal(signal.SIGINT, handler)
     try:
-        yield check
+        yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
