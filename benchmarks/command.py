@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from benchmarks import attacks, dynamics, jacobian, network, robust, speed, track
+from benchmarks import accelerator, attacks, dynamics, jacobian, network, robust, speed, track
 from benchmarks.deployments import bench as deployments
 from benchmarks.wild import bench as wild
 from profl import checks, cli
@@ -19,6 +19,7 @@ from profl.progress import progress_bar
 from profl.storage.atomic import write_json
 
 BENCHMARKS: dict[str, tuple[Callable[..., dict[str, Any]], int]] = {
+    "accelerator": (accelerator.bench, accelerator.PARTS),
     "attacks": (attacks.bench, attacks.PARTS),
     "robust": (robust.bench, robust.PARTS),
     "jacobian": (jacobian.bench, jacobian.PARTS),
