@@ -78,7 +78,8 @@ def first_calls() -> Part:
     """Seconds of a first short run with ten clients, compilation included, of methods that have not run so far."""
     rows, claims = [], []
     jax.clear_caches()
-    for name, method in {"pfl": pfl, "pofl": pofl, "profl": profl, "prm": prm}.items():
+    methods: dict[str, Callable[[], Any]] = {"pfl": pfl, "pofl": pofl, "profl": profl, "prm": prm}
+    for name, method in methods.items():
         steps = 1 if name == "prm" else STEPS
         started = time.perf_counter()
         simulate(pricing(), method(), rounds=ROUNDS, local_steps=steps, seeds=[0], progress=False)
@@ -88,7 +89,7 @@ def first_calls() -> Part:
     return Part(rows, claims)
 
 
-def warm(case: Problem, method: Any, **layout: int) -> float:
+def warm(case: Problem, method: Any, **layout: Any) -> float:
     """The least seconds of a run over some turns, after one that compiles."""
     run = partial(simulate, case, method, seeds=[0], record_every=layout["rounds"], progress=False, **layout)
     run()

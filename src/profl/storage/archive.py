@@ -7,13 +7,15 @@ cannot make its reader reserve more memory than its content fills.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import os
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+import jax
 import numpy as np
 
 from profl.checks import words
@@ -29,10 +31,28 @@ class DamagedFile(Exception):
 
 def write(path: Path, arrays: dict[str, np.ndarray], meta: dict[str, Any], compressed: bool = False) -> None:
     """Write to ``path``, which should be that of ``atomic``."""
-    signed = {**meta, "sha256": checksum(arrays, meta)}
     with open(path, "wb") as file:
-        save = np.savez_compressed if compressed else np.savez
-        save(file, allow_pickle=False, **arrays, **{META: np.array(json.dumps(signed))})
+        _save(file, arrays, meta, compressed)
+
+
+def to_bytes(arrays: dict[str, np.ndarray], meta: dict[str, Any], compressed: bool = False) -> bytes:
+    """The content of such a file."""
+    file = io.BytesIO()
+    _save(file, arrays, meta, compressed)
+    return file.getvalue()
+
+
+def _save(file: BinaryIO, arrays: dict[str, np.ndarray], meta: dict[str, Any], compressed: bool) -> None:
+    signed = {**meta, "sha256": checksum(arrays, meta)}
+    save = np.savez_compressed if compressed else np.savez
+    save(file, allow_pickle=False, **arrays, **{META: np.array(json.dumps(signed))})
+
+
+def from_bytes(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """(arrays, the text without its sha256) of such a content; raises ``DamagedFile`` where the sha256 is wrong."""
+    arrays, meta = _open(io.BytesIO(content), len(content))
+    verify(arrays, meta)
+    return arrays, meta
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -51,11 +71,16 @@ def verify(arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
 
 def read_unchecked(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """(arrays, the text) as they stand in the file."""
+    if not Path(path).is_file():
+        raise DamagedFile("no such file")
+    return _open(path, os.path.getsize(path))
+
+
+def _open(file: Any, size: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """(arrays, the text) of a path or a binary file of ``size`` bytes."""
     try:
-        if not Path(path).is_file():
-            raise DamagedFile("no such file")
-        with zipfile.ZipFile(path) as archive:
-            _check_sizes(archive, os.path.getsize(path))
+        with zipfile.ZipFile(file) as archive:
+            _check_sizes(archive, size)
             arrays = {info.filename.removesuffix(".npy"): _array(archive, info) for info in archive.infolist()}
         meta = json.loads(str(arrays.pop(META)))
         if not isinstance(meta, dict):
@@ -67,6 +92,26 @@ def read_unchecked(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray],
             f"it is cut short, damaged or none of profl's ({type(error).__name__}: {words(error)})"
         ) from error
     return arrays, meta
+
+
+def named_arrays(prefix: str, tree: Any) -> dict[str, np.ndarray]:
+    """The leaves of a pytree by their place in it, with a prefix."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {prefix + jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def restore_tree(prefix: str, arrays: dict[str, np.ndarray], like: Any, same_shape: bool) -> Any:
+    """The pytree of ``named_arrays`` in the structure of ``like``; raises ``DamagedFile`` where it has another."""
+    wanted, structure = jax.tree_util.tree_flatten_with_path(like)
+    names = [prefix + jax.tree_util.keystr(place) for place, _ in wanted]
+    if set(names) != set(arrays):
+        raise DamagedFile(f"the {prefix or 'history'} in it has other entries than this run's")
+    for name, (_, leaf) in zip(names, wanted, strict=True):
+        if same_shape and arrays[name].shape != np.shape(leaf):
+            raise DamagedFile(f"{name} has shape {arrays[name].shape}, this run's {np.shape(leaf)}")
+        if same_shape and arrays[name].dtype != getattr(leaf, "dtype", arrays[name].dtype):
+            raise DamagedFile(f"{name} has dtype {arrays[name].dtype}, this run's {leaf.dtype}")
+    return jax.tree.unflatten(structure, [arrays[name] for name in names])
 
 
 def checksum(arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> str:

@@ -17,9 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-import numpy as np
-
 from profl.checks import InputError, words
 from profl.storage import append_log, archive
 from profl.storage.archive import DamagedFile
@@ -114,14 +111,18 @@ class Checkpoints:
         """
         lists = lists or {}
         known = self._counts
-        new = [(name, _arrays("", item)) for name, items in lists.items() for item in items[known.get(name, 0) :]]
+        new = [
+            (name, archive.named_arrays("", item))
+            for name, items in lists.items()
+            for item in items[known.get(name, 0) :]
+        ]
         try:
             self._position = append_log.append(self.folder / HISTORY, self._position, new)
             self._counts = {name: len(items) for name, items in lists.items()}
             meta = {"format": FORMAT, "round": number, "fingerprint": self.fingerprint}
             meta |= {"history": [*self._position], "counts": self._counts, "notes": notes or {}}
             with atomic(self.path(number), private=True) as temporary:
-                archive.write(temporary, _arrays("state", state), meta)
+                archive.write(temporary, archive.named_arrays("state", state), meta)
         except OSError as error:
             raise OSError(
                 error.errno,
@@ -156,10 +157,10 @@ class Checkpoints:
             if differing := difference(meta["fingerprint"], self.fingerprint):
                 raise InputError(f"{refused}, it is of another run: {'; '.join(differing)}")
             lists: Lists = {name: [] for name in like}
-            tree = _tree("state", arrays, state, same_shape=True)
+            tree = archive.restore_tree("state", arrays, state, same_shape=True)
             checkpoint = Checkpoint(int(meta["round"]), tree, lists, meta["notes"])
             for name, item in append_log.read(self.folder / HISTORY, position):
-                lists[name].append(_tree("", item, like[name], same_shape=False))
+                lists[name].append(archive.restore_tree("", item, like[name], same_shape=False))
             if {name: len(items) for name, items in lists.items()} != {**dict.fromkeys(like, 0), **counts}:
                 raise DamagedFile(f"its history has other lengths than {words(counts)}")
         except DamagedFile as error:
@@ -170,21 +171,3 @@ class Checkpoints:
             raise InputError(f"{refused}: it is no checkpoint ({type(error).__name__}: {words(error)})") from error
         self._position, self._counts = position, counts
         return checkpoint
-
-
-def _arrays(prefix: str, tree: Any) -> dict[str, np.ndarray]:
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {prefix + jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
-
-
-def _tree(prefix: str, arrays: dict[str, np.ndarray], like: Any, same_shape: bool) -> Any:
-    wanted, structure = jax.tree_util.tree_flatten_with_path(like)
-    names = [prefix + jax.tree_util.keystr(place) for place, _ in wanted]
-    if set(names) != set(arrays):
-        raise DamagedFile(f"the {prefix or HISTORY} in it has other entries than this run's")
-    for name, (_, leaf) in zip(names, wanted, strict=True):
-        if same_shape and arrays[name].shape != np.shape(leaf):
-            raise DamagedFile(f"{name} has shape {arrays[name].shape}, this run's {np.shape(leaf)}")
-        if same_shape and arrays[name].dtype != getattr(leaf, "dtype", arrays[name].dtype):
-            raise DamagedFile(f"{name} has dtype {arrays[name].dtype}, this run's {leaf.dtype}")
-    return jax.tree.unflatten(structure, [arrays[name] for name in names])

@@ -20,9 +20,10 @@ from profl.run.flower.identity import proof
 from profl.run.flower.nodes import PREFIX
 from profl.run.flower.state_store import StateStore
 from profl.run.live.batches import Answer, deploy_at
+from profl.run.live.client_round import Read, RoundSetup, local_round
 from profl.run.live.protection import hide_errors
 from profl.run.live.simulated import SimulatedClient
-from profl.run.live.workers import Read, RoundSetup, call_client, local_round
+from profl.run.live.workers import call_client
 from profl.run.plan import Population, Settings, compile_for_settings, compiled_first_state
 from profl.run.round import Work
 from profl.run.run_history import client_work

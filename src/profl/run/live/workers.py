@@ -1,7 +1,6 @@
 """The clients of a live run at work: one thread per client and round, with a time limit on every deployment.
 
-A client's part of a round (paper, Algorithm 1, lines 5-16) is ``local_round``: the same step as in every engine, with
-the same keys, on batches that come from elsewhere; ``train`` and Flower use it. Whatever runs a client's code runs in
+A client's part of a round is ``client_round.local_round``. Whatever runs a client's code runs in
 its thread, inside the limit: looking up ``deploy``, calling it, waiting for it and reading its answer. A thread cannot
 be stopped from outside: one that is overdue is left to itself, its result is thrown away, and its client counts as busy
 until it returns. Threads are daemons, so they never keep a program from ending.
@@ -16,83 +15,23 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
 from profl import trees
-from profl.methods.method import Arrival
-from profl.parts.privacy import Privacy
-from profl.problem.reaction import Reaction
-from profl.run import step
 from profl.run.live import batches
 from profl.run.live.batches import Answer, Failure, Overdue, as_failure, deploy_at
-from profl.run.live.protection import Account, private_round, unchanged_report
+from profl.run.live.client_round import Read, local_round, make_setup
+from profl.run.live.protection import Account, unchanged_report
 from profl.run.live.state import Incident
-from profl.run.plan import CompiledPlan, batch_shape, compile_for_settings
+from profl.run.plan import CompiledPlan
 from profl.run.round import Participants, Work
-from profl.run.run_history import client_work, figure_names
 from profl.run.undecided import ADVICE, group_apart, robust_filter
 from profl.typing import Batch, Theta
 
 LATE = "took longer than {:g} s for a deployment"
-
-Read = Callable[[Any], Answer]
-Ask = Callable[[Read, Theta, int, int, Any], Answer]
-"""``ask(read, deployed, samples, step, world)``: what ``read`` makes of the client's answer. Both run code of the
-client's, so both belong inside its time limit. ``world`` is the state of simulated people, which others do not need."""
-
-
-class RoundSetup(NamedTuple):
-    """What ``local_round`` needs besides the round itself; the same for all clients and rounds."""
-
-    plan: CompiledPlan
-    like: Batch  # the structure, shapes and dtypes of a batch: ``plan.batch_shape``
-    figures: tuple[str, ...]  # the names of the method's figures
-    privacy: Privacy | None = None
-
-
-def local_round(setup: RoundSetup, round_: int, client: int, theta: Theta, state: Any, ask: Ask) -> Work:
-    """The client's report and its new state after R steps; with privacy there is always a report.
-
-    Raises ``InputError`` where a batch cannot be used, ``Failure`` where there is none or the model is not finite.
-    """
-    plan, like, figures, privacy = setup
-
-    def steps() -> Work:
-        settings, row = plan.settings, trees.take(plan.population, client)
-        wanted = int(step.samples_wanted(settings, row, state))
-        now, total = step.start_round(settings, theta, state), 0
-        for r in range(settings.local_steps):
-            key = _key(settings, plan.roots[0], client, round_, r)
-            deployed, now = _deploy(settings, row, key, now)
-            family, number = settings.functions.family, round_ * settings.local_steps + r
-            read = partial(batches.read_answer, like=like, deployed=deployed, family=family, requested=wanted)
-            batch, deployed, _ = ask(read, _finite_copy(deployed), wanted, number, now.state.world)
-            count = batches.rows(batch)
-            batch = batches.pad(batch, settings.size(wanted))
-            weights = _weights(row.clients, batches.rows(batch), np.int32(count))
-            last = jax.device_put(r == settings.local_steps - 1)
-            now = _use(settings, row, key, now, Arrival(batch, weights, deployed, last))
-            total += count
-        return client_work(settings, row, now, total, figures)
-
-    return steps() if privacy is None else private_round(privacy, plan, theta, state, client, round_, steps)
-
-
-def _finite_copy(model: Theta) -> Theta:
-    """A copy of a finite model for the client; it lies in the model space (``step.deploy``)."""
-    copy = jax.tree.map(np.array, model)
-    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(copy)):
-        raise Failure("came to a model with NaN or Inf in it, which is not deployed: are its data of an absurd size?")
-    return copy
-
-
-_key = compile_for_settings(step.step_key)
-_weights = jax.jit(Reaction().weights, static_argnums=1)
-_deploy = compile_for_settings(step.deploy)
-_use = compile_for_settings(step.update_client)
 
 
 class Workers:
@@ -105,8 +44,7 @@ class Workers:
     def __init__(self, clients: Sequence[Any], plan: CompiledPlan, timeout: float, account: Account | None) -> None:
         self.clients, self.plan, self.timeout, self.account = clients, plan, timeout, account
         self.privacy = None if account is None else account.privacy
-        like = batch_shape(plan.settings, plan.population, trees.take(plan.models, 0), plan.settings.samples)
-        self.setup = RoundSetup(plan, like, figure_names(plan), self.privacy)
+        self.setup = make_setup(plan, self.privacy)
         self.check: Callable[[], None] | None = None  # called while waiting; may raise
         self.changed = threading.Condition()
         self.loops = [EventLoop() for _ in clients]
