@@ -43,6 +43,7 @@ LAYERS = [
     {"methods"},
     {"results"},
     {"run"},
+    {"campaign"},
     {"callbacks", "worlds"},
     {"deploy"},
     {"theory"},
@@ -116,7 +117,7 @@ def test_no_module_uses_a_private_name_of_another():
 
 
 def test_the_core_imports_neither_plots_nor_tables_nor_networks():
-    heavy = "matplotlib pandas sklearn flwr cryptography tomli_w typer rich"
+    heavy = "matplotlib pandas sklearn sqlalchemy flwr cryptography tomli_w typer rich"
     code = f"import sys, profl; print([m for m in '{heavy}'.split() if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 

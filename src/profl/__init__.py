@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from profl import callbacks, cases, data, methods, parts, server, worlds
+from profl.campaign import Campaign
 from profl.checks import DivergedError, InputError, TooFewReports
 from profl.interrupts import Interrupted
 from profl.methods import StopWhenSettled, chain, dfo, pfl, pg, pofl, prm, profl, rgd, rrm, two_stage
@@ -90,6 +91,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "Box",
+    "Campaign",
     "ClassMeans",
     "DivergedError",
     "Family",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,8 @@ class LiveProblem:
       weights: alpha_i; equal by default.
       signal: what the data react to, a vector made from theta; theta itself by default.
       push: where a sample would lie under another model, if that is known; see ``Problem``.
+      names: what the numbers of a model are called, in the order of its flattened pytree.
+      columns: what the numbers of a sample are called, likewise: the columns of a table of data.
       version: stands for what cannot be compared from process to process; see ``Problem``.
 
     >>> from profl.problem.families import GaussianMean
@@ -63,6 +65,8 @@ class LiveProblem:
     weights: Any = None
     signal: Callable[[Theta], Array] = trees.ravel
     push: Any = None
+    names: Sequence[str] | None = None
+    columns: Sequence[str] | None = None
     version: str | None = None
 
     def __repr__(self) -> str:

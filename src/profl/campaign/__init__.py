@@ -1,0 +1,8 @@
+"""Campaigns: runs whose deployments take days. ``profl.Campaign`` is the way in."""
+
+from profl.campaign.campaign import Campaign, Told
+from profl.campaign.deployment import Deployment, Deployments
+from profl.campaign.events import Event
+from profl.campaign.status import Expected, Status
+
+__all__ = ["Campaign", "Deployment", "Deployments", "Event", "Expected", "Status", "Told"]

@@ -1,0 +1,153 @@
+"""What is told of a deployment, read and checked before anything is written: an array, a frame, a CSV file.
+
+A frame's columns are taken by name where the names of a sample's numbers are known: stated by the problem, or those of
+the first frame that was told. What is checked beside its shape: NaN and Inf, labels, the number of rows (as in
+``train``), and whether the numbers seem to be in other units than all that came before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from profl import checks
+from profl.checks import InputError
+from profl.problem.families import Family
+from profl.run.live import batches
+from profl.run.live.batches import Delayed, Failure
+from profl.typing import Batch, Theta
+
+UNIT_CHANGE = 30.0
+"""Numbers so many times as large, or as small, as all before: between what people's reactions do (a factor of ten) and
+the smallest change of units (a hundred)."""
+
+
+class Reading(NamedTuple):
+    """A batch that can be used."""
+
+    batch: Batch
+    missing: int  # rows with missing cells, which were left out
+    columns: list[str] | None  # the columns of a frame, in the order of the sample's numbers
+    scale: list[float]  # the mean size of each of the sample's numbers
+    deployed: Theta = None  # of a ``Delayed`` batch
+
+
+class Reader(NamedTuple):
+    """How the data of one campaign are read."""
+
+    like: Batch  # the structure, shapes and dtypes of a batch
+    family: Family
+    columns: list[str] | None  # the names of a sample's numbers; None where nobody has stated them yet
+
+    def read(self, data: Any, requested: int, deployed: Theta, before: Iterable[list[float]], check: bool) -> Reading:
+        """The batch in ``data``; ``before`` are the scales of what came in earlier. Raises ``InputError``."""
+        if isinstance(data, (str, os.PathLike)):
+            data = read_csv(data)
+        earlier = None
+        if isinstance(data, Delayed):
+            data, earlier = data
+        columns = None
+        if is_frame(data):
+            data, columns = self._by_name(data)
+        try:
+            sent = data if earlier is None else Delayed(data, earlier)
+            answer = batches.read_answer(sent, self.like, deployed, self.family, requested)
+        except Failure as error:
+            raise InputError(f"the data cannot be used: {error}") from None
+        scale = mean_sizes(answer.batch)
+        if check:
+            check_units(scale, before)
+        return Reading(answer.batch, answer.missing, columns, scale, None if earlier is None else answer.deployed)
+
+    def _by_name(self, frame: Any) -> tuple[Any, list[str]]:
+        """(the frame with the sample's columns alone, in their order; their names)."""
+        have = [str(name) for name in frame.columns]
+        wanted = self.columns
+        if wanted is None:
+            wanted = _usual_columns(self.like, have)
+        if absent := [name for name in wanted if name not in have]:
+            unused = [name for name in have if name not in wanted]
+            hints = {name: checks.nearest(name, unused) for name in absent}
+            meant = "; ".join(f"{name!r} may be {near!r}" for name, near in hints.items() if near)
+            raise InputError(
+                f"the data need the columns {', '.join(wanted)}; missing: {', '.join(absent)}"
+                f"{f' ({meant})' if meant else ''}; there are: {', '.join(have)}"
+            )
+        frame = frame.set_axis(have, axis=1)[wanted]
+        if isinstance(self.like, dict):
+            return _as_entries(frame, self.like), wanted
+        return frame, wanted
+
+
+def read_csv(path: str | os.PathLike[str]) -> Any:
+    """A CSV file as a frame."""
+    import pandas
+
+    if not Path(path).is_file():
+        raise InputError(f"there is no file {path}")
+    try:
+        return pandas.read_csv(path)
+    except (ValueError, OSError, UnicodeError) as error:
+        raise InputError(f"{path} is no CSV file that can be read: {checks.words(error)}") from error
+
+
+def is_frame(data: Any) -> bool:
+    return hasattr(data, "columns") and hasattr(data, "to_numpy")
+
+
+def mean_sizes(batch: Batch) -> list[float]:
+    """The mean absolute value of each of a sample's numbers, over the rows."""
+    leaves = [np.abs(np.asarray(leaf, float)).mean(axis=0).ravel() for leaf in jax.tree.leaves(batch)]
+    return [float(size) for size in np.concatenate(leaves)]
+
+
+def check_units(scale: Sequence[float], before: Iterable[Sequence[float]]) -> None:
+    """Refuse numbers that are typically ``UNIT_CHANGE`` times as large, or as small, as all that came before.
+
+    >>> check_units([100.0, 210.0], [[1.0, 2.0], [1.5, 2.0]])
+    Traceback (most recent call last):
+        ...
+    profl.checks.InputError: the numbers are typically 92 times those that were told before: are they in other units?
+    """
+    earlier = np.array(list(before), float)
+    if earlier.size == 0:
+        return
+    sizes, usual = np.asarray(scale, float), _typical(earlier)
+    both = (sizes > 0) & (usual > 0)
+    if not both.any():
+        return
+    ratio = float(np.exp(np.median(np.log(sizes[both] / usual[both]))))
+    if not 1 / UNIT_CHANGE < ratio < UNIT_CHANGE:
+        raise InputError(
+            f"the numbers are typically {ratio:.2g} times those that were told before: are they in other units?"
+        )
+
+
+def _typical(earlier: np.ndarray) -> np.ndarray:
+    """The median of each number's sizes over earlier batches, of those that are not zero."""
+    return np.array([np.median(column[column > 0]) if (column > 0).any() else 0.0 for column in earlier.T])
+
+
+def _usual_columns(like: Batch, have: list[str]) -> list[str]:
+    """The columns of a sample's numbers where nobody has named them: an entry's name, and for a vector what is left."""
+    if not isinstance(like, dict):
+        return have
+    scalars = [name for name in sorted(like) if np.ndim(like[name]) == 1]
+    left = [name for name in have if name not in scalars]
+    return [column for name in sorted(like) for column in ([name] if name in scalars else left)]
+
+
+def _as_entries(frame: Any, like: dict[str, Any]) -> dict[str, Any]:
+    """The columns of a frame as the entries of a sample, which take them in the order of the sample's numbers."""
+    entries, start = {}, 0
+    for name in sorted(like):
+        width = int(np.prod(np.shape(like[name])[1:], dtype=int))
+        columns = frame.iloc[:, start : start + width]
+        entries[name] = columns.iloc[:, 0] if np.ndim(like[name]) == 1 else columns
+        start += width
+    return entries

@@ -1,0 +1,83 @@
+"""Where a campaign's log is kept: ``Store``, and one in memory for runs that need not outlive their process.
+
+A store appends and reads; it never changes an event. ``append`` writes its events in one transaction, and raises
+``Conflict`` where somebody else has appended in the meantime: the caller reads what is new and decides again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from profl.campaign.events import Arrays, Event, Sealed
+
+
+class Conflict(Exception):
+    """Somebody else has appended an event first."""
+
+
+class DatabaseError(OSError):
+    """The database could not do what was asked; nothing was written."""
+
+
+class Store(Protocol):
+    """The log of one campaign."""
+
+    def read(self, after: int) -> list[Event]:
+        """The events after number ``after``, in order."""
+
+    def data(self, events: Iterable[Event]) -> dict[int, Arrays]:
+        """The data of these events, by their numbers; raises ``DamagedLog`` where they are not what was written."""
+
+    def append(self, sealed: Sequence[Sealed]) -> None:
+        """Write events, all or none; raises ``Conflict`` where their numbers are taken."""
+
+    def snapshot(self) -> bytes | None:
+        """The newest snapshot of the state, which is only a cache; None if there is none."""
+
+    def keep_snapshot(self, seq: int, content: bytes) -> None:
+        """Store a snapshot of the state after event ``seq``."""
+
+    def close(self) -> None:
+        """Let go of the database."""
+
+
+class MemoryStore:
+    """A log that ends with its process; it holds the data of the newest round only."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self._data: dict[int, Arrays] = {}
+
+    def read(self, after: int) -> list[Event]:
+        return self._events[after:]
+
+    def data(self, events: Iterable[Event]) -> dict[int, Arrays]:
+        return {event.seq: self._data[event.seq] for event in events}
+
+    def append(self, sealed: Sequence[Sealed]) -> None:
+        if sealed and sealed[0].event.seq != len(self._events) + 1:
+            raise Conflict
+        for event, data in sealed:
+            self._events.append(event)
+            if data is not None:
+                self._data[event.seq] = data
+            if event.kind == "closed":
+                self._forget()
+
+    def _forget(self) -> None:
+        """Drop the batches of closed rounds and the models before the last round: nobody reads them again."""
+        closed = [event.seq for event in self._events if event.kind == "closed"][-2:]
+        for seq in [seq for seq in self._data if seq < closed[-1]]:
+            kind = self._events[seq - 1].kind
+            if kind == "told" or (kind in ("asked", "closed") and len(closed) > 1 and seq < closed[0]):
+                del self._data[seq]
+
+    def snapshot(self) -> bytes | None:
+        return None
+
+    def keep_snapshot(self, seq: int, content: bytes) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
