@@ -74,13 +74,13 @@ class Campaign:
       clock: ``clock() -> datetime`` in UTC, for tests.
 
     >>> import profl
-    >>> case = profl.cases.housing(clients=2)
-    >>> campaign = Campaign(None, case, profl.prm(), clients=["Basel", "Bern"], samples=50)
+    >>> case = profl.cases.pricing(clients=2, goods=2)
+    >>> campaign = Campaign(None, case, profl.pofl(), clients=["Basel", "Bern"], samples=50)
     >>> first = campaign.ask()
     >>> [(one.id, one.client, one.purpose) for one in first]
     [(1, 'Basel', 'improve'), (2, 'Bern', 'improve')]
     >>> campaign.skip(2, "closed for repairs")
-    >>> campaign.tell(1, np.ones((50, 2)) + np.arange(50)[:, None]).rows
+    >>> campaign.tell(1, np.random.default_rng(0).normal(3.0, 1.0, (50, 2))).rows
     50
     >>> campaign.ask()[0].id
     3
