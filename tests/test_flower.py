@@ -191,6 +191,68 @@ def test_a_node_that_is_killed_and_back_within_the_round_changes_nothing(sound, 
     assert (tmp_path / "client-1").stat().st_mode & 0o077 == 0
 
 
+class Counting:
+    """A client that remembers what it deployed; asked again, it knows what came in."""
+
+    def __init__(self, simulated, dies_at=None, collects=True):
+        self.simulated, self.dies_at, self.steps, self.collected = simulated, dies_at, [], []
+        if collects:
+            self.collect = self._collect
+
+    def deploy(self, theta, samples, step):
+        self.steps.append((step, theta.tolist()))
+        if step == self.dies_at:
+            self.dies_at = None
+            raise ConnectionError("the data are not there yet")
+        return self.simulated.deploy(theta, samples, step)
+
+    def _collect(self, id, theta, samples):
+        step = int(id.split("-")[-1])
+        self.collected.append(step)
+        return self.simulated.deploy(theta, samples, step)
+
+
+def count_deployments(tmp_path, grid, **options):
+    own = federation(participation=1.0)
+    simulated = profl.worlds.simulated_clients(CASE, own.method, samples=30, seed=3)
+    client = Counting(simulated[1], **options)
+    clients = [simulated[0], client, *simulated[2:]]
+    run, _, _ = go(own, grid, make_client_app(own, clients, folder=tmp_path), wait=5.0)
+    return run, client
+
+
+def test_an_order_that_is_sent_again_deploys_nothing_twice(sound, tmp_path):
+    run, client = count_deployments(tmp_path, Back)
+    assert [step for step, _ in client.steps] == list(range(12))
+    assert not client.collected
+    np.testing.assert_array_equal(run.theta, sound.theta)
+
+
+class AskedAgain(InProcessGrid):
+    """The node's answer says that a deployment failed; the server, set back, sends the order once more."""
+
+    asked = False
+
+    def deliver(self, message):
+        replies = super().deliver(message)
+        order = message.content.get("order")
+        if order is None or order["client"] != 1 or order["round"] != 3 or self.asked:
+            return replies
+        self.asked = True
+        return super().deliver(message)
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_a_deployment_that_is_open_is_collected_or_made_again_with_the_same_model(sound, tmp_path, collects):
+    run, client = count_deployments(tmp_path, AskedAgain, dies_at=5, collects=collects)
+    steps = [step for step, _ in client.steps]
+    assert client.collected == ([5] if collects else [])
+    assert steps == (list(range(12)) if collects else [*range(6), *range(5, 12)])
+    models = {}
+    assert all(models.setdefault(step, theta) == theta for step, theta in client.steps)
+    np.testing.assert_array_equal(run.theta, sound.theta)
+
+
 def test_a_node_that_lost_its_state_says_so_and_goes_on(sound):
     run, _, _ = go(federation(participation=1.0), Restarted)
     assert [(r, c) for r, c, _ in run.incidents] == [(4, 1)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,11 +16,12 @@ from profl import trees
 from profl.checks import InputError
 from profl.objects import import_object
 from profl.run.flower import wire
+from profl.run.flower.deployment_log import DeploymentLog
 from profl.run.flower.federation import Federation, from_config
 from profl.run.flower.identity import proof
 from profl.run.flower.nodes import PREFIX
 from profl.run.flower.state_store import StateStore
-from profl.run.live.batches import Answer, deploy_at
+from profl.run.live.batches import Answer, collect_at, deploy_at
 from profl.run.live.client_round import Read, RoundSetup, local_round
 from profl.run.live.protection import hide_errors
 from profl.run.live.simulated import SimulatedClient
@@ -112,7 +114,7 @@ def _answer(
         received, state = RECEIVE(settings, row, state, *order.mailed)
         theta = received if order.turn > 0 else theta
     if order.turn == 0:
-        result = _deploy_and_report(federation, clients, order, theta, state)
+        result = _deploy_and_report(federation, clients, order, theta, state, store.folder)
     else:
         result = _report_again(federation, order, theta, state)
     store.save(order.number, result.states, order.base)
@@ -128,14 +130,31 @@ def _receive(settings: Settings, row: Population, state: Any, theta: Theta, mail
 RECEIVE = compile_for_settings(_receive)
 
 
-def _deploy_and_report(federation: Federation, clients: Clients, order: wire.Order, theta: Theta, state: Any) -> Work:
-    """The work of R local steps."""
+def _deploy_and_report(
+    federation: Federation, clients: Clients, order: wire.Order, theta: Theta, state: Any, folder: Path | None
+) -> Work:
+    """The work of R local steps; what was deployed for this order before is not deployed again."""
     client = cache(partial(_client, federation, clients, order.client))  # made inside the limit of the first
+    log = DeploymentLog(folder, order.token, federation.like)
+    log.forget_before((order.round - 2) * federation.plan.settings.local_steps)  # the server may repeat its last round
 
     def ask(read: Read, theta: Theta, samples: int, step: int, world: Any) -> Answer:
-        return call_client(
-            lambda: deploy_at(client(), theta, samples, step=step, world=world), read, federation.timeout
-        )
+        def deploy() -> Answer:
+            answer: Answer = call_client(
+                lambda: deploy_at(client(), theta, samples, step=step, world=world), read, federation.timeout
+            )
+            return answer
+
+        def collect() -> Answer | None:
+            name = f"{order.token}-{step}"
+            answer: Answer | None = call_client(
+                lambda: collect_at(client(), name, theta, samples),
+                lambda data: None if data is None else read(data),
+                federation.timeout,
+            )
+            return answer
+
+        return log.once(step, theta, deploy, collect)
 
     setup = RoundSetup(federation.plan, federation.like, federation.figures, federation.privacy)
     return local_round(setup, order.round - 1, order.client, theta, state, ask)

@@ -26,11 +26,9 @@ class StateStore:
         self, state: Any, folder: str | os.PathLike[str] | None, client: int, fingerprint: dict[str, str]
     ) -> None:
         self.records = state  # the context's: a dict of records
-        client_folder = None if folder is None else Path(folder) / f"client-{client}"
-        self.disk = (
-            None if client_folder is None else Checkpoints(client_folder, fingerprint, lock=False)
-        )  # a message at a time
-        self.counter = None if client_folder is None else client_folder / "reports.json"
+        self.folder = None if folder is None else Path(folder) / f"client-{client}"
+        self.disk = None if self.folder is None else Checkpoints(self.folder, fingerprint, lock=False)  # one at a time
+        self.counter = None if self.folder is None else self.folder / "reports.json"
         self.token = fingerprint["token"]
 
     def load(self, number: int, like: Any) -> Any:

@@ -62,6 +62,15 @@ def deploy_at(client: Any, theta: Any, samples: int, **offered: Any) -> Any:
     return deploy(theta, samples, **accepted_arguments(deploy, **offered))
 
 
+def collect_at(client: Any, id: Any, theta: Any, samples: int) -> Any:
+    """What deployment ``id``, which may have been made before a crash, has brought in; None if it was never made.
+
+    Only a client with a method ``collect(id, theta, samples)`` knows; for any other one it counts as not made.
+    """
+    collect = getattr(client, "collect", None)
+    return collect(id, theta, samples) if callable(collect) else None
+
+
 def accepted_arguments(deploy: Callable[..., Any], **offered: Any) -> dict[str, Any]:
     """Those of the ``offered`` arguments that a client's ``deploy`` names; ``**kwargs`` gets nothing.
 
