@@ -29,10 +29,10 @@ class Elsewhere:
     unit: tuple[float, ...] = (1.0, 1.0, 1.0)
 
     def inside(self, theta):
-        return (theta - self.origin) / np.asarray(self.unit, theta.dtype)
+        return (theta - self.origin) / np.asarray(self.unit)
 
     def outside(self, prices):
-        return self.origin + prices * np.asarray(self.unit, prices.dtype)
+        return self.origin + prices * np.asarray(self.unit)
 
 
 @dataclass(frozen=True)
