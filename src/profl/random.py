@@ -137,11 +137,12 @@ def normal(key: Key, n: int, *shape: int) -> Array:
     >>> normal(seed_key(0), 4, 2).shape
     (4, 2)
     """
-    return _normals_first(key, (*shape, n))
+    return _samples_first(key, (*shape, n))
 
 
 @partial(_one_program, static_argnums=1)
-def _normals_first(key: Key, shape: tuple[int, ...]) -> Array:
+def _samples_first(key: Key, shape: tuple[int, ...]) -> Array:
+    """Normals drawn in ``shape``, its last axis handed on as the first one."""
     return jnp.moveaxis(_normal(key, shape), -1, 0)
 
 

@@ -255,11 +255,12 @@ def _solver_values(
         return trees.ravel(project(unravel(vector)))
 
     def value_and_slope(vector: Array) -> tuple[Array, Array]:
-        def split(moved: Array) -> Array:
+        def risk_of(moved: Array) -> Array:
+            """The data follow the model, or are those of ``vector``, whatever the model."""
             deployed = jax.lax.select(of_risk, moved, vector)
             return decoupled_risk(world, unravel(deployed), unravel(moved))
 
-        return jax.value_and_grad(split)(vector)
+        return jax.value_and_grad(risk_of)(vector)
 
     def of_point(vector: Array) -> tuple[Array, ...]:
         vector = onto(vector)
