@@ -183,7 +183,7 @@ def test_variants_of_the_credit_benchmark_have_a_gap(made):
         risk = jax.jit(jax.value_and_grad(lambda theta: here.risk(theta, theta)))
         assert np.max(np.abs(risk(best)[1])) < 1e-10
         assert float(risk(best)[0]) < float(risk(stable)[0]) - 1e-5
-    assert np.linalg.norm(models[-1] - np.asarray(stable)) < 1e-6
+    assert np.linalg.norm(np.asarray(models[-1]) - np.asarray(stable)) < 1e-6
     assert gaps[-1] < 1e-6 < gaps[0]
 
 
