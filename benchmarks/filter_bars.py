@@ -23,7 +23,7 @@ from benchmarks import shapes
 from benchmarks.shapes import SHAPES, Sampler, cloud
 from profl.parts.filters import RobustFilter
 from profl.parts.filters.reference_sample import Known
-from profl.typing import Array
+from profl.typing import Array, Key
 from profl_papers.claims import Part, at_least, at_most
 
 N, D = 500, 5
@@ -102,15 +102,20 @@ class Measured(NamedTuple):
 
 def measured(row: Row, filter_: Any, trials: int, seed: int) -> Measured:
     n, bad = row.n, np.arange(row.n) < round(row.share * row.n)
-    first, second = jax.random.split(jax.random.key(seed))
-    own = jax.vmap(lambda key: row.clean(key, (n, row.d)))(jax.random.split(first, trials))
-    if row.junk is not None:
-        junk = row.junk
-        own = jnp.where(
-            bad[:, None], jax.vmap(lambda key: junk(key, (n, row.d)))(jax.random.split(second, trials)), own
-        )
-    own = own.astype(jnp.float32)
-    kept = np.asarray(_program(filter_)(own @ jnp.asarray(row.view.T, jnp.float32)), float)
+
+    @jax.jit
+    def draw(key: Key) -> tuple[Array, Array]:
+        """The samples, and what the filter sees of them."""
+        first, second = jax.random.split(key)
+        own = jax.vmap(lambda key: row.clean(key, (n, row.d)))(jax.random.split(first, trials))
+        if (junk := row.junk) is not None:
+            drawn = jax.vmap(lambda key: junk(key, (n, row.d)))(jax.random.split(second, trials))
+            own = jnp.where(bad[:, None], drawn, own)
+        own = own.astype(jnp.float32)
+        return own, own @ jnp.asarray(row.view.T, jnp.float32)
+
+    own, seen = draw(jax.random.key(seed))
+    kept = np.asarray(_program(filter_)(seen), float)
     samples = np.asarray(own, float)
 
     def error(weights: np.ndarray) -> float:
@@ -173,9 +178,7 @@ def drawn(seed: int, filter_: Any, trials: int = DRAWN_TRIALS) -> tuple[Drawn, D
         return math.sqrt(np.mean(np.sum(((means - shape.mean) / shape.sd) ** 2, 1)))
 
     equal = np.ones((trials, shape.n))
-    after, after_junk = (
-        np.asarray(_program(filter_)(jnp.asarray(each, jnp.float32)), float) for each in (clean, dirty)
-    )
+    after, after_junk = (np.asarray(_program(filter_)(each.astype(np.float32)), float) for each in (clean, dirty))
     plain, oracle = error(clean, equal), error(dirty, equal * ~bad)
     return (
         Drawn(error(clean, after) / plain, 1.0, float((after > 0).mean())),
@@ -218,9 +221,9 @@ def two_kinds(trials: int, seed: int = 0) -> tuple[float, float]:
         first, second = jax.random.split(key)
         return jax.random.normal(first, (N, D)) + towards * jax.random.bernoulli(second, KINDS, (N, 1))
 
-    vetted, *keys = jax.random.split(jax.random.key(seed), trials + 1)
-    known, plain = Known(draw(vetted).T, jnp.ones(N)), RobustFilter()
-    samples, weights = jax.vmap(draw)(jnp.stack(keys)), jnp.full(N, 1 / N)
+    drawn = np.asarray(jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(seed), trials + 1)))
+    known, plain = Known(*jax.device_put((drawn[0].T, np.ones(N, np.float32)))), RobustFilter()
+    samples, weights = drawn[1:], jax.device_put(np.full(N, 1 / N, np.float32))
 
     @jax.jit
     @jax.vmap

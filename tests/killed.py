@@ -23,13 +23,18 @@ def revenue(theta, z):
     return -jnp.sum(theta * z)
 
 
+@jax.jit
+def start(key):
+    return 2.0 + jax.random.uniform(key, (2,))
+
+
 CASE = profl.Problem(
     "simulated shops",
     revenue,
     profl.GaussianMean(),
     sample,
     clients={"gamma": np.array([1.0, 1.4, 1.8, 2.2])},
-    initial=lambda key: 2.0 + jax.random.uniform(key, (2,)),
+    initial=start,
     project=profl.Box(0.0, 6.0),
     weights=[0.1, 0.2, 0.3, 0.4],
 )

@@ -17,18 +17,20 @@ from profl.parts.optimiser import Optimiser
 from tests.problems import unmeasured
 from tests.test_units import CASE, SETTINGS, UNITS, Elsewhere, moved
 
+started, update = jax.jit(learning_rate.initial_server_state), jax.jit(learning_rate.next_rate)
+
 
 def followed(curvature, noise=0.0, rounds=40):
     """A model that follows the rate on x^T H x / 2, R = 1, from (1, 1): models and rates."""
     rng = np.random.default_rng(0)
-    hessian, x, state = jnp.asarray(curvature), jnp.ones(2), learning_rate.initial_server_state(jnp.zeros(2))
-    update, models, found = jax.jit(learning_rate.next_rate), [], []
+    hessian, x, state = np.asarray(curvature, np.float32), np.ones(2, np.float32), started(np.zeros(2, np.float32))
+    models, found = [], []
     for _ in range(rounds):
         one, copy = (noise * rng.normal(size=2).astype(np.float32) for _ in range(2))
         gradient = hessian @ x + one
-        eta, state = update(state, x, gradient, jnp.asarray(copy), jnp.ones(2), jnp.ones(()))
-        x = x - eta * gradient
-        models.append(np.asarray(x))
+        eta, state = update(state, x, gradient, copy, np.ones(2, np.float32), np.float32(1))
+        x = x - np.asarray(eta) * gradient
+        models.append(x)
         found.append(float(eta))
     return np.array(models), np.array(found)
 
@@ -45,16 +47,21 @@ def test_without_noise_it_goes_to_the_optimum_whatever_the_curvature(curvature):
 
 def test_one_dimension_by_hand():
     """H = 4 from x = 1: the first move is 0.1 scales, the next as far as the radius, then 1 / H times the share."""
-    state, ones = learning_rate.initial_server_state(jnp.zeros(1)), jnp.ones(1)
-    eta, state = learning_rate.next_rate(state, ones, 4 * ones, 0 * ones, ones, jnp.ones(()))
+    ones = np.ones(1, np.float32)
+
+    def rate(state, x):
+        eta, state = update(state, x, 4 * x, 0 * ones, ones, np.float32(1))
+        return np.asarray(eta), state
+
+    eta, state = rate(started(0 * ones), ones)
     assert float(eta) * 4 == pytest.approx(learning_rate.SECANT_SHARE * learning_rate.FIRST_MOVE)
     x = ones - eta * 4
-    eta, state = learning_rate.next_rate(state, x, 4 * x, 0 * ones, ones, jnp.ones(()))
+    eta, state = rate(state, x)
     move = learning_rate.SECANT_SHARE * learning_rate.FIRST_MOVE
     assert float(eta * 4 * x[0]) == pytest.approx(learning_rate.FACTOR * move, rel=1e-3)
     for _ in range(2):
         x = x - eta * 4 * x
-        eta, state = learning_rate.next_rate(state, x, 4 * x, 0 * ones, ones, jnp.ones(()))
+        eta, state = rate(state, x)
     assert float(eta) == pytest.approx(learning_rate.SECANT_SHARE / 4, rel=1e-3)
 
 

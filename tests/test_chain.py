@@ -104,10 +104,11 @@ def test_the_usual_length_is_that_of_the_federation(example):
     """Lengths 1, 2 and 30 of three clients: the median, 2, goes to all of them."""
     method = example.clipped_pfl()
     place = method.parts.index(example.ClippedGradient(2.0))
-    reports = {"theta": jnp.zeros((3, 2)), "gradient_length": jnp.array([1.0, 2.0, 30.0])}
+    reports = {"theta": np.zeros((3, 2), np.float32), "gradient_length": np.array([1.0, 2.0, 30.0], np.float32)}
     view = CASE.functions.view()._replace(client_count=3, client_ids=jnp.arange(3))
-    args = jnp.full(3, 1 / 3), jnp.ones(3, bool), jax.random.key(0)
-    _, _, mail = method.combine(view, method.open(view, jnp.zeros(2)), jnp.zeros(2), reports, *args)
+    args = reports, np.full(3, 1 / 3, np.float32), np.ones(3, bool), jax.random.key(0)
+    theta = np.zeros(2, np.float32)
+    mail = jax.jit(lambda theta, *args: method.combine(view, method.open(view, theta), theta, *args)[2])(theta, *args)
     np.testing.assert_allclose(mail[place], 2.0)
 
 

@@ -108,12 +108,16 @@ def test_a_hostile_client_does_not_move_what_is_common():
     for rule in ("mean", "median"):
         method = profl.pfl(0.1, correction="scaffold", aggregate=rule)
         place = method.parts.index(DriftCorrection())
-        reports = {"theta": jnp.zeros((4, 1)), "control": jnp.array([[1.0], [1.2], [0.8], [100.0]])}
-        server = method.open(None, jnp.zeros(1))
-        args = (jnp.full(4, 0.25), jnp.ones(4, bool), jax.random.key(0))
-        _, server, mail = method.combine(None, server, jnp.zeros(1), reports, *args)
+        control = np.array([[1.0], [1.2], [0.8], [100.0]], np.float32)
+
+        @jax.jit
+        def combined(reports, key, method=method):
+            theta, everyone = jnp.zeros(1), (jnp.full(4, 0.25), jnp.ones(4, bool))
+            return method.combine(None, method.open(None, theta), theta, reports, *everyone, key)
+
+        _, server, mail = combined({"theta": np.zeros((4, 1), np.float32), "control": control}, jax.random.key(0))
         assert mail[place].shape == (4, 1)
-        ends[rule] = float(server[place][0])
+        ends[rule] = float(np.asarray(server[place])[0])
     assert ends["mean"] == pytest.approx(25.75)
     assert ends["median"] == pytest.approx(1.1)
 

@@ -25,7 +25,7 @@ OWN = {
 @pytest.mark.parametrize("name", OWN)
 def test_the_stated_gradient_is_that_of_the_stated_risk_and_vanishes_at_the_optimum(name):
     problem = OWN[name]()
-    theta = np.asarray(problem.initial(jax.random.key(3)), float)
+    theta = problem.initial_models([3])[0].astype(float)
     sizes = 1e-3 * np.maximum(np.abs(np.asarray(problem.stable)), 0.1)
     measured = [(problem.risk(theta + e) - problem.risk(theta - e)) / (2 * e.sum()) for e in np.diag(sizes)]
     np.testing.assert_allclose(problem.gradient(theta), measured, rtol=1e-4, atol=1e-6)
@@ -37,10 +37,13 @@ def test_the_stated_gradient_is_that_of_the_stated_risk_and_vanishes_at_the_opti
 def test_what_is_sampled_is_what_is_stated(name):
     """The mean loss of 200,000 samples is the stated risk of the first client, up to five standard errors."""
     problem = OWN[name]()
-    theta = np.asarray(problem.initial(jax.random.key(3)))
-    sample = jax.jit(problem.reaction.sample, static_argnums=3)
-    batch = sample(jax.random.key(0), theta, trees.take(problem.clients, 0), 200_000)
-    losses = np.asarray(jax.jit(jax.vmap(problem.loss, (None, 0)))(theta, batch), float)
+    theta = problem.initial_models([3])[0]
+
+    @jax.jit
+    def drawn(key, client):
+        return jax.vmap(problem.loss, (None, 0))(theta, problem.reaction.sample(key, theta, client, 200_000))
+
+    losses = np.asarray(drawn(jax.random.key(0), trees.take(problem.clients, 0)), float)
     off = losses.mean() - problem.client_risks(theta)[0]
     assert abs(off) < 5 * losses.std() / np.sqrt(losses.size)
 
@@ -65,10 +68,9 @@ def test_matrices_are_far_from_symmetric_and_pushes_keep_the_risk_convex():
 def test_in_other_units_a_problem_is_the_same(units):
     inside = profl.cases.pricing(clients=3, goods=3)
     moved = shifted(inside, units.offset) if units.offset else rescaled(inside, units.factor)
-    for key in jax.random.split(jax.random.key(1), 3):
-        theta = np.asarray(inside.initial(key), float)
-        there = theta * units.factor + units.offset
-        np.testing.assert_allclose(moved.initial(key), there, rtol=1e-6)
+    for theta, start in zip(inside.initial_models(range(3)), moved.initial_models(range(3)), strict=True):
+        there = theta.astype(float) * units.factor + units.offset
+        np.testing.assert_allclose(start, there, rtol=1e-6)
         assert moved.risk(there) == pytest.approx(inside.risk(theta), rel=1e-9)
         np.testing.assert_allclose(moved.gradient(there) * units.factor, inside.gradient(theta), rtol=1e-6)
     for point in ("optimum", "stable"):

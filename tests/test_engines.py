@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -59,6 +60,7 @@ class Growing:
 
     first_order = True
 
+    @partial(jax.jit, static_argnums=0)
     def __call__(self, seen, weights):
         return self.step(seen, weights, self.start(seen.shape[1]))[0]
 

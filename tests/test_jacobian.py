@@ -24,13 +24,16 @@ TRUE = np.array([[1.0, -2.0, 0.5], [0.3, 0.7, 2.0]], np.float32)  # p = 2, s = 3
 
 def fed(estimator, signals, f, variance=1e-8, around=None):
     """The estimate after the estimator has seen these rows."""
-    return np.asarray(estimator.estimate(memory(estimator, signals, f, variance, around)))
+    return np.asarray(_scanned(estimator, *_rows(signals, f, variance, around))[1])
 
 
 def memory(estimator, signals, f, variance, around=None):
-    around = signals if around is None else around
-    rows = jnp.asarray(signals), jnp.asarray(f), jnp.asarray(around)
-    return _scanned(estimator, *rows, jnp.full(f.shape[1], variance))
+    return _scanned(estimator, *_rows(signals, f, variance, around))[0]
+
+
+def _rows(signals, f, variance, around):
+    rows = (np.asarray(leaf, np.float32) for leaf in (signals, f, signals if around is None else around))
+    return *rows, np.full(f.shape[1], variance, np.float32)
 
 
 ESTIMATED = [name for name in ESTIMATORS if name != "exact"]  # which estimates nothing
@@ -41,7 +44,11 @@ def _scanned(estimator, signals, f, around, variance):
     def update(state, row):
         return estimator.update(state, row[0], row[1], variance, row[2]), None
 
-    return jax.lax.scan(update, estimator.init(signals[0], f[0]), (signals, f, around))[0]
+    state = jax.lax.scan(update, estimator.init(signals[0], f[0]), (signals, f, around))[0]
+    return state, estimator.estimate(state)
+
+
+_error = jax.jit(lambda estimator, state: estimator.error(state), static_argnums=0)
 
 
 @pytest.mark.parametrize("name", ESTIMATED)
@@ -114,7 +121,7 @@ def test_error_falls_with_the_noise():
 
 def test_solve_ridge_is_finite_for_a_window_that_has_shrunk_to_nothing():
     for scale in (1.0, 1e-12, 1e-30, 0.0):
-        moves = scale * np.asarray(jax.random.normal(jax.random.key(0), (5, 4)))
+        moves = scale * np.random.default_rng(0).normal(size=(5, 4))
         gram = (moves.T @ moves).astype(np.float32)
         assert np.all(np.isfinite(jax.jit(solve_ridge)(gram, gram, jax.jit(relative_floor)(gram))))
 
@@ -134,11 +141,12 @@ def test_kalman_states_the_error_it_makes():
     ratios, line = [], Kalman(curvature=0.0)
     for seed in range(40):
         signals, f, around = explored(np.random.default_rng(seed), 100, 0.1, 0.05, lambda s: s @ TRUE.T + 4)
-        state = memory(line, signals, f, 0.05**2, around)
-        ratios.append((np.asarray(line.estimate(state)) - TRUE) ** 2 / np.asarray(line.error(state)))
+        state, found = _scanned(line, *_rows(signals, f, 0.05**2, around))
+        error = np.asarray(_error(line, state))
+        ratios.append((np.asarray(found) - TRUE) ** 2 / error)
     assert 0.73 <= np.mean(ratios) <= 1.27
     # ... and it is what least squares with an intercept would reach: noise / (spread sqrt(count))
-    np.testing.assert_allclose(np.sqrt(line.error(state)), 0.05 / (0.1 * 10), rtol=0.1)
+    np.testing.assert_allclose(np.sqrt(error), 0.05 / (0.1 * 10), rtol=0.1)
 
 
 def test_kalman_reads_the_slope_where_the_run_rests_not_that_of_the_way_there():
@@ -161,17 +169,18 @@ def test_kalman_does_not_forget_by_exploring():
     errors = []
     for count in (100, 1600):
         signals, f, around = explored(np.random.default_rng(0), count, 0.1, 0.05, lambda s: s @ TRUE.T)
-        errors.append(float(np.sqrt(np.mean(Kalman().error(memory(Kalman(), signals, f, 0.05**2, around))))))
+        errors.append(float(np.sqrt(np.mean(_error(Kalman(), memory(Kalman(), signals, f, 0.05**2, around))))))
     assert errors[0] / errors[1] == pytest.approx(4, rel=0.15)
 
 
-TWO = jnp.full(5, 2.0)
-UNITS = initial_units(TWO, TWO, TWO)._replace(batches=jnp.int32(1), scales=TWO, signal=Unit(0 * TWO, TWO))
+TWO = np.full(5, 2.0, np.float32)
 
 
+@partial(jax.jit, static_argnums=(0, 1))
 def informed(explore, view, theta, error):
     """The state once a step has shown units, J = I and its squared error."""
-    units = StepUnits(UNITS, jnp.asarray(False), jnp.ones(5))
+    known = {"batches": jnp.int32(1), "scales": TWO, "signal": Unit(0 * TWO, TWO)}
+    units = StepUnits(initial_units(TWO, TWO, TWO)._replace(**known), jnp.asarray(False), jnp.ones(5))
     step = Step(theta, theta, None, None, False, {}, units=units, jacobian=jnp.eye(5))
     step = step._replace(jacobian_error=jnp.full((5, 5), error))
     return explore.update(view, explore.init(view, theta, jnp.zeros((2, 5))), step, None)[1]
@@ -194,14 +203,16 @@ def test_perturbations_cancel_in_pairs_and_fade():
 
 def test_at_an_edge_only_the_ignorant_move_inwards():
     """Prices at most 5: a coordinate that is at 5 has no room, and moving down costs in the first order."""
-    view, theta = profl.cases.pricing().functions.view(), jnp.array([5.0, 2.0, 2.0, 2.0, 2.0])
+    view, theta = profl.cases.pricing().functions.view(), np.array([5.0, 2.0, 2.0, 2.0, 2.0], np.float32)
+    deploy = jax.jit(
+        lambda i, state: Exploration().deploy(view, state, jax.random.fold_in(jax.random.key(1), i), theta)
+    )
     for error, moved in ((1e-4, False), (1e4, True)):
         deltas = []
         state = informed(Exploration(), view, theta, error)
         for i in range(8):
-            key = jax.random.fold_in(jax.random.key(1), i)
-            deployed, state = Exploration().deploy(view, state, key, theta)
-            deltas.append(float(deployed[0] - 5.0))
+            deployed, state = deploy(i, state)
+            deltas.append(float(np.asarray(deployed)[0] - 5.0))
         assert (min(deltas) < -0.1) == moved
         assert max(deltas) <= 0
 

@@ -361,7 +361,8 @@ def test_two_stage_weighs_samples_where_nothing_can_be_shifted():
     """
     case, method = profl.cases.group_pricing(clients=2), profl.two_stage(20, 1.0)
     plan = make_plan(case, method, RunConfig(rounds=1, local_steps=21, samples=20_000, seeds=0))
-    theta, states = trees.take(plan.models, 0), first_states(plan.settings, plan.population, trees.take(plan.models, 0))
+    theta = trees.take(plan.models, 0)
+    states = jax.jit(first_states, static_argnums=0)(plan.settings, plan.population, theta)
 
     @jax.jit
     def looked(row, state):
@@ -375,7 +376,8 @@ def test_two_stage_weighs_samples_where_nothing_can_be_shifted():
         place = (plan.roots[0], jnp.int32(0), theta, jnp.int32(client), row, state)
         done = jax.jit(local_steps, static_argnums=(0, 1))(plan.settings, 20_000, *place)
         report, exact, stable = looked(row.clients, done.state.own)
-        assert np.linalg.norm(report["fit"].value[:, 0] - exact) < 0.25 * np.linalg.norm(exact - stable)
+        fit, exact, stable = map(np.asarray, (report["fit"].value, exact, stable))
+        assert np.linalg.norm(fit[:, 0] - exact) < 0.25 * np.linalg.norm(exact - stable)
 
 
 @pytest.mark.parametrize("points", [pytest.param(1, marks=pytest.mark.slow), 2])

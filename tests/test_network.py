@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import profl
-from profl import random, trees
+from profl import random
 from profl.parts.units import LARGEST_BY_PARAMETER, array_scales, is_large, theta_scales
 from profl.problem.families import GaussianMean
 from tests.problems import unmeasured
@@ -19,6 +19,7 @@ CASE = profl.cases.network()
 def wide(width, signal=None):
     """A regression by a network of 3 width + 1 parameters, or of as many more as ``width`` squared."""
 
+    @jax.jit
     def initial(key):
         parts = {"a": (2, width), "b": (width, width), "c": (width,)}
         keys = jax.random.split(key, 3)
@@ -78,7 +79,8 @@ def test_both_known_points_are_stationary(case):
 def measured(width, function, n=64):
     problem = wide(width, signal="few")
     theta = problem.initial(random.seed_key(0))
-    batch = problem.reaction.sample(random.seed_key(1), theta, {"gamma": jnp.ones(())}, n)
+    sample = jax.jit(problem.reaction.sample, static_argnums=3)
+    batch = sample(random.seed_key(1), theta, {"gamma": np.ones((), np.float32)}, n)
     code = jax.jit(lambda t, b: function(problem.functions.view(), t, b, jnp.full(n, 1 / n)))
     return theta, batch, code
 
@@ -86,8 +88,7 @@ def measured(width, function, n=64):
 def test_scales_by_the_array_are_those_by_the_parameter():
     """The root mean square of 1 / scale over an array, to 40 %: four probes."""
     theta, batch, by_array = measured(64, array_scales)
-    each = trees.ravel(theta)
-    assert each.size < LARGEST_BY_PARAMETER
+    assert sum(leaf.size for leaf in jax.tree.leaves(theta)) < LARGEST_BY_PARAMETER
     one = measured(64, theta_scales)[2](theta, batch)
     ends = np.cumsum([leaf.size for leaf in jax.tree.leaves(theta)])[:-1]
     expected = [np.mean(np.asarray(part) ** -2.0) ** -0.5 for part in np.split(np.asarray(one), ends)]
@@ -96,7 +97,7 @@ def test_scales_by_the_array_are_those_by_the_parameter():
 
 def test_no_gradient_of_a_single_sample_is_kept_of_a_large_model():
     theta, batch, code = measured(256, theta_scales)
-    size = trees.ravel(theta).size
+    size = sum(leaf.size for leaf in jax.tree.leaves(theta))
     assert is_large(theta)
     assert code.lower(theta, batch).compile().memory_analysis().temp_size_in_bytes < 8 * 4 * size  # 64 samples
 

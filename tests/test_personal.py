@@ -98,9 +98,14 @@ def test_the_server_minimises_what_is_left_once_own_parts_follow():
 
 def test_a_held_part_is_carried_along():
     """Of a sum at the edge of the model space only the split can change: nothing is left of the slope or curvature."""
-    curvature, mine, held = jnp.ones((2, 2)), np.array([False, True]), jnp.array([False, True])
-    moves = partial_minimisation.response_to_shared(curvature, mine, held, jnp.array([[0.0, 0.0], [-1.0, 0.0]]))
-    slope, (bend,) = partial_minimisation.profile(jnp.ones(2), (curvature,), jnp.zeros(2), mine, moves)
+    mine, sums = np.array([False, True]), np.array([[0.0, 0.0], [-1.0, 0.0]], np.float32)
+
+    @jax.jit
+    def profiled(curvature, held):
+        moves = partial_minimisation.response_to_shared(curvature, mine, held, sums)
+        return partial_minimisation.profile(jnp.ones(2), (curvature,), jnp.zeros(2), mine, moves)
+
+    slope, (bend,) = profiled(np.ones((2, 2), np.float32), np.array([False, True]))
     np.testing.assert_array_equal(slope, 0.0)
     np.testing.assert_allclose(bend, [[PERSONAL_PENALTY, 0.0], [0.0, 0.0]], atol=1e-6)
 

@@ -172,7 +172,7 @@ def test_a_response_finds_a_quadratic_and_states_its_error():
     def f(s):
         return jnp.stack([1 + 2 * s[0] - s[1] + s[0] ** 2 / 2, s[0] * s[1]])
 
-    signals, there = jax.random.normal(jax.random.key(0), (20, 2)), np.array([0.5, 0.5], np.float32)
+    signals, there = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32), np.array([0.5, 0.5], np.float32)
 
     @jax.jit
     def fitted(signals):
@@ -217,7 +217,7 @@ def test_trials_show_how_slowly_people_react(rate):
         signal = rng.normal(size=2) if deployed else np.zeros(2)
         used, seen = used + rate * (signal - used), AVERAGES(seen, signal, np.asarray(deployed == 0))
         trials = ADD(trials, seen, true @ used + 0.03 * rng.normal(size=2), np.asarray(1000.0))
-    found = MEMORY(trials, np.array([3.0, 3.0, 0.2, 0.2, 0.2]), np.ones(2), 0.01)
+    found = jax.tree.map(np.asarray, MEMORY(trials, np.array([3.0, 3.0, 0.2, 0.2, 0.2]), np.ones(2), 0.01))
     if rate == 1.0:
         assert found.evidence < 1
     else:
@@ -237,7 +237,7 @@ def test_slow_people_are_waited_for(rate, left):
 @pytest.mark.parametrize(("width", "off"), [(1e4, 0.01), (1e9, 0.2)])
 def test_a_prior_far_wider_than_the_noise_breaks_no_fit(width, off):
     """Two trials, five slopes: in all directions but one there is nothing but the prior."""
-    signals = np.asarray(jax.random.normal(jax.random.key(0), (2, 5)))
+    signals = np.random.default_rng(0).normal(size=(2, 5)).astype(np.float32)
     wide = Prior(np.zeros((1, 20), np.float32), np.full((1, 20), width, np.float32))
     trials = observed(lambda s: np.sum(s)[None], signals, 1.0)
     found = FIT(trials, signals[0], wide, np.ones(1, np.float32), np.float32(0))

@@ -28,7 +28,7 @@ def made(name: str) -> profl.Problem:
 
 def somewhere(problem: profl.Problem, seed: int = 7) -> np.ndarray:
     """A model inside the model space, away from any special point."""
-    return np.asarray(problem.initial(random.start_key(random.seed_key(seed))), dtype=np.float64)
+    return np.asarray(problem.initial_models([seed])[0], dtype=np.float64)
 
 
 @every_case
@@ -51,7 +51,7 @@ def test_risk_agrees_with_samples(name):
         batch = problem.reaction.sample(random.data_key(random.seed_key(1), client, 0), theta, row, 200_000)
         return jax.vmap(problem.loss, (None, 0))(theta, batch)
 
-    draws = np.asarray(jax.jit(jax.vmap(losses))(jnp.arange(3), clients), dtype=np.float64)
+    draws = np.asarray(jax.jit(jax.vmap(losses))(np.arange(3), clients), dtype=np.float64)
     errors = draws.std(axis=1) / np.sqrt(draws.shape[1])
     assert np.all(np.abs(draws.mean(axis=1) - problem.client_risks(theta)) < 4 * errors)
     assert np.all(errors < 0.01 * max(1.0, np.abs(draws).max()))  # or the line above could not fail
@@ -64,14 +64,16 @@ def test_parameters_agree_with_the_family_estimate(name):
     client = trees.take(trees.cast(problem.clients, jnp.float32), 1)
     n, trials = 2000, 200
 
-    def estimate(key):
+    @jax.jit
+    @jax.vmap
+    def estimate(number):
+        key = random.data_key(random.seed_key(3), number, 0)
         batch = problem.reaction.sample(key, theta, client, n)
         weights = jnp.full(n, 1.0 / n)
         f = problem.family.estimate(batch, weights)
         return f, problem.family.variance(batch, weights, f)
 
-    seeds = jax.random.split(random.seed_key(3), trials)
-    estimates, variances = map(np.asarray, jax.jit(jax.vmap(estimate))(seeds))
+    estimates, variances = map(np.asarray, estimate(np.arange(trials)))
     told = np.asarray(jax.jit(problem.reaction.parameters)(theta, client))
     errors = estimates.std(0) / np.sqrt(trials)
     assert np.all(np.abs(estimates.mean(0) - told) < 4 * errors)
@@ -184,7 +186,8 @@ def test_pooling_keeps_the_risk_and_the_known_points():
     pooled = problem.pooled()
     assert pooled.risk(np.array([1.3])) == pytest.approx(problem.risk(np.array([1.3])))
     np.testing.assert_allclose(pooled.optimum, problem.optimum, atol=1e-6)
-    weights = pooled.reaction.weights(trees.take(pooled.clients, 0), 4, jnp.array([4, 2, 1]))
+    of_counts = jax.jit(pooled.reaction.weights, static_argnums=1)
+    weights = np.asarray(of_counts(trees.take(pooled.clients, 0), 4, np.array([4, 2, 1])))
     np.testing.assert_allclose(weights.reshape(3, 4).sum(1), [0.2, 0.3, 0.5], rtol=1e-6)
     np.testing.assert_allclose(weights[8:], [0.5, 0, 0, 0], rtol=1e-6)
 
@@ -198,7 +201,7 @@ def test_accuracy_of_strategic_classification_agrees_with_samples():
         batch = problem.reaction.sample(random.data_key(random.seed_key(5), client, 0), theta, row, 100_000)
         return jnp.mean((batch["x"] @ theta > 0) == (batch["y"] == 1))
 
-    measured = float(jnp.mean(jax.jit(jax.vmap(right))(jnp.arange(2), clients)))
+    measured = np.mean(np.asarray(jax.jit(jax.vmap(right))(np.arange(2), clients)))
     assert problem.accuracy(theta) == pytest.approx(measured, abs=4 * 0.5 / np.sqrt(200_000))
 
 

@@ -39,7 +39,10 @@ def step(view, filter_, theta, batch, weights, memory):
 
 def weighed(problem, filter_, theta, batch, weights):
     view = problem.functions.view()
-    return step(view, filter_, theta, batch, weights, initial_memory(view, filter_, theta, batch))[:2]
+    return step(view, filter_, theta, batch, weights, empty(view, filter_, theta, batch))[:2]
+
+
+empty = partial(jax.jit, static_argnums=(0, 1))(initial_memory)
 
 
 def drawn(problem, theta, n=500, client=0, seed=0):
@@ -83,8 +86,8 @@ def test_junk_gets_no_weight_and_the_clean_keep_theirs(share):
 
 def test_no_filter_changes_nothing():
     problem = profl.cases.pricing()
-    theta = jnp.full(5, 2.0)
-    weights = jnp.full(500, 1 / 500)
+    theta = np.full(5, 2.0, np.float32)
+    weights = np.full(500, 1 / 500, np.float32)
     believed, kept = weighed(problem, keep_all, theta, drawn(problem, theta), weights)
     np.testing.assert_allclose(believed, weights, rtol=1e-6)
     assert kept == pytest.approx(1)
@@ -176,15 +179,15 @@ def test_adaptive_runs_draw_fewer_samples_within_the_tolerance(most, settings):
 # -- hostile clients
 
 
-@partial(jax.jit, static_argnums=0)
-def attacked(name, *arguments):
-    """What is sent under an attack: one program, as in a run; operation by operation it would be dozens."""
-    return apply(get(name), *arguments)
+@jax.jit
+def attacked(*arguments):
+    """What is sent under every attack, by its name: one program; operation by operation it would be hundreds."""
+    return {name: apply(get(name), *arguments) for name in profl.server.ATTACKS}
 
 
 def rows(entry):
     """The numbers of a report's entry, one row per client."""
-    return np.concatenate([np.reshape(leaf, (len(leaf), -1)) for leaf in jax.tree.leaves(entry)], axis=1)
+    return np.concatenate([np.asarray(leaf).reshape(len(leaf), -1) for leaf in jax.tree.leaves(entry)], axis=1)
 
 
 def reports():
@@ -220,7 +223,8 @@ JACOBIAN = {"jacobian": [-550.0, -1050.0]}
 def test_what_hostile_clients_send(name):
     hostile = np.array([False, False, False, True])
     honest = reports()
-    sent = attacked(name, honest, np.zeros(2, np.float32), np.full(2, 9, np.float32), hostile)
+    sent = attacked(honest, np.zeros(2, np.float32), np.full(2, 9, np.float32), hostile)[name]
+    sent = jax.tree.map(np.asarray, sent)
     for entry in sent:
         assert sent[entry].kind == honest[entry].kind
         assert sent[entry].value.dtype == honest[entry].value.dtype
@@ -236,7 +240,7 @@ def test_what_hostile_clients_send(name):
 def test_a_number_too_large_is_the_largest_whole_one():
     zero, steps = np.zeros((), np.float32), np.full(2, 10**9, np.int32)
     counts = {"theta": entries.model(np.zeros(2, np.float32)), "steps": entries.count(steps)}
-    sent = attacked("scaled", counts, zero, zero, np.array([False, True]))
+    sent = jax.jit(partial(apply, get("scaled")))(counts, zero, zero, np.array([False, True]))
     assert sent["steps"].value.tolist() == [10**9, 2**31 - 1]
 
 
@@ -282,7 +286,7 @@ def honest_turns(request):
 def test_an_attack_changes_every_entry_in_every_turn(name, honest_turns):
     """The exception is a model that nobody has moved from what was sent, as in prm: there is nothing to turn around."""
     for number, (honest, sent, first, hostile) in enumerate(honest_turns):
-        changed = attacked(name, honest, sent, first, hostile)
+        changed = attacked(honest, sent, first, hostile)[name]
         for entry in honest:
             own, other = (rows(report[entry])[hostile] for report in (honest, changed))
             rests = honest[entry].kind == "model" and bool(np.all(own == np.ravel(sent)))
@@ -338,17 +342,17 @@ def test_too_few_reports_stop_the_run_and_keep_what_was_done(engine):
 )
 def test_one_poisoned_jacobian_moves_its_cluster_less_than_the_honest_spread(count, members):
     share = jax.jit(lambda rows: Clusters(count).share(jax.random.key(0), rows, everyone / len(rows), everyone > 0))
-    everyone = jnp.ones(3 * members)
+    everyone = np.ones(3 * members, np.float32)
     gamma = np.repeat([0.75, 1.5, 2.25], members)
     for seed in range(3):
         noise = np.random.default_rng(seed).normal(size=(3 * members, 5, 5))
         honest = (-gamma[:, None, None] * np.eye(5) + 0.15 * noise).astype(np.float32)
-        before, labels = share(honest)
-        assert len(set(np.asarray(labels).tolist())) == 3
+        before, labels = map(np.asarray, share(honest))
+        assert len(set(labels.tolist())) == 3
         own = honest[:members]
         spread = np.sqrt(np.mean(np.sum((own - own.mean(0)) ** 2, axis=(1, 2))))
         for scale in (-50.0, -3.0, -1.0, 0.0, 2.0, 1e6):
-            after = share(np.concatenate([scale * honest[:1], honest[1:]]))[0]
+            after = np.asarray(share(np.concatenate([np.float32(scale) * honest[:1], honest[1:]]))[0])
             assert np.sqrt(np.sum((after[5] - before[5]) ** 2)) <= 0.25 * spread
 
 

@@ -42,15 +42,15 @@ call = jax.jit(lambda rule, *arguments: rule(*arguments), static_argnums=0)
 def apply(rule, rows, weights=None, accepted=None, centre=None):
     """A rule on plain lists, with equal weights, everybody accepted and a previous value of zero where not said.
 
-    Rejected rows of NaN fill up to ``ROOM``, and coordinates in which all are zero up to ``WIDTH`` where there are
-    several, which must change nothing: one program for every number of rows.
+    Rejected rows of NaN fill up to ``ROOM``, and coordinates in which all are zero up to ``WIDTH``, which must change
+    nothing: one program for every number of rows.
     """
     rows = np.asarray(rows, np.float32)
     k, m = rows.shape
     weights = np.ones(k, np.float32) if weights is None else np.asarray(weights, np.float32)
     accepted = np.ones(k, bool) if accepted is None else np.asarray(accepted)
     centre = np.zeros(m, np.float32) if centre is None else np.asarray(centre, np.float32)
-    more, wider = max(0, ROOM - k), max(0, WIDTH - m) if m > 1 else 0
+    more, wider = max(0, ROOM - k), max(0, WIDTH - m)
     rows, centre = np.pad(rows, ((0, 0), (0, wider))), np.pad(centre, (0, wider))
     rows = np.concatenate([rows, np.full((more, m + wider), np.nan, np.float32)])
     weights, accepted = np.append(weights, np.ones(more, np.float32)), np.append(accepted, np.zeros(more, bool))
@@ -256,7 +256,7 @@ def test_mixing_keeps_every_row_unless_some_pull_aside(more, expected):
 def test_jit_and_vmap_change_nothing_and_compile_once(name):
     """The number of accepted rows differs from call to call; the shapes, and the compiled program, do not."""
     rule = rules.get(name)
-    batch = [draw(seed) for seed in range(4)]
+    batch = [draw(seed, ROOM, WIDTH) for seed in range(4)]
     for seed, (_, _, accepted, _) in enumerate(batch):
         accepted[3 : 3 + seed] = False
     stacked = [np.stack(parts) for parts in zip(*batch, strict=True)]

@@ -54,7 +54,7 @@ def test_sharing_is_never_worse_than_not_sharing(gamma, sigma, weights):
 def test_what_is_zero_everywhere_is_learned_to_be_zero():
     """Diagonals differ widely, the rest is nothing: there James and Stein leave three tenths of the noise."""
     own, truth = draw(SPREAD)
-    found = shrunk(own, EVEN, np.ones(CLIENTS, bool), stated())
+    found = np.asarray(shrunk(own, EVEN, np.ones(CLIENTS, bool), stated()))
     rest = ~np.eye(GOODS, dtype=bool)
     assert np.mean((found - truth)[..., rest] ** 2) <= 0.35 * np.mean((own - truth)[..., rest] ** 2)
 

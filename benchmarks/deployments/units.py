@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
@@ -129,7 +130,7 @@ def _moved(problem: Problem, units: Units, name: str) -> Problem:
         name=name,
         loss=MovedLoss(problem.loss, units),
         reaction=MovedReaction(problem.reaction, units),
-        initial=lambda key: units.outside(problem.initial(key)),
+        initial=jax.jit(lambda key: units.outside(problem.initial(key))),
         project=MovedSpace(problem.project, units),
         signal=MovedSignal(problem.signal, units) if own else problem.signal,
     )

@@ -123,6 +123,7 @@ def _steps(
 def _near(centre: float, size: int, sd: float = 1.0) -> Callable[[Key], Array]:
     """Starts N(centre, sd^2), no number below a tenth of the centre."""
 
+    @jax.jit
     def initial(key: Key) -> Array:
         draw = centre + sd * jax.random.normal(key, (size,), dtype=jnp.float32)
         return jnp.maximum(draw, jnp.float32(0.1 * centre))

@@ -14,7 +14,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
 from profl_papers.claims import Claim, at_most, close
@@ -30,7 +30,7 @@ POINTS = 100
 
 def epochs(samples: int, eta: float, delta: float, hold: float) -> tuple[np.ndarray, ...]:
     """eta_k, delta_k and tau_k of all epochs that begin within so many samples."""
-    found = schedule(jnp.arange(samples), eta, delta, hold)
+    found = jax.jit(schedule)(np.arange(samples), eta, delta, hold)
     rate, distance, steps = (np.asarray(values) for values in found)
     count = int(np.searchsorted(np.cumsum(steps), samples)) + 1
     return rate[:count], distance[:count], steps[:count]

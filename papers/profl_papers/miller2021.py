@@ -11,6 +11,7 @@ Linear regression in R^20: x ~ N(0, S), y = b.x + m.theta + N(0, 0.01), |m| = ep
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -53,7 +54,7 @@ class World(NamedTuple):
 
     @property
     def optimum(self) -> Array:
-        return jnp.linalg.solve(self.spread + jnp.outer(self.m, self.m), self.spread @ self.b)
+        return _optimum(self)
 
     def excess(self, theta: Array) -> Array:
         return self.risk(theta) - self.risk(self.optimum)
@@ -65,6 +66,12 @@ class World(NamedTuple):
         return x, x @ self.b + deployed @ self.m + jnp.sqrt(NOISE) * jax.random.normal(noise, deployed.shape[:-1])
 
 
+@jax.jit
+def _optimum(here: World) -> Array:
+    return jnp.linalg.solve(here.spread + jnp.outer(here.m, here.m), here.spread @ here.b)
+
+
+@partial(jax.jit, static_argnums=1)
 def world(key: Array, eps: float) -> World:
     """S a random covariance with largest eigenvalue 0.01, b ~ N(0, I), m uniform on the sphere of radius eps."""
     first, second, third = jax.random.split(key, 3)

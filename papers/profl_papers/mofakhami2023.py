@@ -12,6 +12,7 @@ to predictions, not to parameters: that is what lets networks in.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -60,11 +61,13 @@ class Path(NamedTuple):
     shift: np.ndarray  # |DPR(theta_{t-1}; theta_t) - PR(theta_t)|
 
 
+@jax.jit
 def score(weights: Any, x: Array) -> Array:
     """sigmoid of the network; times 1 - delta it is f."""
     return jax.nn.sigmoid((jax.nn.leaky_relu(x @ weights["in"]) @ weights["out"])[..., 0])
 
 
+@jax.jit
 def loss(weights: Any, x: Array, y: Array) -> Array:
     """Over (1 - delta)^2; y is 0 or 1."""
     return jnp.mean((score(weights, x) - y) ** 2) / 2
@@ -95,10 +98,11 @@ def answered(key: Array, weights: Any, x: Array, delta: float) -> Array:
     return ResampleIfRejected(score, STRATEGIC).resample(rejected, chance, x, others)
 
 
-def accuracy(weights: Any, x: Array, y: Array) -> float:
-    return float(jnp.mean((score(weights, x) > 0.5) == (y > 0.5)))
+def accuracy(weights: Any, x: Any, y: Any) -> float:
+    return float(np.mean((np.asarray(score(weights, x)) > 0.5) == (np.asarray(y) > 0.5)))
 
 
+@partial(jax.jit, static_argnums=1)
 def start(seed: int, size: int) -> Any:
     """As PyTorch begins a linear layer: uniform within 1 / sqrt(inputs)."""
     first, second = jax.random.split(jax.random.key(seed))
@@ -110,7 +114,7 @@ def first_fits(seed: int, deltas: tuple[float, ...], most: int) -> dict[float, F
     """On the rows as they are; a smaller delta goes on from where a larger one stopped."""
     x, y = (jnp.asarray(values) for values in rows())
     weights = start(seed, x.shape[1])
-    fits, adam, left = {}, ADAM.init(weights), most
+    fits, adam, left = {}, jax.jit(ADAM.init)(weights), most
     for delta in sorted(deltas, reverse=True):
         fits[delta] = fit = train(weights, adam, x, y, delta, left)
         weights, adam, left = fit.weights, fit.adam, left - int(fit.steps)
@@ -122,15 +126,16 @@ def retrain(seed: int, fit: Fit, delta: float, rounds: int, most: int, window: i
     x, y = (jnp.asarray(values) for values in rows())
     first, scale = accuracy(fit.weights, x, y), (1 - delta) ** 2
     before, after, risks, shifts = [], [], [], []
-    snapshots: list[Array] = []
+    snapshots: list[np.ndarray] = []
     for t in range(rounds):
-        seen = answered(jax.random.fold_in(jax.random.key(seed), t), fit.weights, x, delta)
+        seen = np.asarray(answered(jax.random.fold_in(jax.random.key(seed), t), fit.weights, x, delta))
         before.append(accuracy(fit.weights, seen, y))
         risks.append(scale * float(loss(fit.weights, seen, y)))
         if snapshots:
             shifts.append(abs(scale * float(loss(fit.weights, snapshots[-1], y)) - risks[-1]))
         snapshots = [*snapshots, seen][-window:]
-        fit = train(fit.weights, fit.adam, jnp.concatenate(snapshots), jnp.tile(y, len(snapshots)), delta, most)
+        people = np.concatenate(snapshots), np.tile(np.asarray(y), len(snapshots))
+        fit = train(fit.weights, fit.adam, *people, delta, most)
         after.append(accuracy(fit.weights, seen, y))
     return Path(first, np.array(before), np.array(after), np.array(risks), np.array(shifts))
 

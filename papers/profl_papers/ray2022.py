@@ -44,6 +44,7 @@ def decoupled(data: tuple[Array, Array], eps: Array, deployed: Array, theta: Arr
     return jnp.mean(jax.nn.softplus(scores) - y * scores) + jnp.sum(theta[:-1] ** 2) / (2 * len(y))
 
 
+@jax.jit
 def field(data: tuple[Array, Array], eps: Array, share: Array, theta: Array) -> Array:
     """grad_2 + share grad_1 of DPR(theta; theta): that of the risk where the share is 1."""
     first, second = jax.grad(decoupled, argnums=(2, 3))(data, eps, theta, theta)

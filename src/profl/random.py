@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -26,6 +27,7 @@ _START, _DATA, _PARTICIPATION, _SERVER = 0, 1, 2, 3
 _EXPLORE = 2**31 - 1  # far from the small numbers that splitting a key uses
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
+_one_program = partial(jax.jit, inline=True)  # outside of compiled code; inside of it nothing is left of the function
 SEEDS = 2**32  # how many there are: a seed is one word of a key
 
 
@@ -42,6 +44,7 @@ def _implementation() -> Any:
     return UNROLLED if jax.default_backend() == "cpu" else _STOCK
 
 
+@_one_program
 def start_key(root: Key) -> Key:
     """The key of the initial model."""
     return jax.random.fold_in(root, _START)
@@ -80,6 +83,7 @@ def server_key(root: Key, round_: int | Array) -> Key:
     return _fold(root, _SERVER, round_)
 
 
+@_one_program
 def _fold(key: Key, *words: int | Array) -> Key:
     """``key`` with one word after the other folded in: a loop, so that a program holds the rounds of one."""
     numbers = jnp.stack([jnp.asarray(word).astype(jnp.uint32) for word in words])
@@ -95,6 +99,7 @@ def explore_key(key: Key) -> Key:
     return jax.random.fold_in(key, _EXPLORE)
 
 
+@partial(_one_program, static_argnums=1)
 def signs(key: Key, n: int) -> Array:
     """n numbers, each 1 or -1 with equal chance.
 
@@ -104,6 +109,7 @@ def signs(key: Key, n: int) -> Array:
     return 1 - 2 * (_bits(key, (n,)) >> 31).astype(jnp.int32)
 
 
+@partial(_one_program, static_argnums=1)
 def explore_signs(key: Key, n: int) -> Array:
     """``signs(explore_key(key), n)``, in a loop of two turns: the key first, then the signs, by the same rounds.
 
@@ -131,8 +137,13 @@ def normal(key: Key, n: int, *shape: int) -> Array:
     >>> normal(seed_key(0), 4, 2).shape
     (4, 2)
     """
-    draws = _normal(key, (*shape, n))
-    return draws.transpose((len(shape), *range(len(shape))))
+    return _samples_first(key, (*shape, n))
+
+
+@partial(_one_program, static_argnums=1)
+def _samples_first(key: Key, shape: tuple[int, ...]) -> Array:
+    """Normals drawn in ``shape``, its last axis handed on as the first one."""
+    return jnp.moveaxis(_normal(key, shape), -1, 0)
 
 
 def _normal(key: Key, shape: tuple[int, ...]) -> Array:
@@ -210,6 +221,7 @@ UNROLLED = define_prng_impl(
 )
 
 
+@partial(_one_program, static_argnums=1)
 def indices(key: Key, n: int, count: int | Array) -> Array:
     """n whole numbers drawn uniformly from 0 .. count - 1, with replacement; ``count`` may be traced, up to 2**20.
 

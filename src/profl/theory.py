@@ -169,8 +169,9 @@ def _draws(problem: Problem, thetas: list[Any], n: int) -> dict[str, np.ndarray]
             "noise": n * jnp.max(problem.family.variance(batch, weights, f)),
         }
 
-    clients = jax.tree.map(jnp.asarray, problem.clients)
-    by_model = [jax.vmap(lambda client, theta=theta: one(theta, client))(clients) for theta in thetas]
+    clients = trees.to_device(problem.clients)
+    of_clients = jax.jit(jax.vmap(one, (None, 0)))
+    by_model = [of_clients(theta, clients) for theta in thetas]
     return {key: np.stack([np.asarray(entry[key], float) for entry in by_model]) for key in by_model[0]}
 
 

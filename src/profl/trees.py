@@ -141,6 +141,7 @@ def where(condition: Array, new: Any, old: Any) -> Any:
     return jax.tree.map(choose, new, old)
 
 
+@partial(jax.jit, inline=True)
 def all_finite(tree: Any) -> Array:
     """Whether every number in a pytree is finite: a scalar bool.
 
@@ -150,6 +151,7 @@ def all_finite(tree: Any) -> Array:
     return reduce(jnp.logical_and, leaves, jnp.asarray(True))
 
 
+@partial(jax.jit, inline=True)
 def norm(tree: Any) -> Array:
     """Euclidean length of all leaves together."""
     return jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)))

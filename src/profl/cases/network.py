@@ -148,6 +148,7 @@ def network(
     checks.positive_int("hidden", hidden)
     checks.positive("sensitivity", sensitivity)
 
+    @jax.jit
     def initial(key: Key) -> Theta:
         inner, outer = jax.random.split(key)
         return {

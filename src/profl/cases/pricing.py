@@ -55,6 +55,12 @@ class Demand(Reaction):
         return -jnp.sum(theta * self.parameters(deployed, client))
 
 
+@jax.jit
+def _around(key: Key, middle: Array) -> Array:
+    """Prices N(middle, 1) within their bounds: one program, which all problems of one size share."""
+    return PRICES(middle + jax.random.normal(key, middle.shape, dtype=jnp.float32))
+
+
 def pricing(
     clients: int = 10,
     heterogeneity: float = 0.5,
@@ -80,10 +86,10 @@ def pricing(
     checks.one_of("reaction", reaction, ["linear", "exponential"])
     mu0 = np.random.default_rng([seed, 0]).uniform(6.0, 7.0, goods)
     gamma = sensitivities(sensitivity, heterogeneity, clients, spread, seed)
-    middle = jnp.asarray(0.75 * mu0 / sensitivity, dtype=jnp.float32)
+    middle = (0.75 * mu0 / sensitivity).astype(np.float32)
 
     def initial(key: Key) -> Array:
-        return PRICES(middle + jax.random.normal(key, (goods,), dtype=jnp.float32))
+        return _around(key, middle)
 
     return Problem(
         name="pricing" if reaction == "linear" else "pricing (exponential demand)",

@@ -98,7 +98,7 @@ def takes_traced_rate(optimiser: Any) -> bool:
     if isinstance(optimiser, optax.GradientTransformation):
         return False
     try:
-        jax.eval_shape(steps, 1.0, jnp.zeros(1))
+        jax.eval_shape(steps, 1.0, jax.ShapeDtypeStruct((1,), jnp.result_type(float)))
     except Exception:
         return False
     return True

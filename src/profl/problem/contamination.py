@@ -88,7 +88,8 @@ def contaminate(problem: Problem, fraction: Any, source: Any = "blob", *, distan
     >>> case.name, bool(np.isclose(case.risk(np.ones(5)), clean.risk(np.ones(5))))
     ('pricing with 20% blob', True)
     >>> client = trees.take(case.clients, 0)
-    >>> batch, is_junk = case.reaction.sample_and_mask(random.seed_key(0), np.ones(5), client, 1000)
+    >>> draw = jax.jit(case.reaction.sample_and_mask, static_argnums=3)
+    >>> batch, is_junk = draw(random.seed_key(0), np.ones(5), client, 1000)
     >>> batch.shape, round(float(is_junk.mean()), 1)
     ((1000, 5), 0.2)
     """

@@ -159,7 +159,7 @@ class LocationScale(Family):
     or an sd. A coordinate that does not vary has an sd of its rounding, and is not scaled.
 
     >>> family, batch, equal = LocationScale(), jnp.array([[1.0], [3.0]]), jnp.array([0.5, 0.5])
-    >>> f = family.estimate(batch, equal)
+    >>> f = jax.jit(family.estimate)(batch, equal)
     >>> f
     Array([2., 0.], dtype=float32)
     >>> family.apply_shift(batch[1], jnp.array([1.0, jnp.log(2.0)]), f)  # the mean is 3 then, and the sd 2

@@ -78,7 +78,7 @@ def client_risks(world: World, deployed: Theta, theta: Theta) -> Array:
     """DPR_i(deployed; theta) of every client."""
     reaction, clients, _ = world
     assert reaction.decoupled is not None
-    return jax.vmap(reaction.decoupled, (None, None, 0))(deployed, theta, clients)
+    return trees.map_chunks(partial(reaction.decoupled, deployed, theta), _CHUNK, clients)
 
 
 def own_risks(world: World, thetas: Theta) -> Array:
@@ -140,10 +140,8 @@ def each_model(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "client_risks": lambda world, theta: client_risks(world, theta, theta),
+    "client_risks": client_risks,
     "own_risks": own_risks,
-    "decoupled_risk": decoupled_risk,
-    "risk": risk,
     "risks": each_model(risk),
     "gradient": lambda world, theta: jax.grad(partial(risk, world))(theta),
     "stable_gradient": stable_gradient,
@@ -183,21 +181,25 @@ def _compiled(name: str, reaction: Reaction, clients: Client, weights: Array, mo
 
 
 def known_points(
-    reaction: Reaction, project: Callable[[Theta], Theta], clients: Client, weights: Any, starts: Theta, others: Theta
+    reaction: Reaction,
+    project: Callable[[Theta], Theta],
+    clients: Client,
+    weights: Any,
+    starts: Theta,
+    others: np.ndarray | None,
 ) -> tuple[Theta, Theta, float]:
     """(performative optimum, performatively stable point, the risk at the first), from a stack of starting models.
 
-    ``others`` are models, or None, among which better starts are searched.
+    ``others`` are models as vectors, one row each, or None, among which better starts are searched.
     """
     like = jax.tree.map(lambda leaf: np.asarray(leaf[0], np.float64), starts)
     vectors = _rows(starts)
     rows = vectors.shape[0] + 1 + (0 if others is None else solvers.DESCENTS)  # of all calls: one shape, one program
     with jax.enable_x64(True), np.errstate(all="ignore"):
         world = trees.to_device((clients, weights, like), jnp.float64)
-        risk_field, field = (_field((gradient, reaction, project), world, rows) for gradient in ("risk", "stable"))
+        risk_field, field = (_field((reaction, project), of_risk, world, rows) for of_risk in (True, False))
         stable = solvers.stable_point(field, vectors)
-        candidates = None if others is None else _rows(others)
-        optimum, least = solvers.minimise(risk_field, np.concatenate([vectors, stable[None]]), candidates)
+        optimum, least = solvers.minimise(risk_field, np.concatenate([vectors, stable[None]]), others)
         return _like(like, optimum), _like(like, stable), float(least)
 
 
@@ -215,13 +217,14 @@ def _rows(stacked: Theta) -> np.ndarray:
     return np.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=1)
 
 
-def _field(which: tuple[str, Reaction, Callable[[Theta], Theta]], world: Any, rows: int) -> solvers.Field:
-    """The risk with its gradient, or "stable" gradient alone, for the solvers; ``rows`` models a call."""
+def _field(which: tuple[Reaction, Callable[[Theta], Theta]], of_risk: bool, world: Any, rows: int) -> solvers.Field:
+    """The risk with its gradient, or the stable gradient alone, for the solvers; ``rows`` models a call."""
 
     def call(what: str, points: np.ndarray) -> Any:
         """The results for points (k, d), k any number."""
         padded = np.concatenate([points, np.repeat(points[-1:], -len(points) % rows, axis=0)])
-        parts = [_solver_values(what, *which, *world, padded[i : i + rows]) for i in range(0, len(padded), rows)]
+        blocks = [padded[i : i + rows] for i in range(0, len(padded), rows)]
+        parts = [_solver_values(what, *which, of_risk, *world, block) for block in blocks]
         return jax.tree.map(lambda *leaves: np.concatenate([np.asarray(x) for x in leaves])[: len(points)], *parts)
 
     return solvers.Field(
@@ -231,27 +234,33 @@ def _field(which: tuple[str, Reaction, Callable[[Theta], Theta]], world: Any, ro
     )
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+@partial(jax.jit, static_argnums=(0, 1, 2))
 def _solver_values(
     what: str,
-    gradient: str,
     reaction: Reaction,
     project: Callable[[Theta], Theta],
+    of_risk: bool | Array,
     clients: Client,
     weights: Array,
     like: Theta,
     points: Array,
 ) -> Any:
-    """A ``solvers.Point`` of the projected rows, or the Jacobians of gradient and residual at the rows."""
+    """A ``solvers.Point`` of the projected rows, or the Jacobians of gradient and residual at the rows.
+
+    The gradient is the risk's, or the stable one. Which of them is no part of the program, so that one serves both.
+    """
     world, unravel = (reaction, clients, weights), ravel_pytree(like)[1]
 
     def onto(vector: Array) -> Array:
         return trees.ravel(project(unravel(vector)))
 
     def value_and_slope(vector: Array) -> tuple[Array, Array]:
-        if gradient == "risk":
-            return jax.value_and_grad(lambda v: risk(world, unravel(v)))(vector)
-        return jnp.zeros(()), trees.ravel(stable_gradient(world, unravel(vector)))
+        def risk_of(moved: Array) -> Array:
+            """The data follow the model, or are those of ``vector``, whatever the model."""
+            deployed = jax.lax.select(of_risk, moved, vector)
+            return decoupled_risk(world, unravel(deployed), unravel(moved))
+
+        return jax.value_and_grad(risk_of)(vector)
 
     def of_point(vector: Array) -> tuple[Array, ...]:
         vector = onto(vector)
@@ -265,16 +274,14 @@ def _solver_values(
     return jax.vmap(of_point if what == "point" else jax.jacfwd(slope_and_residual))(points)
 
 
-def scattered_models(project: Callable[[Theta], Theta], start: Theta, box: tuple[float, float] | None) -> Theta:
-    """STARTS models, stacked: uniform in ``box``; without one, around ``start``, some near and some far."""
-    flat, unravel = ravel_pytree(jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), start))
+def scattered_models(start: Theta, box: tuple[float, float] | None) -> np.ndarray:
+    """STARTS models as vectors (k, d): uniform in ``box``; without one, around ``start``, some near and some far."""
+    flat = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(start)]).astype(float)
     draws = np.random.default_rng(0)
     if box is not None:
-        points = draws.uniform(*box, (STARTS, flat.size))
-    else:
-        distance = (1 + np.abs(flat).max()) * 10 ** draws.uniform(-1.0, 1.5, (STARTS, 1))
-        points = flat + distance * draws.normal(size=(STARTS, flat.size))
-    return jax.vmap(lambda point: project(unravel(point)))(jnp.asarray(points, flat.dtype))
+        return draws.uniform(*box, (STARTS, flat.size))
+    distance = (1 + np.abs(flat).max()) * 10 ** draws.uniform(-1.0, 1.5, (STARTS, 1))
+    return flat + distance * draws.normal(size=(STARTS, flat.size))
 
 
 def exact_jacobian(reaction: Reaction, theta: Theta, client: Client) -> Array:

@@ -182,7 +182,7 @@ class Problem:
 
     def risk(self, theta: Theta) -> float:
         """L(theta), exactly."""
-        return self._evaluate("risk", theta)
+        return self.decoupled_risk(theta, theta)
 
     def risks(self, thetas: Theta) -> np.ndarray:
         """L(theta) of a stack of models, exactly."""
@@ -190,7 +190,7 @@ class Problem:
 
     def client_risks(self, theta: Theta) -> np.ndarray:
         """L_i(theta) of every client, exactly."""
-        return self._evaluate("client_risks", theta)
+        return self._evaluate("client_risks", theta, theta)
 
     def own_risks(self, thetas: Theta) -> np.ndarray:
         """L_i(theta_i) of every client at a model of its own, one row of ``thetas`` each, exactly."""
@@ -200,7 +200,7 @@ class Problem:
 
     def decoupled_risk(self, deployed: Theta, theta: Theta) -> float:
         """DPR(deployed; theta): the risk of ``theta`` on the data that ``deployed`` brings in."""
-        return self._evaluate("decoupled_risk", deployed, theta)
+        return float(self.weights @ self._evaluate("client_risks", deployed, theta))
 
     def risk_error(self, theta: Theta) -> float:
         """The standard error of L(theta), where ``solve`` estimates it from draws; else 0."""
@@ -268,7 +268,7 @@ class Problem:
             starts = jax.tree.map(lambda leaf: leaf[:1], starts)
         first, others = trees.take(starts, 0), None
         if is_user_defined(self.reaction):
-            others = oracle.scattered_models(self.project, first, bounds(self.project))
+            others = oracle.scattered_models(first, bounds(self.project))
         world = (self.reaction, self.project, self.clients, self.weights)
         optimum, stable, least = oracle.known_points(*world, starts, others)
         if not np.isfinite(least):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -38,6 +39,12 @@ def check_arguments(push: Any) -> None:
         )
 
 
+@partial(jax.jit, static_argnums=0)
+def _move_samples(push: Push, batch: Batch, theta: Theta) -> Batch:
+    """What ``push`` makes of a batch where the model stays."""
+    return jax.vmap(push, (0, None, None))(batch, theta, theta)
+
+
 def check(push: Push, batch: Batch, thetas: list[Theta]) -> None:
     """Refuse a push that changes the shapes of a sample, or moves it where ``theta`` equals ``deployed``."""
     z = trees.take(batch, 0)
@@ -47,7 +54,7 @@ def check(push: Push, batch: Batch, thetas: list[Theta]) -> None:
     if kinds[0] != kinds[1]:
         raise checks.InputError(f"what push returns must have the dtypes {kinds[1]}, got {kinds[0]}")
     for theta in thetas:
-        after = jax.vmap(push, (0, None, None))(batch, theta, theta)
+        after = _move_samples(push, batch, theta)
         for old, new in zip(jax.tree.leaves(batch), jax.tree.leaves(after), strict=True):
             size = np.max(np.abs(old), initial=0.0)
             off = np.max(np.abs(np.asarray(new, float) - np.asarray(old, float)), initial=0.0)

@@ -137,4 +137,7 @@ def whiten(f: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _tail(value: float, freedom: int) -> float:
     """The probability that a chi-squared variable exceeds a value."""
-    return float(jax.scipy.stats.chi2.sf(max(value, 0.0), freedom))
+    return float(_chi_squared_tail(max(value, 0.0), float(freedom)))
+
+
+_chi_squared_tail = jax.jit(jax.scipy.stats.chi2.sf)

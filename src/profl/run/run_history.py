@@ -26,6 +26,7 @@ from profl.run.round import (
     Participants,
     RoundState,
     Work,
+    all_participate,
     choose_participants,
     final_outputs,
     initial_carry,
@@ -124,7 +125,11 @@ def run_round(
 
 def next_participants(plan: CompiledPlan, root: Key, history: RunHistory) -> Participants:
     """The participants of the next round."""
-    return CHOOSE_PARTICIPANTS(plan.settings, plan.population, root, jnp.int32(history.round), history.carry)
+    population, carry = plan.population, history.carry
+    if all_participate(plan.settings, population):  # nothing to draw
+        clients = jax.device_put(np.arange(plan.settings.slots, dtype=np.int32))
+        return Participants(clients, population.weights, population, carry.states)
+    return CHOOSE_PARTICIPANTS(plan.settings, population, root, jnp.int32(history.round), carry)
 
 
 def check_finite_model(history: RunHistory, where: str) -> RunHistory:

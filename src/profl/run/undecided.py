@@ -134,7 +134,7 @@ def dropped_samples(
     rows = len(jax.tree.leaves(batch)[0])
     count = rows if count is None else count
     weights = np.where(np.arange(rows) < count, 1 / count, 0.0)
-    return np.asarray(_filter(functions, rule, theta, batch, jnp.asarray(weights, jnp.float32)))[:count] < 0.5 / count
+    return np.asarray(_filter(functions, rule, theta, batch, weights.astype(np.float32)))[:count] < 0.5 / count
 
 
 def farthest(batch: Batch, apart: np.ndarray) -> tuple[str, np.ndarray]:

@@ -21,7 +21,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import jax.numpy as jnp
+import jax
+import jax.numpy as jnp  # noqa: F401  (the example)
 import numpy as np
 
 from profl import checks
@@ -54,8 +55,8 @@ def check(function: Filter) -> None:
     if isinstance(function, (RobustFilter, PaperFilter)) or function is keep_all:
         return  # known to be sound, and slow to compile
     n = TRIED_SAMPLES
-    gradients = jnp.asarray(np.random.default_rng(0).normal(size=(n, TRIED_NUMBERS)), jnp.float32)
-    kept = np.asarray(function(gradients, jnp.full(n, 1 / n)))
+    gradients = np.random.default_rng(0).normal(size=(n, TRIED_NUMBERS)).astype(np.float32)
+    kept = np.asarray(function(*jax.device_put((gradients, np.full(n, 1 / n, np.float32)))))
     expected = "a filter must return one weight of 0 or more per sample, not all zero"
     if kept.shape != (n,):
         raise checks.InputError(f"{expected}; for {n} samples it returned shape {kept.shape}")

@@ -103,11 +103,11 @@ class RobustFilter(SampleFilter):
 
     >>> kinds = np.random.default_rng(0).normal(size=(2, 500, 1)) + 8 * (np.arange(500) < 100)[:, None]
     >>> weights = np.full(500, 1 / 500, np.float32)
-    >>> f"{RobustFilter()(jnp.asarray(kinds[0]), weights).sum():.2f}"
+    >>> f"{jax.jit(RobustFilter())(kinds[0], weights).sum():.2f}"
     '0.80'
     >>> known = RobustFilter(reference=kinds[1])
-    >>> points = jnp.asarray(kinds[0])
-    >>> f"{known.step(points, weights, known.start(1), Known(jnp.asarray(kinds[1].T), weights))[0].sum():.2f}"
+    >>> step = jax.jit(lambda points, vetted: known.step(points, weights, known.start(1), Known(vetted.T, weights)))
+    >>> f"{step(*kinds)[0].sum():.2f}"
     '1.00'
     """
 

@@ -186,14 +186,20 @@ def _draw_labels(reaction: Reaction, family: Family, key: Key, theta: Theta, cli
 
 def _check_push(problem: Problem) -> None:
     """A few samples at the start and beside it: a start of zeros would hide what theta does."""
-    key = random.seed_key(0)
-    start = problem.initial(random.start_key(key))
-    beside = problem.project(jax.tree.map(lambda leaf: leaf + 1 + jnp.arange(leaf.size).reshape(leaf.shape), start))
-    client = trees.cast(trees.take(problem.clients, 0))
-    batch = problem.reaction.sample(random.data_key(key, 0, 0), start, client, ROWS)
+    start = problem.initial(random.start_key(random.seed_key(0)))
+    beside, batch = _move_and_draw(problem.project, problem.reaction, start, trees.cast(trees.take(problem.clients, 0)))
     call_user_function(
         "push(z, deployed, theta)", lambda: push_forward.check(problem.push, batch, [start, beside]), z=batch
     )
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _move_and_draw(
+    project: Callable[[Theta], Theta], reaction: Reaction, start: Theta, client: Client
+) -> tuple[Theta, Batch]:
+    """A model beside ``start``, and samples under ``start``."""
+    beside = project(jax.tree.map(lambda leaf: leaf + 1 + jnp.arange(leaf.size).reshape(leaf.shape), start))
+    return beside, reaction.sample(random.data_key(random.seed_key(0), 0, 0), start, client, ROWS)
 
 
 def _row_counts(batch: Batch) -> list[int]:

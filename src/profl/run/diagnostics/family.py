@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from profl.problem.families import Family
@@ -30,7 +29,7 @@ NO_NOISE = 1e-30  # variances below this count as this one
 def family_findings(world: Problem, batch: Batch) -> Iterator[Finding]:
     """The findings on the family's estimate and on the noise that it states."""
     n = batches.rows(batch)
-    weights = jnp.full(n, 1 / n)
+    weights = jax.device_put(np.full(n, 1 / n, np.float32))
     f = _estimates(world.family, batch, weights[None])[0]
     yield _likelihood(world, batch, weights, f)
     yield _noise(world, batch, weights, f)
@@ -53,7 +52,7 @@ def _likelihood(world: Problem, batch: Batch, weights: Array, f: Array) -> Findi
 
 def _noise(world: Problem, batch: Batch, weights: Array, f: Array) -> Finding:
     """Whether the variance that the family states agrees with the bootstrap."""
-    declared = np.asarray(world.family.variance(batch, weights, f))
+    declared = np.asarray(_variance(world.family, batch, weights, f))
     measured = estimate_and_noise(world, batch)[1].var(axis=0, ddof=1)
     ratio = float(np.sqrt(declared.sum() / max(float(measured.sum()), NO_NOISE)))
     if NOISE_LOW <= ratio <= NOISE_HIGH:
@@ -76,6 +75,12 @@ def estimate_and_noise(world: Problem, batch: Batch) -> tuple[np.ndarray, np.nda
 def _estimates(family: Family, batch: Batch, weights: Array) -> Array:
     """f_hat under each row of weights, shape (rows, p)."""
     return jax.vmap(family.estimate, (None, 0))(batch, weights)
+
+
+@partial(jax.jit, static_argnums=0)
+def _variance(family: Family, batch: Batch, weights: Array, f: Array) -> Array:
+    """The variance of f_hat that the family states, shape (p,)."""
+    return family.variance(batch, weights, f)
 
 
 @partial(jax.jit, static_argnums=0)

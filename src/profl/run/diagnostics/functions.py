@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import numpy as np
 
 from profl import trees
 from profl.run.diagnostics.subject import Finding, Subject, flatten
-from profl.typing import Array, Batch, Theta
+from profl.typing import Array, Batch, Loss, Theta
 
 AROUND = 2  # pairs of models around theta where losses must be finite
 ASIDE = 0.4  # of a natural unit: how far they lie from it
@@ -32,7 +33,7 @@ SHOWN = 5  # numbers of a model in a message
 def losses(subject: Subject, batch: Batch) -> Finding:
     """Whether losses are finite at theta and around it."""
     for model in [subject.theta, *subject.around(AROUND, ASIDE)]:
-        values = np.asarray(jax.vmap(subject.world.loss, (None, 0))(model, batch))
+        values = np.asarray(_losses(subject.world.loss, model, batch))
         bad = int(np.sum(~np.isfinite(values)))
         if bad:
             return Finding(
@@ -51,19 +52,28 @@ def gradient(subject: Subject, batch: Batch) -> Finding:
         directions = rng.normal(size=(DIRECTIONS, flat.size)) / math.sqrt(flat.size)
 
         @jax.jit
-        def mean(vector: Array, batch: Batch) -> Array:
-            return jnp.mean(jax.vmap(loss, (None, 0))(back(vector), batch))
+        def mean_and_slope(vector: np.ndarray, batch: Batch) -> tuple[Array, Array]:
+            return jax.value_and_grad(lambda v: jnp.mean(jax.vmap(loss, (None, 0))(back(v), batch)))(vector)
 
-        slope = np.asarray(jax.grad(mean)(flat, batch64))
+        def mean(vector: np.ndarray) -> float:
+            return float(mean_and_slope(vector, batch64)[0])
+
+        slope = np.asarray(mean_and_slope(flat, batch64)[1])
         h = H * max(1.0, float(np.abs(flat).max()))
-        differences = [(mean(flat + h * d, batch64) - mean(flat - h * d, batch64)) / (2 * h) for d in directions]
+        differences = np.array([(mean(flat + h * d) - mean(flat - h * d)) / (2 * h) for d in directions])
     automatic = directions @ slope
-    error = float(np.max(np.abs(np.array(differences) - automatic)) / max(float(np.max(np.abs(automatic))), NO_SLOPE))
+    error = float(np.max(np.abs(differences - automatic)) / max(float(np.max(np.abs(automatic))), NO_SLOPE))
     if not math.isfinite(error) or not np.any(slope):
         return Finding("gradient", "fail", "the gradient of the mean loss is zero or not finite: is theta used?")
     hint = ": the loss has a kink, or stops a gradient" if error > SMOOTH else ""
     verdict = "ok" if error <= SMOOTH else "warn" if error < KINKED else "fail"
     return Finding("gradient", verdict, f"differs from differences by {error:.1e} of its size{hint}")
+
+
+@partial(jax.jit, static_argnums=0)
+def _losses(loss: Loss, theta: Theta, batch: Batch) -> Array:
+    """The loss of every sample."""
+    return jax.vmap(loss, (None, 0))(theta, batch)
 
 
 def projection(subject: Subject) -> Finding:

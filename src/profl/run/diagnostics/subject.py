@@ -16,7 +16,7 @@ from jax.flatten_util import ravel_pytree
 from profl import checks, random, trees
 from profl.parts.units import theta_scales
 from profl.problem.live import LiveProblem
-from profl.problem.problem import Problem
+from profl.problem.problem import Functions, Problem
 from profl.problem.reaction import Reaction
 from profl.problem.validation.samples import check_labels
 from profl.run.live import batches
@@ -88,7 +88,7 @@ class Subject:
     def with_scales(self, batch: Batch) -> Subject:
         """The subject with the natural units of its parameters."""
         n = batches.rows(batch)
-        scales = theta_scales(self.world.functions.view(), self.theta, batch, jnp.full(n, 1 / n))
+        scales = _theta_scales(self.world.functions, self.theta, batch, np.full(n, 1 / n, np.float32))
         return replace(self, scales=np.asarray(scales))
 
     def around(self, count: int, step: float) -> list[Theta]:
@@ -155,6 +155,11 @@ def _draw(reaction: Reaction, samples: int, people: Any, key: Key, theta: Theta,
     """(the state of the population after a deployment, its samples)."""
     people = reaction.move(people, jax.random.fold_in(key, WORLD), theta, client)
     return people, reaction.sample_in(people, key, theta, client, samples)
+
+
+@partial(jax.jit, static_argnums=0)
+def _theta_scales(functions: Functions, theta: Theta, batch: Batch, weights: Any) -> Any:
+    return theta_scales(functions.view(), theta, batch, weights)
 
 
 def flatten(theta: Theta) -> tuple[np.ndarray, Callable[[Any], Theta]]:

@@ -54,8 +54,8 @@ def update_alerts(
     old, new = before.carry.dropped, after.carry.dropped
     if old is None or new is None:
         return alerts, ()
-    took_part = np.asarray(new.rounds > old.rounds)
-    share = np.asarray(new.total - old.total, float)
+    took_part = np.asarray(new.rounds) > np.asarray(old.rounds)
+    share = np.asarray(np.asarray(new.total) - np.asarray(old.total), float)
     usual = np.where(np.asarray(old.rounds) * plan.settings.local_steps >= BATCHES, mean_dropped_share(old), np.nan)
     error = np.sqrt(usual * (1 - usual) / _samples(plan.settings, np.asarray(plan.population.counts)))
     high = took_part & ((share > ALARMING_SHARE) | (share > usual + np.maximum(LEAST, ERRORS * error)))
