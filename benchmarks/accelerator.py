@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 
 import jax
 
+from benchmarks.bench import Bench
 from benchmarks.growth import unsolved
 from profl.cases import pricing
 from profl.methods import pfl, pofl, prm, profl
 from profl.problem.contamination import contaminate
 from profl.problem.problem import Problem
 from profl.run.compiled.simulate import simulate
-from profl_papers.claims import Advance, Part, at_least, at_most, item, nothing
+from profl_papers.claims import Part, at_least, at_most
 
 CLIENTS, QUICK_CLIENTS, ROUNDS, STEPS = 100_000, 1000, 40, 5
 PRM_CLIENTS, DEPLOYMENTS = 10_000, 30
@@ -32,7 +33,7 @@ FIRST_CALL, PRM_SECONDS = 15.0, 3.0
 class Row(NamedTuple):
     """A method on clean data or with junk, and the million client-steps a second that it should reach."""
 
-    method: Callable[[], Any]
+    method: Any
     junk: bool = False
     bar: float | None = None
 
@@ -47,19 +48,16 @@ ROWS = {
 }
 
 
-def bench(seeds: int = 10, quick: bool = False, advance: Advance = nothing) -> dict[str, Any]:
+def bench(seeds: int = 10, quick: bool = False) -> Bench:
     """All methods, then first calls with ten clients; ``quick`` takes a thousand clients."""
-    parts: list[Callable[[], Part]] = [partial(crowd, name, quick) for name in ROWS]
-    parts += [partial(perturbed, quick), first_calls]
-    return item("accelerator", seeds, parts, advance)
-
-
-PARTS = len(ROWS) + 2
+    parts: dict[str, Callable[[], Part]] = {name: partial(crowd, name, quick) for name in ROWS}
+    return Bench(timed=parts | {"prm": partial(perturbed, quick), "first calls": first_calls})
 
 
 def crowd(name: str, quick: bool) -> Part:
     """The rate of one method."""
-    row, clients = ROWS[name], QUICK_CLIENTS if quick else CLIENTS
+    row: Row = ROWS[name]
+    clients = QUICK_CLIENTS if quick else CLIENTS
     seconds = warm(with_junk(unsolved(clients), row.junk), row.method(), rounds=ROUNDS, local_steps=STEPS)
     rate = clients * ROUNDS * STEPS / seconds / 1e6
     claims = [] if row.bar is None else [at_least(f"{name}, {clients:,} clients: M client-steps / s", rate, row.bar)]

@@ -7,35 +7,23 @@ exceptions state what they leave (``profl.server.attacks``). ``profl`` has share
 its clients send models, gradients and Jacobians. Filters are off, and the estimator of Jacobians is Kalman's: neither
 is what is measured, and the defaults take long to compile.
 
-Of a method, a rule and a case there is one compiled program for all attacks (``Coded``). Cases run in processes of
-their own with every method, as many at a time as there are cores.
+Of a method, a rule and a case there is one compiled program for all attacks (``coded``).
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 import profl
-from profl.results.callbacks import Watch
-from profl.results.measure import make_run
-from profl.run.compiled.scan import run_compiled
-from profl.run.config import RunConfig
-from profl.run.plan import CompiledPlan, describe, make_plan
-from profl.server import attacks
-from profl.server.entries import Report
-from profl.typing import Array, Theta
+from benchmarks.bench import Bench
+from benchmarks.coded import CODES, ON_ESTIMATES, coded, plan_of, run_of
+from profl_papers.claims import Part
 
 HOSTILE = 0.2
 RULES = (
@@ -49,9 +37,7 @@ RULES = (
     "history",
 )
 QUICK_RULES = ("median",)
-ON_ESTIMATES, ON_JACOBIANS = "f_hat", "jacobian"
-CODES = {name: 1 + number for number, name in enumerate(attacks.ATTACKS)}
-"""Attack -> what a hostile client's code is under it; that of an honest one is 0."""
+ON_JACOBIANS = "jacobian"
 CLIENTS, SAMPLES, LAST = 10, 100, 5
 """Clients, samples of a deployment, and records at the end over which the excess is averaged."""
 
@@ -95,54 +81,21 @@ def methods(case: Case, rule: str) -> dict[str, tuple[profl.methods.Method, Leng
     }
 
 
-METHODS = ("pfl", "pofl", "profl", "prm", "two_stage", "dfo")
-LONGEST_FIRST = ("prm", "profl", "pofl", "two_stage", "pfl", "dfo")
+METHODS = ("prm", "profl", "pofl", "two_stage", "pfl", "dfo")
+"""In the order in which they begin: those that take longest first."""
 ESTIMATING = ("pofl", "profl", "prm", "two_stage")
 """The methods whose clients estimate f, which ``f_hat`` attacks."""
 
 
-@dataclass(frozen=True)
-class Coded(attacks.Attack):
-    """The attack that the clients' ``CODES`` name. They are data, so all attacks share one compiled program."""
-
-    def f_hat(self, f: Array) -> Array:
-        return attacks.get(ON_ESTIMATES).f_hat(f)
-
-    def estimate(self, f: Array, hostile: Array) -> Array:
-        return jnp.where(hostile == CODES[ON_ESTIMATES], self.f_hat(f), f)
-
-    def reports(self, reports: Report, sent: Theta, first: Theta, hostile: Array) -> Report:
-        def changed(name: str) -> Callable[[Report], Report]:
-            return lambda own: attacks.apply(attacks.get(name), own, sent, first, hostile > 0)
-
-        return jax.lax.switch(jnp.max(hostile), [lambda own: own, *map(changed, CODES)], reports)
-
-
-def bench(
-    seeds: int = 5,
-    quick: bool = False,
-    progress: bool = False,
-    advance: Callable[[int], None] = lambda steps: None,
-    cases: tuple[str, ...] = tuple(CASES),
-) -> dict[str, Any]:
+def bench(seeds: int = 5, quick: bool = False) -> Bench:
     """The table; ``quick`` makes short runs of one case and one rule, which show its form but prove nothing."""
-    started = time.perf_counter()
-    names = cases[:1] if quick else cases
-    rows: list[dict[str, Any]] = []
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(os.cpu_count() or 1, context) as pool:
-        cells = [pool.submit(of_method, name, method, seeds, quick) for method in LONGEST_FIRST for name in names]
-        for cell in as_completed(cells):
-            rows += cell.result()
-            advance(1)
-    rows.sort(key=lambda row: (names.index(row["case"]), METHODS.index(row["method"]), RULES.index(row["rule"])))
-    return {"item": "attacks", "seeds": seeds, "seconds": time.perf_counter() - started, "rows": rows, "claims": []}
+    names = tuple(CASES)[:1] if quick else CASES
+    return Bench(
+        {f"{name}, {method}": partial(of_method, name, method, seeds, quick) for method in METHODS for name in names}
+    )
 
 
-PARTS = len(CASES) * len(METHODS)
-
-
-def of_method(name: str, method: str, seeds: int, quick: bool) -> list[dict[str, Any]]:
+def of_method(name: str, method: str, seeds: int, quick: bool) -> Part:
     """The rows of one method on one case; a line on stderr after every rule."""
     case, rows = CASES[name], []
     problem = case.make()
@@ -160,28 +113,19 @@ def of_method(name: str, method: str, seeds: int, quick: bool) -> list[dict[str,
             rows.append({"case": name, "method": method, "rule": rule, "attack": attack, **share_left(run)})
         took = time.perf_counter() - began
         print(f"{name}, {method}, {rule}: {took:.0f} s", file=sys.stderr, flush=True)
-    return rows
+    return Part(rows, [])
 
 
 def runs(
     problem: profl.Problem, method: profl.methods.Method, settings: dict[str, Any], estimating: bool
 ) -> Iterator[tuple[str, profl.Run]]:
     """(attack, run) without an attack and with every one that can change something of this method's reports."""
-    plan = make_plan(problem, method, RunConfig(attack=Coded(), **settings))
+    plan = plan_of(problem, method, **settings)
     jacobians = any(entry.kind == ON_JACOBIANS for entry in plan.report.values())
     idle = {ON_JACOBIANS: not jacobians, ON_ESTIMATES: not estimating}
-    for name, code in {"none": 0, **CODES}.items():
+    for name in CODES:
         if not idle.get(name, False):
-            yield name, coded_run(problem, plan, code)
-
-
-def coded_run(problem: profl.Problem, plan: CompiledPlan, code: int) -> profl.Run:
-    """A run whose hostile clients attack as the code says."""
-    hostile = jnp.where(plan.population.hostile, jnp.int32(code), jnp.int32(0))
-    plan = plan._replace(population=plan.population._replace(hostile=hostile))
-    method, layout = plan.settings.method, describe(plan)
-    watch = Watch(problem, method, layout, ())
-    return make_run(problem, method, run_compiled(plan, method.name, False, None, watch), layout, 0.0)
+            yield name, run_of(problem, coded(plan, plan.population.hostile, name))[0]
 
 
 def share_left(run: profl.Run) -> dict[str, Any]:

@@ -23,12 +23,14 @@ The rows of `prm` are of the version before it compared what it tried with an in
 Made by `python -m benchmarks attacks --seeds {seeds} --json docs/attacks.json` and
 `python -m benchmarks.attacks_page docs/attacks.json > docs/attacks.md`.
 """
+CASES, METHODS = ("housing", "pricing", "orange_juice"), ("pfl", "pofl", "profl", "prm", "two_stage", "dfo")
 ROUNDS = "40 rounds of 5 steps (20 deployments of prm and two_stage)"
 
 
 def page(result: dict[str, Any]) -> str:
     """The whole page as Markdown: one table per case."""
-    rows, seeds = result["rows"], result["seeds"]
+    seeds = result["seeds"]
+    rows = sorted(result["rows"], key=lambda row: (CASES.index(row["case"]), METHODS.index(row["method"])))
     text = [INTRODUCTION.format(last=seeds - 1, seeds=seeds, rounds=ROUNDS)]
     attacks = list(dict.fromkeys(row["attack"] for row in rows))
     for case in dict.fromkeys(row["case"] for row in rows):

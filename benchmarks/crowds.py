@@ -91,27 +91,24 @@ SHORTER, RATE, RATES = 2, 0.02, {"rare Poisson": 0.2}
 slope."""
 
 
-def crowds(settings: dict[str, Any]) -> Part:
-    """Every shape, clean and with junk, with the filter and without."""
+def crowds(shape: str, settings: dict[str, Any]) -> Part:
+    """Demand of one shape, clean and with junk, with the filter and without."""
     settings = {**settings, "rounds": settings["rounds"] // SHORTER}
-    rows, claims = [], []
-    for shape in SHAPES:
-        case = crowd(shape)
-        rate, rule = RATES.get(shape, RATE), _filter(case, shape)
+    case, rate = crowd(shape), RATES.get(shape, RATE)
+    rule = _filter(case, shape)
 
-        def excess(case: Problem, method: Any) -> float:
-            return float(simulate(case, method, samples=SAMPLES, **settings).tail_excess().mean())
+    def excess(case: Problem, method: Any) -> float:
+        return float(simulate(case, method, samples=SAMPLES, **settings).tail_excess().mean())
 
-        plain, clean = excess(case, pofl(rate)), excess(case, profl(rate, filter=rule))
-        dirty = excess(contaminate(case, JUNK, "blob", distance=DISTANCE), profl(rate, filter=rule))
-        rows.append(
-            {"part": "crowds", "demand": shape, "pofl": plain, "profl": clean, f"profl, {JUNK:.0%} junk": dirty}
-        )
-        claims.append(at_most(f"pricing, {shape}, clean: excess over PoFL's", clean / plain, NO_WORSE))
-        if shape != "rare Poisson":  # nobody can tell ten deviations of 0.3 sales from one customer who buys three
-            name = f"pricing, {shape}, {JUNK:.0%} junk: tail excess"
-            claims.append(at_most(name, dirty, TIMES * clean + MORE))
-    return Part(rows, claims)
+    def filtered(share: float) -> float:
+        return excess(contaminate(case, share, "blob", distance=DISTANCE), profl(rate, filter=rule))
+
+    plain, clean, dirty = excess(case, pofl(rate)), filtered(0.0), filtered(JUNK)
+    row = {"part": "crowds", "demand": shape, "pofl": plain, "profl": clean, f"profl, {JUNK:.0%} junk": dirty}
+    claims = [at_most(f"pricing, {shape}, clean: excess over PoFL's", clean / plain, NO_WORSE)]
+    if shape != "rare Poisson":  # nobody can tell ten deviations of 0.3 sales from one customer who buys three
+        claims.append(at_most(f"pricing, {shape}, {JUNK:.0%} junk: tail excess", dirty, TIMES * clean + MORE))
+    return Part([row], claims)
 
 
 def _filter(case: Problem, shape: str) -> Any:

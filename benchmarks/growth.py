@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bench import Bench
 from benchmarks.peers import D, N, R
 from benchmarks.timing import in_turns, ratio
 from profl.cases import pricing
@@ -18,7 +19,7 @@ from profl.methods import pofl
 from profl.problem.problem import Problem
 from profl.problem.reaction import SampledReaction
 from profl.run.compiled.simulate import simulate
-from profl_papers.claims import Advance, Part, at_most, item, nothing
+from profl_papers.claims import Part, at_most
 
 TURNS, QUICK_TURNS = 5, 2
 """A median of five is not moved by two turns in which something else ran."""
@@ -40,13 +41,10 @@ MILLION, QUICK_MILLION, GIBIBYTES = 1_000_000, 10_000, 6
 """A million clients on a laptop: 6 GiB is 6 kB per client, less than the 10 kB that a batch of each would take."""
 
 
-def scale(seeds: int = 10, quick: bool = False, advance: Advance = nothing) -> dict[str, Any]:
+def scale(seeds: int = 10, quick: bool = False) -> Bench:
     """Time against the number of clients and of samples."""
     sizes, turns = (QUICK_CLIENTS, QUICK_TURNS) if quick else (CLIENTS, TURNS)
-    return item("scale", seeds, [partial(over_clients, sizes, turns), partial(over_samples, turns)], advance)
-
-
-SCALE_PARTS = 2
+    return Bench(timed={"clients": partial(over_clients, sizes, turns), "samples": partial(over_samples, turns)})
 
 
 def over_clients(sizes: tuple[int, ...], turns: int) -> Part:
@@ -85,13 +83,10 @@ def unsolved(clients: int) -> Problem:
     return replace(case, reaction=SampledReaction(case.reaction.sample))
 
 
-def memory(seeds: int = 10, quick: bool = False, advance: Advance = nothing) -> dict[str, Any]:
+def memory(seeds: int = 10, quick: bool = False) -> Bench:
     """Peak memory of a process of its own: against rounds, and for a million clients."""
     rounds, clients = (QUICK_ROUNDS, QUICK_MILLION) if quick else (ROUNDS, MILLION)
-    return item("memory", seeds, [partial(flat_in_rounds, *rounds), partial(many, clients)], advance)
-
-
-MEMORY_PARTS = 2
+    return Bench(timed={"rounds": partial(flat_in_rounds, *rounds), "many clients": partial(many, clients)})
 
 
 def flat_in_rounds(few: int, more: int) -> Part:

@@ -8,17 +8,16 @@ them than the mean. That is measured, too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
-from operator import or_
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import sharing
-from benchmarks.together import together
+from benchmarks import coded, sharing
+from benchmarks.bench import Row
 from profl.cases import pricing
 from profl.methods import profl
 from profl.problem.problem import Problem
@@ -76,20 +75,53 @@ class Jittered(attacks.Attack):
         return {**found, "theta": jax.tree.map(jnp.add, found["theta"], jitter)}
 
 
+NAMES = ("clients", "attack", "rule", "hostile")
 Found = dict[tuple[str, str, str, float], dict[str, float]]
 """(clients, attack, rule, share of hostile ones) -> tail excess, as a share of the gap, and how far outside its space
 the model ever was."""
 
 
-def hostile(settings: dict[str, Any], rule: str) -> Part:
-    """Every attack, with the rule that fits and with the plain mean; then poisoned Jacobians where they are shared."""
-    runs = [partial(_attacked, settings, attack, each) for attack in ATTACKS for each in ("mean", rule, STRONGER)]
-    runs += [partial(_many, settings, attack, rule) for attack in OF_MANY]
-    runs += [partial(_jittered, settings, each) for each in ("mean", rule)]
-    found: Found = reduce(or_, together([*runs, partial(_shared, settings)]))
-    names = ("clients", "attack", "rule", "hostile")
-    rows = [{"part": "hostile", **dict(zip(names, key, strict=True)), **value} for key, value in found.items()]
-    return Part(rows, [*_at_a_fifth(found, rule), *_at_more(found), *_honest(found, rule)])
+def of_all(rows: Sequence[Row], rule: str) -> Part:
+    """The claims, from the rows of all parts."""
+    found = {tuple(row[name] for name in NAMES): row for row in rows if row.get("part") == "hostile"}
+    return Part([], [*_at_a_fifth(found, rule), *_at_more(found), *_honest(found, rule)])
+
+
+def attacked(rule: str, settings: dict[str, Any]) -> Part:
+    """Every attack on ten clients and one rule, which share a program, and where all are honest."""
+    found: Found = {}
+    for name, heterogeneity in HONEST.items():
+        tried = [(attack, HOSTILE) for attack in ATTACKS] if name in CLIENTS else []
+        tried.append(("none", 0.0))
+        if rule == STRONGER:
+            more = MORE_HOSTILE, MOST_HOSTILE
+            tried = [(attack, share) for share in more for attack in ATTACKS] if name == DIFFERENT else []
+        found |= _runs(pricing(heterogeneity=heterogeneity), name, rule, tried, settings)
+    return _part(found)
+
+
+def many(rule: str, settings: dict[str, Any]) -> Part:
+    """Some attacks on a larger federation."""
+    case = pricing(clients=MANY, heterogeneity=CLIENTS[DIFFERENT])
+    return _part(_runs(case, _of(MANY), rule, [(attack, HOSTILE) for attack in OF_MANY], settings))
+
+
+def jittered(rule: str, settings: dict[str, Any]) -> Part:
+    """Attackers with noise of their own, against the mean and a rule."""
+    found: Found = {}
+    case = pricing(heterogeneity=CLIENTS[DIFFERENT])
+    for each in ("mean", rule):
+        method, attack = profl(filter="none", aggregate=each), Jittered("drift")
+        run = simulate(case, method, samples=SAMPLES, attack=attack, hostile=HOSTILE, **settings)
+        found[DIFFERENT, "drift, jittered", each, HOSTILE] = _figures(case, run)
+    return _part(found)
+
+
+def shared(settings: dict[str, Any]) -> Part:
+    """Poisoned Jacobians where they are shared."""
+    case, method = three_groups(), profl(filter="none", share="auto")
+    runs = coded.attacked(case, method, NEVER_AND_SOME, samples=sharing.SAMPLES, **settings)
+    return _part({(case.name, name, "shared J", share): _figures(case, run) for (name, share), run in runs.items()})
 
 
 def _at_a_fifth(found: Found, rule: str) -> list[Claim]:
@@ -132,49 +164,26 @@ def _honest(found: Found, rule: str) -> list[Claim]:
     return claims
 
 
-def _attacked(settings: dict[str, Any], attack: str, rule: str) -> Found:
-    """One attack; with the first of them also the runs without any, which share its compiled code."""
-    found = {}
-    tried = [(name, HOSTILE) for name in CLIENTS] + [(name, 0.0) for name in HONEST if attack == ATTACKS[0]]
-    if rule == STRONGER:
-        tried = [(DIFFERENT, MORE_HOSTILE), (DIFFERENT, MOST_HOSTILE)]
-    for name, share in tried:
-        case, key = pricing(heterogeneity=HONEST[name]), (name, attack if share else "none", rule, share)
-        found[key] = _run(case, settings, RULES.get(rule, rule), attack, share, SAMPLES)
-    return found
-
-
-def _many(settings: dict[str, Any], attack: str, rule: str) -> Found:
-    case = pricing(clients=MANY, heterogeneity=CLIENTS[DIFFERENT])
-    return {(_of(MANY), attack, rule, HOSTILE): _run(case, settings, rule, attack, HOSTILE, SAMPLES)}
-
-
 def _of(clients: int) -> str:
     return f"{clients} {DIFFERENT}"
-
-
-def _jittered(settings: dict[str, Any], rule: str) -> Found:
-    case = pricing(heterogeneity=CLIENTS[DIFFERENT])
-    found = _run(case, settings, rule, Jittered("drift"), HOSTILE, SAMPLES)
-    return {(DIFFERENT, "drift, jittered", rule, HOSTILE): found}
 
 
 NEVER_AND_SOME = ("none", 0.0), (SHARED, HOSTILE)
 
 
-def _shared(settings: dict[str, Any]) -> Found:
-    case = three_groups()
-    return {
-        (case.name, name, "shared J", share): _run(case, settings, "mean", SHARED, share, sharing.SAMPLES, "auto")
-        for name, share in NEVER_AND_SOME
-    }
+def _runs(case: Problem, name: str, rule: str, tried: Any, settings: dict[str, Any]) -> Found:
+    method = profl(filter="none", aggregate=RULES.get(rule, rule))
+    runs = coded.attacked(case, method, tried, samples=SAMPLES, **settings)
+    return {(name, attack, rule, share): _figures(case, run) for (attack, share), run in runs.items()}
 
 
-def _run(
-    case: Problem, settings: dict[str, Any], rule: Any, attack: Any, hostile: float, samples: int, share: Any = None
-) -> dict[str, float]:
-    method = profl(filter="none", aggregate=rule, share=share)
-    run = simulate(case, method, samples=samples, attack=attack, hostile=hostile, **settings)
+def _part(found: Found) -> Part:
+    return Part(
+        [{"part": "hostile", **dict(zip(NAMES, key, strict=True)), **value} for key, value in found.items()], []
+    )
+
+
+def _figures(case: Problem, run: Run) -> dict[str, float]:
     excess = float(run.tail_excess().mean())
     return {"excess": excess, "of gap": excess / (run.stable_risk - run.optimum_risk), "outside": _outside(case, run)}
 

@@ -1,6 +1,7 @@
 """``python -m benchmarks jacobian``: how close an estimated df/dtheta comes to the exact one, on every case, untuned.
 
-Parts: one table per case and sample size over three step sizes; windows; few and silent clients; cost of a step.
+Parts: one table per case and sample size over three step sizes; few and silent clients, per case; windows; and, alone,
+the cost of a step. Step sizes share their programs.
 ``python -m benchmarks.jacobian PATH`` draws excess and regret against deployments for three of the methods.
 
 *Gap closed* is 1 - tail excess / tail excess of PFL; *regret share* how far the deployed regret over the whole run lies
@@ -12,18 +13,20 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.bench import Bench
+from benchmarks.bench import Row as Found
 from profl.cases import group_pricing, housing, pricing, retail, strategic
 from profl.methods import pfl, pofl
 from profl.problem.problem import Problem
 from profl.results.record import Run
 from profl.run.compiled.simulate import simulate
-from profl_papers.claims import Advance, Part, at_least, at_most, item, nothing
+from profl_papers.claims import Part, at_least, at_most
 from profl_papers.measures import line, panel
 from profl_papers.panels import plot_panels
 
@@ -66,35 +69,30 @@ TURNS, SLOWER = 5, 1.3
 """Runs timed per method, and how many times the paper's estimator's time the default may take."""
 
 
-def bench(seeds: int = 10, quick: bool = False, progress: bool = False, advance: Advance = nothing) -> dict[str, Any]:
+def bench(seeds: int = 10, quick: bool = False) -> Bench:
     """All parts; ``quick`` makes short runs that show the form of the result but prove nothing."""
-    settings = {"rounds": QUICK_ROUNDS if quick else ROUNDS, "seeds": range(seeds), "progress": progress}
-    rows: list[dict[str, Any]] = []
-    sizes = [(name, n) for name in CASES for n in (FEW, MANY)]
-    parts: list[Callable[[], Part]] = [partial(case_table, rows, name, n, settings) for name, n in sizes]
-    parts += [partial(over_all, rows), partial(windows, settings), partial(few, settings), partial(cost, settings)]
-    return item("jacobian", seeds, parts, advance)
+    settings = {"rounds": QUICK_ROUNDS if quick else ROUNDS, "seeds": range(seeds), "progress": False}
+    parts: dict[str, Callable[[], Part]] = {
+        f"{name}, n = {n}": partial(case_table, name, n, settings) for name in CASES for n in (MANY, FEW)
+    }
+    parts |= {f"{name}, few clients": partial(few, name, settings) for name in CASES}
+    return Bench(parts | {"windows": partial(windows, settings)}, {"cost": partial(cost, settings)}, over_all)
 
 
-PARTS = 2 * len(CASES) + 4
-
-
-def case_table(rows: list[dict[str, Any]], name: str, n: int, settings: dict[str, Any]) -> Part:
-    """One case and sample size at three step sizes; the rows are also added to ``rows``."""
+def case_table(name: str, n: int, settings: dict[str, Any]) -> Part:
+    """One case and sample size at three step sizes."""
     case, rate, curved = CASES[name].case(), CASES[name].rate, CASES[name].curved
-    found = []
-    claims = []
+    rows, claims = [], []
     for eta in (rate / 3, rate, 3 * rate):
         row = compared(case, eta, n, settings)
-        found.append({"part": f"{name}, n = {n}", "case": name, "n": n, "eta": round(eta, 6), **row})
+        rows.append({"part": f"{name}, n = {n}", "case": name, "n": n, "eta": round(eta, 6), **row})
         left = LEFT[curved, n]
         where = f"{name}, n = {n}, eta = {eta:.2g}: "
         if converged(row, left):
             claims.append(at_least(where + "gap closed", row["gap closed"], 1 - left))
         claims.append(at_most(where + "excess over the paper's at its best H", row["default"] / row["paper"], NO_WORSE))
         claims.append(at_most(where + "regret share", row["regret share"], REGRET))
-    rows += found
-    return Part(found, claims)
+    return Part(rows, claims)
 
 
 def compared(case: Problem, eta: float, n: int, settings: dict[str, Any]) -> dict[str, float]:
@@ -122,8 +120,9 @@ def converged(row: dict[str, float], left: float) -> bool:
     return row["gap closed, exact"] >= 1 - left / 2
 
 
-def over_all(rows: list[dict[str, Any]]) -> Part:
-    """Geometric means over every row of the tables before."""
+def over_all(rows: Sequence[Found]) -> Part:
+    """Geometric means over every row of the cases' tables."""
+    rows = [row for row in rows if "gap closed, exact" in row]
     to_paper = np.exp(np.mean([np.log(row["default"] / row["paper"]) for row in rows]))
     found = []
     for curved in (False, True):
@@ -161,23 +160,20 @@ def windows(settings: dict[str, Any]) -> Part:
     return Part(rows, claims)
 
 
-def few(settings: dict[str, Any]) -> Part:
+def few(name: str, settings: dict[str, Any]) -> Part:
     """30 % of the clients asked per round, and one in five silent at random: twice the gap may be left."""
     rows, claims = [], []
-    for name, (make, rate, curved) in CASES.items():
-        case = make()
-        for share in ASKED:
-            plain, exact, default = (
-                _tail(simulate(case, method, samples=MANY, participation=share, **settings))
-                for method in (pfl(rate), pofl(rate, jacobian="exact"), pofl(rate))
-            )
-            left = LEFT_TIMES * LEFT[curved, MANY]
-            row = {"PFL": plain, "default": default, "exact": exact, "gap closed": 1 - default / plain}
-            rows.append({"part": "few clients", "case": name, "asked": share, **row})
-            if exact / plain <= left / 2:
-                claims.append(
-                    at_least(f"{name}, {share:.0%} of clients asked: gap closed", 1 - default / plain, 1 - left)
-                )
+    case, rate = CASES[name].case(), CASES[name].rate
+    left = LEFT_TIMES * LEFT[CASES[name].curved, MANY]
+    for share in ASKED:
+        plain, exact, default = (
+            _tail(simulate(case, method, samples=MANY, participation=share, **settings))
+            for method in (pfl(rate), pofl(rate, jacobian="exact"), pofl(rate))
+        )
+        row = {"PFL": plain, "default": default, "exact": exact, "gap closed": 1 - default / plain}
+        rows.append({"part": "few clients", "case": name, "asked": share, **row})
+        if exact / plain <= left / 2:
+            claims.append(at_least(f"{name}, {share:.0%} of clients asked: gap closed", 1 - default / plain, 1 - left))
     return Part(rows, claims)
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
-from benchmarks.together import together
 from profl.cases import pricing, strategic
 from profl.methods import profl
 from profl.parts.filters import RobustFilter
@@ -26,20 +24,17 @@ POINTS = 1.0
 """Of accuracy that may be lost, in percent."""
 
 
-def junk(settings: dict[str, Any], sources: tuple[str, ...]) -> Part:
-    """Pricing with junk of each kind, filtered and not."""
-    tried = [(share, source, name) for share in SHARES for source in sources for name in FILTERS]
-    runs = [partial(_excess, settings, *each) for each in [*tried, (0.0, sources[0], "robust")]]
-    programs = len(sources) * len(FILTERS)
-    *found, clean = together(runs[:programs]) + together(
-        runs[programs:]
-    )  # those after the first share find them compiled
-    rows, claims = [_row("pricing", "none", 0.0, "robust", excess=clean)], []
-    for (share, source, name), excess in zip(tried, found, strict=True):
-        rows.append(_row("pricing", source, share, name, excess=excess))
-        if name == "robust":
-            claim = f"pricing, {share:.0%} {source}: tail excess with the filter"
-            claims.append(at_most(claim, excess, TIMES * clean + MORE))
+def junk(source: str, settings: dict[str, Any]) -> Part:
+    """Pricing with junk of one kind, filtered and not: shares of it, none among them, have a program in common."""
+    clean = _excess(settings, 0.0, source, "robust")
+    rows, claims = [_row("pricing", source, 0.0, "robust", excess=clean)], []
+    for share in SHARES:
+        for name in FILTERS:
+            excess = _excess(settings, share, source, name)
+            rows.append(_row("pricing", source, share, name, excess=excess))
+            if name == "robust":
+                claim = f"pricing, {share:.0%} {source}: tail excess with the filter"
+                claims.append(at_most(claim, excess, TIMES * clean + MORE))
     return Part(rows, claims)
 
 
@@ -50,7 +45,7 @@ def _excess(settings: dict[str, Any], share: float, source: str, filter: str) ->
 
 def flipped(settings: dict[str, Any]) -> Part:
     """Strategic classification with a fifth of the labels flipped."""
-    found = together(partial(_accuracies, settings, name) for name in FILTERS)
+    found = [_accuracies(settings, name) for name in FILTERS]
     honest = found[0][0]
     lost = {name: 100 * (honest - accuracy) for name, (_, accuracy) in zip(FILTERS, found, strict=True)}
     rows = [_row("strategic", "label_flip", FLIPPED, name, **{"points lost": points}) for name, points in lost.items()]

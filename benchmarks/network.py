@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.bench import Bench
 from benchmarks.timing import ratio
 from profl import random
 from profl.methods import pfl, pofl
@@ -36,7 +37,7 @@ from profl.run.compiled.simulate import simulate
 from profl.run.config import RunConfig
 from profl.run.plan import make_plan
 from profl.typing import Array, Batch, Client, Key, Theta
-from profl_papers.claims import Advance, Part, at_most, item, nothing
+from profl_papers.claims import Part, at_most
 
 WIDTH, QUICK_WIDTH, PEOPLE = 1000, 150, 10
 SCHEDULE: dict[str, Any] = {"local_steps": 5, "samples": 100, "seeds": (0,)}
@@ -45,7 +46,6 @@ TURNS = 3
 BAR = 1.5
 """Times PFL's, in time and in memory."""
 METHODS: dict[str, Callable[[], Any]] = {"pfl": partial(pfl, 0.01), "pofl": partial(pofl, 0.01)}
-PARTS = 1
 FIGURES = {
     "round": "a steady round",
     "run": "a whole run, compiled anew",
@@ -55,10 +55,10 @@ FIGURES = {
 UNITS = {"round": "CPU s", "run": "CPU s", "xla": "MB", "peak": "MB"}
 
 
-def bench(seeds: int = 10, quick: bool = False, advance: Advance = nothing) -> dict[str, Any]:
+def bench(seeds: int = 10, quick: bool = False) -> Bench:
     """``seeds`` play no part: nothing here depends on what is drawn."""
     sizes = (QUICK_WIDTH, QUICK_ROUNDS, 1) if quick else (WIDTH, ROUNDS, TURNS)
-    return item("network", seeds, [partial(compared, *sizes)], advance)
+    return Bench(timed={"compared": partial(compared, *sizes)})
 
 
 def compared(width: int, rounds: int, turns: int) -> Part:

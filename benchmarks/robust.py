@@ -8,7 +8,6 @@ drawn ones (``filter_bars``) and in a run with them (``crowds``), junk in a run 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -16,16 +15,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks import hostile
 from benchmarks.adaptive import adaptive
-from benchmarks.crowds import crowds
+from benchmarks.bench import Bench
+from benchmarks.crowds import SHAPES, crowds
 from benchmarks.filter_bars import drawn_bars, filter_bars
-from benchmarks.hostile import hostile
 from benchmarks.junk import SAMPLES, flipped, junk
-from benchmarks.sharing import sharing
+from benchmarks.sharing import no_harm, sharing
 from profl.parts.filters import FILTERS, PaperFilter, RobustFilter
 from profl.problem.sources import SOURCES
 from profl.typing import Array, Key
-from profl_papers.claims import Advance, Part, at_least, at_most, item, nothing
+from profl_papers.claims import Part, at_least, at_most
 
 ROUNDS, QUICK_ROUNDS = 200, 20
 TRIALS, QUICK_TRIALS, QUICK_ROWS = 200, 20, 40
@@ -61,26 +61,27 @@ MEMORY_DIMENSIONS, MEGABYTES = 2000, 50
 """With 2000 numbers a batch has 4 MB of gradients; a square matrix per batch would be 16 MB, one per sample 8 GB."""
 
 
-def bench(seeds: int = 10, quick: bool = False, progress: bool = False, advance: Advance = nothing) -> dict[str, Any]:
+def bench(seeds: int = 10, quick: bool = False) -> Bench:
     """All parts; ``quick`` makes short runs that show the form of the result but prove nothing."""
-    settings = {"rounds": QUICK_ROUNDS if quick else ROUNDS, "seeds": range(seeds), "progress": progress}
-    side_by_side: list[Callable[[], Part]] = [
-        partial(filter_alone, QUICK_TRIALS if quick else TRIALS),
-        partial(filter_bars, QUICK_TRIALS if quick else TRIALS // 2, every=QUICK_ROWS if quick else 1),
-        partial(drawn_bars, range(QUICK_DRAWN if quick else DRAWN)),
-        partial(crowds, settings),
-        partial(junk, settings, JUNK),
-        partial(flipped, settings),
-        partial(hostile, settings, RULE),
-        memory,
-    ]
-    alone = [partial(sharing, settings), partial(adaptive, settings)]  # has what hostile has, see together; has a clock
-    with ThreadPoolExecutor(len(side_by_side)) as pool:
-        begun = [pool.submit(part).result for part in side_by_side]
-        return item("robust", seeds, [*begun, *alone], advance)
-
-
-PARTS = 10
+    settings = {"rounds": QUICK_ROUNDS if quick else ROUNDS, "seeds": range(seeds), "progress": False}
+    runs = {key: value for key, value in settings.items() if key != "progress"}
+    trials = QUICK_TRIALS if quick else TRIALS
+    parts: dict[str, Callable[[], Part]] = {
+        "filter alone": partial(filter_alone, trials),
+        "filter, shapes": partial(filter_bars, trials if quick else trials // 2, every=QUICK_ROWS if quick else 1),
+        "filter, drawn shapes": partial(drawn_bars, range(QUICK_DRAWN if quick else DRAWN)),
+        **{f"hostile, {rule}": partial(hostile.attacked, rule, runs) for rule in ("mean", RULE, hostile.STRONGER)},
+        f"hostile, {hostile.MANY} clients": partial(hostile.many, RULE, runs),
+        "hostile, with noise of their own": partial(hostile.jittered, RULE, settings),
+        "hostile, shared Jacobians": partial(hostile.shared, runs),
+        **{f"crowds, {shape}": partial(crowds, shape, settings) for shape in SHAPES},
+        **{f"junk, {source}": partial(junk, source, settings) for source in JUNK},
+        "junk, labels": partial(flipped, settings),
+        "sharing": partial(sharing, settings),
+        "sharing, no harm": partial(no_harm, settings),
+        "memory": memory,
+    }
+    return Bench(parts, {"adaptive n": partial(adaptive, settings)}, partial(hostile.of_all, rule=RULE))
 
 
 def filter_alone(trials: int) -> Part:

@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks import peers
-from benchmarks.growth import CLIENT_STEPS, MEMORY_PARTS, QUICK_TURNS, SCALE_PARTS, TURNS, memory, scale
+from benchmarks.bench import Bench
+from benchmarks.growth import CLIENT_STEPS, QUICK_TURNS, TURNS, memory, scale
 from benchmarks.peers import D, N, R
 from benchmarks.timing import in_turns, ratio
 from profl import random
@@ -24,9 +25,9 @@ from profl.cases import pricing
 from profl.methods import pfl, pofl, profl
 from profl.run.compiled.placement import block_size
 from profl.run.compiled.simulate import simulate
-from profl_papers.claims import Advance, Part, at_least, at_most, item, nothing
+from profl_papers.claims import Part, at_least, at_most
 
-__all__ = ["MEMORY_PARTS", "SCALE_PARTS", "SPEED_PARTS", "memory", "scale", "speed"]
+__all__ = ["memory", "scale", "speed"]
 
 SHAPES = ((10, 1), (10, 10), (100, 10), (1000, 1), (1000, 10))
 """Clients x seeds."""
@@ -49,15 +50,14 @@ PEER_STEPS, PEER_WARM_UP = 2000, 2
 PEER_TURNS = 3
 
 
-def speed(seeds: int = 10, quick: bool = False, advance: Advance = nothing) -> dict[str, Any]:
+def speed(seeds: int = 10, quick: bool = False) -> Bench:
     """PoFL and ProFL against the ceiling and against NumPy, for every shape; then Flower and pfl-research."""
     turns, steps = (QUICK_TURNS, QUICK_STEPS) if quick else (TURNS, CLIENT_STEPS)
     shapes, sizes = (QUICK_SHAPES, QUICK_SIZES) if quick else (SHAPES, SIZES)
-    parts: list[Callable[[], Part]] = [partial(shape, *pair, turns, steps) for pair in shapes]
-    return item("speed", seeds, [*parts, partial(federations, sizes, steps)], advance)
-
-
-SPEED_PARTS = len(SHAPES) + 1
+    parts: dict[str, Callable[[], Part]] = {
+        f"{clients} clients x {each} seeds": partial(shape, clients, each, turns, steps) for clients, each in shapes
+    }
+    return Bench(timed=parts | {"federations": partial(federations, sizes, steps)})
 
 
 def shape(clients: int, seeds: int, turns: int, steps: int) -> Part:

@@ -52,7 +52,7 @@ def draw(lines: list[dict[str, Any]], path: Path) -> None:
         label = f"{entry['date']}, load {entry['load']}"
         axes.plot([entry["claims"][name] for name in known], [names.index(name) for name in known], "o", label=label)
     axes.set_yticks(range(len(names)), names, fontsize=7)
-    axes.set_xscale("log")
+    axes.set_xscale("symlog", linthresh=0.1)  # numbers of programs are zero, too
     axes.set_xlabel("measured")
     axes.legend(fontsize=7)
     figure.tight_layout()

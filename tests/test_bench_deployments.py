@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 import profl
-from benchmarks import command
+from benchmarks import coded, command
 from benchmarks.deployments import bench as deployments
-from benchmarks.deployments import methods, picture
+from benchmarks.deployments import methods, picture, trials
 from benchmarks.deployments.bandit import bandit, space
 from benchmarks.deployments.problems import no_reaction
 
@@ -86,7 +86,9 @@ def test_one_row_to_the_file_and_the_picture(subject, tmp_path, monkeypatch):
         methods, "METHODS", [each for each in methods.METHODS if each.name in (methods.SUBJECT, "pfl", "pofl")]
     )
     path = tmp_path / "bench.json"
-    result = CliRunner().invoke(command.app, ["deployments", "--quick", "--seeds", "1", "--json", str(path)])
+    result = CliRunner().invoke(
+        command.app, ["deployments", "--quick", "--seeds", "1", "--workers", "1", "--json", str(path)]
+    )
     assert result.exit_code in (0, 1), result.output
     assert "per seed" not in result.output
     (item,) = json.loads(path.read_text())["items"]
@@ -103,13 +105,28 @@ def test_one_row_to_the_file_and_the_picture(subject, tmp_path, monkeypatch):
     assert drawn.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_row_whose_data_are_missing_is_left_out_with_a_note():
-    def part():
-        raise profl.data.MissingDataError("the adult data are not on this machine")
+def test_one_run_says_when_it_would_stop_and_what_shorter_ones_find():
+    """A settled run repeats the one without a rule until it ends."""
+    case, method, rule = profl.cases.housing(), Quick(), profl.StopWhenSettled(tolerance=0.1, least=3)
+    settings = {"local_steps": 1, "samples": methods.SAMPLES, "seeds": range(2), "progress": False}
+    long = methods.follow(case, method, rounds=30, seeds=range(2))
+    stopped = profl.simulate(case, method, stop=rule, rounds=30, **settings)
+    assert trials.rounds_until_settled(rule, long.forecast, 30).tolist() == list(stopped.settled)
+    assert 3 < stopped.settled[0] < 30
+    short = methods.run(case, method, **settings | {"rounds": 12})
+    for one, other in zip(long.first(12)[1:], short[1:], strict=True):
+        assert (one is None and other is None) or np.allclose(one, other, rtol=1e-6)
 
-    found = deployments.afresh(part)
-    assert found.claims == []
-    assert "adult" in found.rows[0]["why"]
+
+@pytest.mark.parametrize("attack", ["none", "sign_flip", "f_hat"])
+def test_an_attack_as_data_is_the_attack(attack):
+    case, method = profl.cases.housing(clients=5), profl.pofl(jacobian="exact", aggregate="median")
+    settings = {"rounds": 5, "samples": 50, "seeds": [0]}
+    share = 0.0 if attack == "none" else 0.4
+    found = coded.attacked(case, method, [(attack, share)], **settings)[attack, share]
+    hostile = {} if attack == "none" else {"attack": attack, "hostile": share}
+    plain = profl.simulate(case, method, progress=False, **hostile, **settings)
+    np.testing.assert_allclose(found.theta, plain.theta, rtol=1e-6)
 
 
 def test_where_nothing_reacts_only_the_worst_seed_against_retraining_counts():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache, partial
 
 import jax
 import numpy as np
 import pytest
 
+from benchmarks.bench import run
 from benchmarks.wild import bench, outcome, table
 from benchmarks.wild.draw import SHAPES, by_shape, draw
 from benchmarks.wild.solver import Known, Risk, minimum_nearby, solve
@@ -88,6 +88,7 @@ def test_a_gap_that_is_nearly_zero_is_not_the_scale():
 
 def row(seed, left, over_start, covered=True):
     return {
+        "part": bench.DRAWN,
         "seed": seed,
         "judged": True,
         "prm: left": left,
@@ -107,25 +108,14 @@ def test_the_report_counts_what_ends_above_its_start():
     assert part.rows[0]["diverged"] == 1
 
 
-def test_rows_that_are_done_are_taken_from_the_file(tmp_path, monkeypatch):
-    file = tmp_path / "rows.jsonl"
-    file.write_text(json.dumps(row(3, 0.5, -0.5)) + "\n" + '{"seed": 4, "cut o')
-    monkeypatch.setenv("WILD_ROWS", str(file))
-    assert bench.one_problem(3, ("prm",))["prm: left"] == 0.5
-    assert [each["seed"] for each in bench.stored(str(file))] == [3]
-
-
-def test_the_form_of_a_quick_run(tmp_path, monkeypatch):
-    monkeypatch.setenv("WILD_ROWS", str(tmp_path / "rows.jsonl"))
-    figures = {name: value for name, value in row(0, 0.1, -0.1).items() if name != "seed"}
+def test_the_form_of_a_quick_run(monkeypatch):
+    figures = {name: value for name, value in row(0, 0.1, -0.1).items() if name not in ("seed", "part")}
     monkeypatch.setattr(bench, "compare_on", lambda *arguments: figures)
     monkeypatch.setattr(bench, "solve", lambda problem: None)
-    done = []
-    result = bench.bench(seeds=5, quick=True, advance=done.append)
-    assert result["item"] == "wild"
-    assert len(done) == len(SHAPES) + 1
+    monkeypatch.setattr(jax, "clear_caches", lambda: None)  # the tests after this one need what was compiled
+    result = run({"item": "wild"}, bench.bench(seeds=5, quick=True))
     assert len([each for each in result["rows"] if each.get("part") == "all drawn"]) == 1
-    assert sorted(each["seed"] for each in bench.stored(str(tmp_path / "rows.jsonl"))) == list(range(bench.QUICK))
+    assert sorted(each["seed"] for each in result["rows"] if each["part"] == bench.DRAWN) == list(range(bench.QUICK))
 
 
 def test_a_start_where_the_reaction_costs_nothing_is_not_taken_for_no_reaction():

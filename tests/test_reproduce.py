@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks import robust
+from benchmarks.bench import Bench, run
 from profl import checks
 from profl.cli import app
 from profl.cli import reproduce as commands
@@ -23,7 +24,7 @@ from profl.data import MissingDataError
 from profl_papers import profl2024
 from profl_papers import reproduce as work
 from profl_papers import trial as trials
-from profl_papers.claims import Part, at_least, at_most, close, item
+from profl_papers.claims import Part, at_least, at_most, close
 from profl_papers.profl2024 import ITEMS, Found, Item, Trial
 
 NAMES = [
@@ -149,6 +150,30 @@ def test_a_run_that_is_cut_off_goes_on(made, tmp_path):
     items["fig2a"] = whole
     call("--out", tmp_path)
     assert ran == ["table1", "fig2a", "fig3a"]
+
+
+def test_a_file_of_all_items_is_written_after_each_and_gone_on_with(made, tmp_path):
+    items, ran = made
+    path = tmp_path / "all.json"
+    whole, written = items["fig2a"], []
+
+    def cut_off(trial):
+        written.extend(json.loads(path.read_text())["items"])
+        raise ValueError("a bug")
+
+    items["fig2a"] = dataclasses.replace(whole, run=cut_off)
+    with pytest.raises(ValueError, match="a bug"):
+        call("--json", path)
+    assert [found["item"] for found in written] == ["table1"]
+    items["fig2a"] = whole
+    call("--json", path)
+    assert ran == ["table1", "fig2a", "fig3a"]
+    assert [found["item"] for found in json.loads(path.read_text())["items"]] == ["table1", "fig2a", "fig3a"]
+    with pytest.raises(checks.InputError, match="holds a full run"):
+        call("--json", path, "--quick")
+    path.write_text(path.read_text().replace('"source": "', '"source": "other '))
+    call("table1", "--json", path)
+    assert ran[3:] == ["table1"]
 
 
 def test_json_has_the_form_of_the_design(made, tmp_path):
@@ -352,7 +377,7 @@ def test_a_value_that_no_run_used_is_refused():
 def test_benchmarks_are_plain_data():
     """Whatever kind of number a part hands over."""
     row = {"a": np.float32(0.5), "b": np.int64(2), "c": np.bool_(True), "d": jnp.ones(2), "e": np.nan}
-    made = item("made", 1, [lambda: Part([row], [at_most("one", jnp.ones(()), 2)])], lambda steps: None)
+    made = run({}, Bench(timed={"made": lambda: Part([row], [at_most("one", jnp.ones(()), 2)])}))
     assert json.loads(json.dumps(made))["rows"] == [{"a": 0.5, "b": 2, "c": True, "d": [1.0, 1.0], "e": None}]
 
 
@@ -360,7 +385,7 @@ def test_benchmarks_are_plain_data():
 def test_a_benchmark_in_single_precision_is_plain_data(monkeypatch):
     """The filter's table, whose rows are NumPy's numbers of 32 bits."""
     monkeypatch.setattr(robust, "FIXED_SOURCES", ("blob",))
-    found = item("robust", 1, [functools.partial(robust.filter_alone, 2)], lambda steps: None)
+    found = run({}, Bench(timed={"robust": functools.partial(robust.filter_alone, 2)}))
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 

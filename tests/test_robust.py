@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import profl
 from benchmarks import command, robust
+from benchmarks.bench import Bench
 from profl import trees
 from profl.parts.filters import RobustFilter, keep_all
 from profl.parts.gradient import PerformativeGradient
@@ -24,6 +25,7 @@ from profl.server import entries
 from profl.server.attacks import apply, get
 from profl.server.clusters import Clusters
 from profl.server.participation import hostile_clients
+from profl_papers.claims import Part, at_most
 from tests.problems import QUICK, unmeasured
 
 SHORT = {"rounds": 60, "samples": 500, "seeds": range(1), "progress": False}
@@ -408,13 +410,13 @@ def test_filter_table_in_short(monkeypatch):
 
 def test_a_benchmark_prints_writes_and_fails_where_a_claim_does_not_hold(tmp_path, monkeypatch):
     def made(holds):
-        claim = {"claim": "two and two", "expected": "at most 5", "measured": 4.0, "threshold": 5.0, "holds": holds}
-        return {"item": "made", "seeds": 2, "seconds": 1.0, "rows": [{"part": "sums", "of": 2}], "claims": [claim]}
+        part = Part([{"part": "sums", "of": 2}], [at_most("two and two", 4.0, 5.0 if holds else 3.0)])
+        return Bench(timed={"sums": lambda: part})
 
     monkeypatch.setattr(command.track, "HERE", tmp_path)
     monkeypatch.setattr(command.track, "HISTORY", tmp_path / "history.jsonl")
     for holds, code in ((True, 0), (False, 1)):
-        monkeypatch.setitem(command.BENCHMARKS, "speed", (lambda holds=holds, **_: made(holds), 1))
+        monkeypatch.setitem(command.BENCHMARKS, "speed", lambda seeds, quick, holds=holds: made(holds))
         path = tmp_path / f"{code}.json"
         result = CliRunner().invoke(command.app, ["speed", "--history", "--json", str(path)])
         assert result.exit_code == code
@@ -429,7 +431,7 @@ def test_a_benchmark_prints_writes_and_fails_where_a_claim_does_not_hold(tmp_pat
 @pytest.mark.parametrize("name", ["robust", "jacobian"])
 def test_bench_runs(name, tmp_path):
     path = tmp_path / "bench.json"
-    CliRunner().invoke(command.app, [name, "--quick", "--seeds", "1", "--json", str(path)])
+    CliRunner().invoke(command.app, [name, "--quick", "--seeds", "1", "--workers", "1", "--json", str(path)])
     (item,) = json.loads(path.read_text())["items"]
     assert item["item"] == name
     assert item["rows"]

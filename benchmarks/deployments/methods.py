@@ -12,13 +12,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.coded import run_of
 from benchmarks.deployments.bandit import bandit
 from benchmarks.deployments.outcome import Outcome, outcome, start_spread
 from profl.checks import InputError
 from profl.methods import ALGORITHMS, dfo, pfl, pofl, two_stage
-from profl.methods.method import Method
+from profl.methods.method import Forecast, Method
 from profl.problem.problem import Problem
+from profl.results.record import Run
 from profl.run.compiled.simulate import simulate
+from profl.run.config import RunConfig
+from profl.run.plan import make_plan
 
 ROUNDS, SAMPLES = 30, 500
 """Deployments per client, one per round; and samples of each."""
@@ -70,7 +74,6 @@ def probing(problem: Problem) -> dict[str, Method]:
 
 
 METHODS = (
-    Entry(SUBJECT, lambda problem: {STATED: subject(problem)}, {}),
     Entry("pfl", lambda problem: at_rates(pfl), {}),
     Entry("pofl", lambda problem: at_rates(pofl), {}),
     Entry("pofl, auto", automatic, {}),
@@ -80,7 +83,7 @@ METHODS = (
 
 
 def compare(problem: Problem, **settings: Any) -> dict[str, Outcome]:
-    """The best of every method's settings, by name; the bandit where there is scikit-learn."""
+    """The best of every other method's settings, by name; the bandit where there is scikit-learn."""
     found = {}
     for entry in METHODS:
         tried = [
@@ -97,3 +100,22 @@ def run(problem: Problem, method: Method, setting: str = "", **settings: Any) ->
     """One method on one problem: a deployment per round, SAMPLES samples unless told otherwise."""
     known = {"local_steps": 1, "samples": SAMPLES, "progress": False}
     return outcome(problem, simulate(problem, method, **known | settings), setting)
+
+
+class Followed(NamedTuple):
+    """A run with what the method expected after every deployment."""
+
+    problem: Problem
+    run: Run
+    forecast: Forecast  # leaves (seeds, deployments)
+
+    def first(self, deployments: int, setting: str = STATED) -> Outcome:
+        """What was made of the problem with so many deployments: the length of a run changes nothing in it."""
+        return outcome(self.problem, self.run, setting, deployments)
+
+
+def follow(problem: Problem, method: Method, rounds: int, seeds: Any) -> Followed:
+    """A run of the method that the claims are about, whatever it expects."""
+    plan = make_plan(problem, method, RunConfig(rounds=rounds, local_steps=1, samples=SAMPLES, seeds=seeds))
+    made, trace = run_of(problem, plan)
+    return Followed(problem, made, trace.forecast)

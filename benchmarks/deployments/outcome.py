@@ -38,15 +38,15 @@ class Outcome(NamedTuple):
         return self.excess[:, deployments] / gap
 
 
-def outcome(problem: Problem, run: Run, setting: str = "") -> Outcome:
-    """Of a run that records every round of one local step."""
-    gone = ~np.isfinite(run.excess[:, -1])
+def outcome(problem: Problem, run: Run, setting: str = "", deployments: int = -1) -> Outcome:
+    """Of a run that records every round of one local step, or of its first ``deployments``."""
+    gone = ~np.isfinite(run.excess[:, deployments])
     accuracy = None
     if run.accuracy is not None:
-        accuracy = run.accuracy[:, -1] - problem.accuracy(problem.optimum)
+        accuracy = run.accuracy[:, deployments] - problem.accuracy(problem.optimum)
     excess = np.where(np.isfinite(run.excess), run.excess, np.inf)
-    regret = np.where(np.isfinite(run.deployed_regret[:, -1]), run.deployed_regret[:, -1], np.inf)
-    return Outcome(setting, excess, regret, accuracy, gone)
+    regret = np.where(np.isfinite(run.deployed_regret[:, deployments]), run.deployed_regret[:, deployments], np.inf)
+    return Outcome(setting, excess if deployments < 0 else excess[:, : deployments + 1], regret, accuracy, gone)
 
 
 def starts(problem: Problem) -> np.ndarray:

@@ -1,9 +1,8 @@
 """``python -m benchmarks wild``: prm on problems that nobody tuned it for, and what it says of them.
 
-Parts: every shape of drawn problem (``draw``), then all of them together, then the named problems (``table``).
-``--seeds`` is how many problems are drawn. Two variables of the environment: ``WILD_FIRST``, the first seed, 0 by
-default (seeds below 1,000 are for tuning); ``WILD_ROWS``, a file to which every problem's row is added when it is done
-and from which rows that are there are taken: what was interrupted goes on. It belongs to one state of the code.
+Parts: every shape of drawn problem (``draw``), then the named problems (``table``), then all drawn ones together.
+``--seeds`` is how many problems are drawn. The first seed is the environment's ``WILD_FIRST``, 0 by default (those
+below 1,000 are for tuning).
 
 *Share left* is excess / (L(PS) - L(PO)), of problems where that gap is at least 1 % of the start's excess. Elsewhere
 there is next to nothing to gain over retraining: such rows are measured in the start's excess, and count for what ends
@@ -12,23 +11,20 @@ above its start or above PFL's end but for no share.
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.deployments.bench import afresh
+from benchmarks.bench import Bench, Row
 from benchmarks.wild import named
 from benchmarks.wild.draw import SHAPES, by_shape, draw
 from benchmarks.wild.outcome import BEYOND, METHODS, compare_on
 from benchmarks.wild.solver import solve
 from benchmarks.wild.table import TABLE
-from profl_papers.claims import Advance, Part, at_least, at_most, item, nothing
-from profl_papers.plain import plain
+from profl_papers.claims import Part, at_least, at_most
 
 MEDIAN, NINETIETH = 0.01, 0.15
 """Shares that may be left."""
@@ -38,56 +34,39 @@ COVERED = (0.80, 0.97)
 """Between which shares of problems the 90 % upper limit of the forecast is to lie above the truth."""
 QUICK = 2
 """Problems of a quick run, which all methods but pofl go through."""
-PARTS = len(SHAPES) + 1 + len(TABLE) + len(named.OTHERS)
-
-Rows = list[dict[str, Any]]
+DRAWN = "drawn"
 
 
-def bench(seeds: int = 10, quick: bool = False, advance: Advance = nothing) -> dict[str, Any]:
+def bench(seeds: int = 10, quick: bool = False) -> Bench:
     """All parts; ``quick`` takes few problems and no named one: it shows the form of the result but proves nothing."""
     first = int(os.environ.get("WILD_FIRST", "0"))
-    count = min(seeds, QUICK) if quick else seeds
-    groups = by_shape(range(first, first + count))
-    rows: Rows = []
+    groups = by_shape(range(first, first + (min(seeds, QUICK) if quick else seeds)))
     methods = ("prm", "pfl") if quick else tuple(METHODS)
-    parts: list[Callable[[], Part]] = [partial(shape_part, rows, groups.get(shape, []), methods) for shape in SHAPES]
-    parts.append(partial(over_all, rows))
+    parts: dict[str, Callable[[], Part]] = {
+        f"shape {number}, from seed {groups[shape][0]}": partial(shape_part, groups[shape], methods)
+        for number, shape in enumerate(SHAPES)
+        if shape in groups
+    }
     if not quick:
-        parts += [*(partial(named.row, name) for name in TABLE), *named.OTHERS]
-    return item("wild", seeds, [partial(afresh, part) for part in parts], advance)
+        parts |= {name: partial(named.row, name) for name in TABLE} | named.OTHERS
+    return Bench(parts, of_all=over_all)
 
 
-def shape_part(rows: Rows, seeds: list[int], methods: tuple[str, ...]) -> Part:
-    """All problems of one shape; their rows are also added to ``rows``."""
-    own = [one_problem(seed, methods) for seed in seeds]
-    rows += own
-    return Part(own, [])
+def shape_part(seeds: list[int], methods: tuple[str, ...]) -> Part:
+    """All problems of one shape."""
+    return Part([one_problem(seed, methods) for seed in seeds], [])
 
 
-def one_problem(seed: int, methods: tuple[str, ...]) -> dict[str, Any]:
-    """The row of a drawn problem, from the file of rows where it is there."""
-    file = os.environ.get("WILD_ROWS")
-    for each in stored(file):
-        if each["seed"] == seed and all(f"{name}: left" in each for name in methods):
-            return each
+def one_problem(seed: int, methods: tuple[str, ...]) -> Row:
+    """The row of a drawn problem."""
     drawn = draw(seed)
-    row = {"part": "drawn", "seed": seed, "problem": drawn.text}
-    row |= compare_on(drawn.problem, solve(drawn.problem), drawn.samples, methods)
-    if file:
-        with Path(file).open("a") as lines:
-            lines.write("\n" + json.dumps(plain(row)))  # first an end for a line that was cut off
-    return row
+    row = {"part": DRAWN, "seed": seed, "problem": drawn.text}
+    return row | compare_on(drawn.problem, solve(drawn.problem), drawn.samples, methods)
 
 
-def stored(file: str | None) -> Rows:
-    """The rows of a file, none where there is none; a line that was cut off is left out."""
-    if not file or not Path(file).exists():
-        return []
-    return [json.loads(line) for line in Path(file).read_text().splitlines() if line.endswith("}")]
-
-
-def over_all(rows: Rows) -> Part:
+def over_all(rows: Sequence[Row]) -> Part:
     """The figures over all drawn problems, and the claims about them."""
+    rows = [row for row in rows if row["part"] == DRAWN]
     table, claims = [], []
     for name in METHODS:
         if not rows or f"{name}: left" not in rows[0]:
@@ -123,10 +102,10 @@ def prm_claims(figures: dict[str, float]) -> list[Any]:
     return claims
 
 
-def summary(rows: Rows, name: str) -> dict[str, float]:
+def summary(rows: Sequence[Row], name: str) -> dict[str, float]:
     """One method over all problems; a figure that was stored as none is infinite."""
 
-    def column(key: str, among: Rows = rows) -> np.ndarray:
+    def column(key: str, among: Sequence[Row] = rows) -> np.ndarray:
         return np.array([np.inf if each[key] is None else each[key] for each in among], float)
 
     judged = [each for each in rows if each["judged"]]

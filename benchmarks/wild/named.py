@@ -82,4 +82,7 @@ def from_a_quarter() -> Part:
     return Part([{"part": "named", "problem": "from a quarter", **figures}], [claim])
 
 
-OTHERS: tuple[Callable[[], Part], ...] = (*(partial(weeks, samples) for samples in STORE_WEEK), from_a_quarter)
+OTHERS: dict[str, Callable[[], Part]] = {
+    **{f"store week, n = {samples}": partial(weeks, samples) for samples in STORE_WEEK},
+    "from a quarter": from_a_quarter,
+}

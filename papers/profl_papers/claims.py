@@ -6,21 +6,9 @@ paper prints (``far`` says by how much); it does not hold. ``profl.results.cells
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-
-from profl_papers.plain import plain
-
-Advance = Callable[[int], None]
-"""Told how many parts are done: a progress bar."""
-
-
-def nothing(steps: int) -> None:
-    """No progress bar."""
-
 
 FAR = 2.0
 """From how many times a printed figure on, or from what part of it, a measured one is far from it."""
@@ -101,19 +89,7 @@ def shown(printed: float | None) -> str:
 
 
 class Part(NamedTuple):
+    """What a part of a benchmark found."""
+
     rows: list[dict[str, Any]]
     claims: list[Claim]
-
-
-def item(name: str, seeds: int, parts: list[Callable[[], Part]], advance: Advance) -> dict[str, Any]:
-    """Run the parts one after the other; what they found in the form that ``--json`` writes, as plain data."""
-    started = time.perf_counter()
-    rows: list[dict[str, Any]] = []
-    claims: list[dict[str, Any]] = []
-    for part in parts:
-        found = part()
-        rows += found.rows
-        claims += [claim._asdict() for claim in found.claims]
-        advance(1)
-    seconds = time.perf_counter() - started
-    return plain({"item": name, "seeds": seeds, "seconds": seconds, "rows": rows, "claims": claims})

@@ -9,7 +9,7 @@ A result is
 ``work`` is the paper that an item is from; its name stands for all of its items. What is said of a result (``words``)
 is always the item's of today, what was measured is the file's.
 
-It is found again when it was made by this version of profl with the same settings, seeds and length. Files are
+It is found again when it was made by the same code with the same settings, seeds and length. Files are
 written whole or not at all, so a run that was cut off goes on with the item it was at.
 """
 
@@ -17,17 +17,16 @@ from __future__ import annotations
 
 import json
 import platform
-import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from importlib import metadata
-from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
 from profl import checks
-from profl.storage.atomic import atomic
+from profl.storage.atomic import atomic, is_stream
+from profl_papers import pieces
 from profl_papers.item import Item
 from profl_papers.items import ITEMS
 from profl_papers.plain import plain
@@ -56,72 +55,56 @@ def reproduce(
     *,
     quick: bool = False,
     out: Path | None = None,
+    file: Path | None = None,
     force: bool = False,
     workers: int = 1,
     finished: Callable[[dict[str, Any], bool], None] = lambda result, kept: None,
 ) -> list[dict[str, Any]]:
     """The results of ``items``; ``finished(result, kept)`` is called after each, ``kept`` if it was there already.
 
-    Data sets that are missing are refused before anything runs.
+    ``out`` has a file for each, ``file`` all of them in one, written after every item. Data sets that are missing are
+    refused before anything runs.
     """
     seeds = tuple(seeds)
     if not seeds:
         raise checks.InputError("seeds must name at least one seed")
     checks.positive_int("workers", workers)
-    found = {}
-    for item in items:
-        if out is not None and not force and (result := find(out, item, seeds, quick)):
-            found[item.name] = result
+    there = {} if force else stored(out, file, [item.name for item in items])
+    found = {
+        item.name: there[item.name] | words(item)
+        for item in items
+        if item.name in there and fits(there[item.name], item, seeds, quick)
+    }
     missing = [item for item in items if item.name not in found]
     for item in missing:
         item.check_data()
-        if quick and out is not None and not force:
-            refuse_to_replace(out / f"{item.name}.json")
+        if quick and not there.get(item.name, {"quick": True})["quick"]:
+            raise checks.InputError(
+                f"{file if out is None else out / f'{item.name}.json'} holds a full run: "
+                f"give --quick another place, or --force to replace it"
+            )
+    calls = {  # another process knows an item by its name
+        item.name: partial(run_named, item.name, seeds, quick) if workers > 1 else partial(run, item, seeds, quick)
+        for item in missing
+    }
     for result in found.values():
         finished(result, True)
-    for result in run_all(missing, seeds, quick, workers):
+    for name, result in pieces.results(calls, workers):
+        found[name] = result
         if out is not None:
-            write(out / f"{result['item']}.json", result)
-        found[result["item"]] = result
+            write(out / f"{name}.json", result)
+        if file is not None and not is_stream(file):
+            write(file, {"items": [found[item.name] for item in items if item.name in found]})
         finished(result, False)
     return [found[item.name] for item in items]
 
 
-def refuse_to_replace(path: Path) -> None:
-    """Quick runs prove nothing: they do not take the place of full ones unasked."""
-    there = read(path)
-    if there is not None and not there["quick"]:
-        raise checks.InputError(f"{path} holds a full run: give --quick another directory, or --force to replace it")
-
-
-def run_all(items: Sequence[Item], seeds: Sequence[int], quick: bool, workers: int) -> Iterator[dict[str, Any]]:
-    """Results as they come: one item after the other, or one process per worker, in the papers' order.
-
-    Compiling and small runs keep one core busy, so two items at a time take about half as long on two cores.
-    """
-    if min(workers, len(items)) <= 1:
-        yield from (run(item, seeds, quick) for item in items)
-        return
-    with ProcessPoolExecutor(min(workers, len(items)), get_context("spawn"), initializer=deaf) as pool:
-        waiting = [pool.submit(run_named, item.name, seeds, quick) for item in items]
-        try:
-            for done in as_completed(waiting):
-                yield done.result()
-        except BaseException:  # nobody waits for the items under way
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in active_children():
-                process.terminate()
-            raise
-
-
-def deaf() -> None:
-    """Ctrl-C is answered by the process that waits for this one."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def run_named(name: str, seeds: Sequence[int], quick: bool) -> dict[str, Any]:
-    """``run`` by name, for another process."""
-    return run(ITEMS[name], seeds, quick)
+def stored(out: Path | None, file: Path | None, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The whole results of some items that a folder or a file holds, by name."""
+    candidates = [] if out is None else [load(out / f"{name}.json") for name in names]
+    if file is not None and not is_stream(file) and isinstance(together := load(file), dict):
+        candidates += together.get("items", [])
+    return {result["item"]: result for result in candidates if is_whole(result)}
 
 
 def run(item: Item, seeds: Sequence[int], quick: bool = False) -> dict[str, Any]:
@@ -144,6 +127,11 @@ def run(item: Item, seeds: Sequence[int], quick: bool = False) -> dict[str, Any]
     )
 
 
+def run_named(name: str, seeds: Sequence[int], quick: bool) -> dict[str, Any]:
+    """``run`` by name, for another process."""
+    return run(ITEMS[name], seeds, quick)
+
+
 def words(item: Item) -> dict[str, Any]:
     """What is said of an item's results."""
     said = ("title", "work", "citation", "why", "finding", "changed")
@@ -156,24 +144,32 @@ def identity(item: Item, seeds: Sequence[int], quick: bool) -> dict[str, Any]:
     return plain({"item": item.name, "quick": quick, "seed_list": list(seeds), "settings": settings})
 
 
-def find(out: Path, item: Item, seeds: Sequence[int], quick: bool) -> dict[str, Any] | None:
-    """The result that ``out`` holds for exactly this, or None; a file that cannot be read counts as none."""
-    found = read(out / f"{item.name}.json")
-    if found is None or found["versions"]["profl"] != versions()["profl"]:
+def fits(found: dict[str, Any], item: Item, seeds: Sequence[int], quick: bool) -> bool:
+    """Whether a result is exactly this one, made by this code."""
+    wanted, made = identity(item, seeds, quick), ("profl", "source")
+    return {key: found[key] for key in wanted} == wanted and all(
+        found["versions"].get(name) == versions()[name] for name in made
+    )
+
+
+def load(path: Path) -> Any:
+    """What a JSON file holds; None where there is none or it is damaged."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return None
-    wanted = identity(item, seeds, quick)
-    return found | words(item) if {key: found[key] for key in wanted} == wanted else None
+
+
+def is_whole(found: Any) -> bool:
+    """Whether it is the result of an item."""
+    complete = {"item", "work", "quick", "seed_list", "settings", "versions", "rows", "claims", "panels"}
+    return isinstance(found, dict) and complete <= found.keys() and "profl" in found["versions"]
 
 
 def read(path: Path) -> dict[str, Any] | None:
     """A result from its file; None where there is none or it is no result."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    complete = {"item", "work", "quick", "seed_list", "settings", "versions", "rows", "claims", "panels"}
-    whole = isinstance(found, dict) and complete <= found.keys() and "profl" in found["versions"]
-    return found if whole else None
+    found = load(path)
+    return found if is_whole(found) else None
 
 
 def read_all(out: Path) -> list[dict[str, Any]]:
@@ -195,4 +191,5 @@ def versions() -> dict[str, str]:
     import profl
 
     own = {"python": platform.python_version(), "profl": profl.__version__}  # which need not be installed
+    own |= {"source": pieces.source("profl", "profl_papers")}
     return own | {name: metadata.version(name) for name in PACKAGES}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -37,7 +36,7 @@ def reproduce(
         bool, typer.Option("--quick", help="Two seeds, short runs: shows the form, proves nothing.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Keep one JSON file per item in this directory.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Run items again that the directory already holds.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Run items again that --out or --json already holds.")] = False,
     workers: Annotated[
         int | None, typer.Option(help="Items run at a time, each in a process.", show_default="one per core, 4 at most")
     ] = None,
@@ -49,11 +48,12 @@ def reproduce(
 ) -> None:
     """Tables and figures of the paper and of the field's, redone; exits 1 where a claim does not hold.
 
-    A claim holds, or holds in direction but far from the printed figure, or does not hold. With --out a run that was
-    cut off goes on where it was, and what is finished is not run again.
+    A claim holds, or holds in direction but far from the printed figure, or does not hold. With --out or --json a run
+    that was cut off goes on where it was, and what is finished is not run again.
 
     Example: profl reproduce all --out out/paper
     """
+    from profl_papers import pieces
     from profl_papers import reproduce as work
 
     chosen = work.choose(items or [])
@@ -67,9 +67,9 @@ def reproduce(
         quick=quick,
         out=out,
         force=force,
-        workers=min(cores(), 4) if workers is None else workers,
+        workers=min(pieces.cores(), 4) if workers is None else workers,
     )
-    results, interrupted = run_items(chosen, settings, quiet)
+    results, interrupted = run_items(chosen, settings, json_path, quiet)
     if out is not None:
         write_pages(out, Console(stderr=True), quiet)
     if json_path is not None:
@@ -93,7 +93,9 @@ class Settings(NamedTuple):
     workers: int
 
 
-def run_items(items: Sequence[Item], settings: Settings, quiet: bool) -> tuple[list[dict[str, Any]], bool]:
+def run_items(
+    items: Sequence[Item], settings: Settings, file: Path | None, quiet: bool
+) -> tuple[list[dict[str, Any]], bool]:
     """(the results in the order of the items, whether Ctrl-C ended it); exits if no item was finished."""
     from profl_papers import reproduce as work
 
@@ -112,6 +114,7 @@ def run_items(items: Sequence[Item], settings: Settings, quiet: bool) -> tuple[l
             settings.seeds,
             quick=settings.quick,
             out=settings.out,
+            file=file,
             force=settings.force,
             workers=settings.workers,
             finished=finished,
@@ -147,11 +150,6 @@ def write_pages(directory: Path, console: Console, quiet: bool) -> None:
     page = pages.write(directory, results)
     if not quiet:
         say(console, f"report: {page}")
-
-
-def cores() -> int:
-    """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def progress_line(result: dict[str, Any], reused: bool) -> str:

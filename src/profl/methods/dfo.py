@@ -22,7 +22,8 @@ from jax.flatten_util import ravel_pytree
 
 from profl import checks, random, trees
 from profl.methods.method import Arrival, Method
-from profl.parts.optimiser import Descent, OptimiserLike, check_optimiser, transformation
+from profl.parts.optimiser import Descent, OptimiserLike, check_optimiser, takes_traced_rate, transformation
+from profl.parts.part import unchecked
 from profl.problem.problem import View
 from profl.server import rules
 from profl.stages import stage
@@ -58,6 +59,12 @@ class DerivativeFree(Method):
             raise checks.InputError(f"points must be 1 or 2, got {self.points!r}")
         check_optimiser(self.optimiser)
         rules.get(self.aggregate)
+
+    def numbers(self) -> dict[str, float]:
+        return {"learning_rate": float(self.learning_rate)} if takes_traced_rate(self.optimiser) else {}
+
+    def with_numbers(self, numbers: dict[str, Any]) -> DerivativeFree:
+        return unchecked(self, **numbers)
 
     def init(self, problem: View, theta: Theta, batch: Batch) -> Probe:
         flat, zero = jax.eval_shape(trees.ravel, theta), jnp.zeros(())
