@@ -88,7 +88,7 @@ def first_calls() -> Part:
     return Part(rows, claims)
 
 
-def warm(case: Problem, method: Any, **layout: int) -> float:
+def warm(case: Problem, method: Any, **layout: Any) -> float:
     """The least seconds of a run over some turns, after one that compiles."""
     run = partial(simulate, case, method, seeds=[0], record_every=layout["rounds"], progress=False, **layout)
     run()
