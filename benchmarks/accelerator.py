@@ -77,8 +77,9 @@ def perturbed(quick: bool) -> Part:
 def first_calls() -> Part:
     """Seconds of a first short run with ten clients, compilation included, of methods that have not run so far."""
     rows, claims = [], []
+    methods: dict[str, Callable[[], Any]] = {"pfl": pfl, "pofl": pofl, "profl": profl, "prm": prm}
     jax.clear_caches()
-    for name, method in {"pfl": pfl, "pofl": pofl, "profl": profl, "prm": prm}.items():
+    for name, method in methods.items():
         steps = 1 if name == "prm" else STEPS
         started = time.perf_counter()
         simulate(pricing(), method(), rounds=ROUNDS, local_steps=steps, seeds=[0], progress=False)

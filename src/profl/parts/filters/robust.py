@@ -69,8 +69,7 @@ class Memory(NamedTuple):
         )
 
     def within(self, points: Array, bounds: Array) -> tuple[Array, Array, Array]:
-        """The squared distances (n,) of (d, n) points, and which are within the first and the second of the
-        ``bounds`` (2, lines), (n,) bool each: without the table of ``lines``, which would be written to memory."""
+        """The squared distances (n,) of points (d, n), and which are within each of two ``bounds`` (2, lines), (n,)."""
         z = self.standardise(points)
         squared, along, first = jnp.sum(z * _times(self.precision, z), axis=0), jnp.abs(self.direction @ z), len(z) > 1
         inside = []
