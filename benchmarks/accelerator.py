@@ -75,8 +75,8 @@ def perturbed(quick: bool) -> Part:
 def first_calls() -> Part:
     """Seconds of a first short run with ten clients, compilation included, of methods that have not run so far."""
     rows, claims = [], []
-    jax.clear_caches()
     methods: dict[str, Callable[[], Any]] = {"pfl": pfl, "pofl": pofl, "profl": profl, "prm": prm}
+    jax.clear_caches()
     for name, method in methods.items():
         steps = 1 if name == "prm" else STEPS
         started = time.perf_counter()

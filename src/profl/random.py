@@ -124,7 +124,7 @@ def explore_signs(key: Key, n: int) -> Array:
 
     data = jax.random.key_data(key)
     first = jnp.broadcast_to(data[0], (n,)), jnp.broadcast_to(data[1], (n,))
-    (a, b), _ = jax.lax.scan(turn, first, jnp.stack([explore, counter]))
+    (a, b), _ = jax.lax.scan(turn, first, jnp.stack([explore, counter]), unroll=jax.default_backend() != "cpu")
     return 1 - 2 * ((a ^ b) >> 31).astype(jnp.int32)
 
 

@@ -238,8 +238,10 @@ def materialise(make: Callable[[], Any], true: Array) -> Any:
 
     XLA fuses the draws into everything that reads them, so samples would be drawn again for each pass of the filter
     (it ignores optimization_barrier on a CPU). The result of a conditional with an unknown condition is written to
-    memory. The samples lie innermost there.
+    memory. The samples lie innermost there. For an accelerator XLA writes them by itself.
     """
+    if jax.default_backend() != "cpu":
+        return make()
     inner = partial(jax.tree.map, lambda leaf: jnp.moveaxis(leaf, 0, -1))
     empty = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(lambda: inner(make())))
     batch = jax.lax.cond(true, lambda: inner(make()), lambda: empty)

@@ -193,7 +193,7 @@ def add_gradient(view: View, state: RateClient, step: Step) -> RateClient:
     losses = jax.vmap(view.loss, (None, 0))
     signs = jnp.where(jnp.arange(step.weights.shape[0]) % 2, 1.0, -1.0).astype(step.weights.dtype)
     noise = jax.grad(lambda t: (step.weights * signs) @ losses(t, step.batch))(step.deployed)
-    samples, weights = first_samples(step.batch, step.weights)()
+    samples, weights = first_samples(step.batch, step.weights)
     scales = theta_scales(view, step.deployed, samples, weights, MEAN_SLOPE_SHARE)
     each = losses(step.deployed, step.batch)
     mean = step.weights @ each

@@ -19,7 +19,6 @@ and a long tail does not show until a sample from it is drawn.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -62,23 +61,12 @@ RANDOM_SIGN_GRADIENTS = 4
 scales need only be right up to a factor."""
 
 
-def first_samples(batch: Batch, weights: Array) -> Callable[[], tuple[Batch, Array]]:
-    """A function that returns the first samples of a batch and their weights; call it inside the loop that needs them.
-
-    The samples go into the loop innermost, as they lie in memory (``trees.materialise``): otherwise they would be
-    rearranged in every step, whether the loop is entered or not (PoFL on pricing: 1.2 times as long, ProFL 1.5 times).
-    """
-    first, inner = (
-        weights[:SAMPLES_MEASURED],
-        jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1)[..., :SAMPLES_MEASURED], batch),
-    )
-
-    def samples_and_weights() -> tuple[Batch, Array]:
-        total = jnp.sum(first)
-        shares = jnp.where(total > 0, first / jnp.where(total > 0, total, 1.0), 1.0 / first.shape[0])
-        return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), inner), shares
-
-    return samples_and_weights
+def first_samples(batch: Batch, weights: Array) -> tuple[Batch, Array]:
+    """The first samples of a batch, and their weights, summing to one."""
+    first = weights[:SAMPLES_MEASURED]
+    total = jnp.sum(first)
+    shares = jnp.where(total > 0, first / jnp.where(total > 0, total, 1.0), 1.0 / first.shape[0])
+    return jax.tree.map(lambda leaf: leaf[:SAMPLES_MEASURED], batch), shares
 
 
 def theta_scales(
@@ -190,7 +178,8 @@ def signal_scales(problem: View, theta: Theta, scales: Array) -> Array:
         both = zip(jax.tree.leaves(back(row)[0]), jax.tree.leaves(units), strict=True)
         return jnp.sum(jnp.stack([jnp.sum((slope * unit) ** 2) for slope, unit in both]))
 
-    change = jnp.sqrt(jax.lax.map(squared_change, jnp.eye(signal.size, dtype=signal.dtype)))
+    rows = jnp.eye(signal.size, dtype=signal.dtype)
+    change = jnp.sqrt(jax.lax.map(squared_change, rows) if is_large(theta) else jax.vmap(squared_change)(rows))
     return jnp.where(change > 0, change, 1.0)
 
 
@@ -289,20 +278,21 @@ class NaturalUnits(Part):
     def update(self, view: View, state: UnitsState, step: Step, key: Key) -> tuple[Step, UnitsState]:
         """The step with its units: measured on the first batch, revised at the second, fourth, eighth ... batch."""
         sample_variance, old = step.f_variance / jnp.sum(step.weights**2), state.units
-        samples, batches = first_samples(step.batch, step.weights), old.batches + 1
+        batches = old.batches + 1
 
-        def revise(theta: Theta, one: Array) -> UnitsState:
-            batch, weights = samples()
+        def revise(theta: Theta, inner: Batch, weights: Array) -> UnitsState:
+            batch, weights = first_samples(jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), inner), weights)
             units = measure_units(view, old, theta, batch, weights, step.f, sample_variance)
             variance = state.variance
             if isinstance(variance, VarianceChange):
-                latest = log_variance(batch, one * weights)  # else XLA would compute it at every step
-                variance = variance.measure(old.known, latest)
+                variance = variance.measure(old.known, log_variance(batch, weights))
             return UnitsState(units, variance)
 
         first_only = is_large(step.deployed)  # a revision costs as many gradients as a step
         due = ~old.known if first_only else batches & (batches - 1) == 0
-        new, variance = trees.cond_or_keep(due, revise, state, step.deployed, jnp.ones(()))
+        # Innermost, as they lie in memory (``trees.materialise``): else they would be rearranged in every step.
+        inner = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1), step.batch)
+        new, variance = trees.cond_or_keep(due, revise, state, step.deployed, inner, step.weights)
         new = new._replace(batches=batches)
         changed = old.known & jnp.any(new.scales < old.scales)
         ratio = jnp.where(old.known, new.scales / old.scales, 1.0)

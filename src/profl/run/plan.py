@@ -83,6 +83,11 @@ def compile_for_settings(
     return call
 
 
+def shapes_for_settings(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The shapes of what ``function(settings, ...)`` returns, traced once for equal settings and shapes."""
+    return jax.jit(function, static_argnums=0).eval_shape
+
+
 class Population(NamedTuple):
     """The clients as arrays, one row each."""
 
@@ -251,15 +256,13 @@ def _first_forecast(settings: Settings, models: Theta) -> Forecast | None:
     )
 
 
+@shapes_for_settings
 def _message_shapes(settings: Settings, population: Population, models: Theta) -> tuple[Report, Any]:
     """The shapes of a client's report and of its mail."""
-
-    def messages(theta: Theta) -> tuple[Report, Any]:
-        state = first_state(settings, population, theta).own
-        view = settings.functions.view(trees.take(population.clients, 0))
-        return settings.method.report(view, state, theta), settings.method.mail_like(view, state)
-
-    return jax.eval_shape(messages, trees.row_shape(models))
+    theta = trees.take(models, 0)
+    state = first_state(settings, population, theta).own
+    view = settings.functions.view(trees.take(population.clients, 0))
+    return settings.method.report(view, state, theta), settings.method.mail_like(view, state)
 
 
 def _check_reaction_states(settings: Settings, population: Population, models: Theta) -> None:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from profl import random, trees
 from profl.packing import apply_unpacked, pack_as, unpack
-from profl.run.plan import Population, Settings, compile_for_settings, first_states, forecast
+from profl.run.plan import Population, Settings, compile_for_settings, first_states, forecast, shapes_for_settings
 from profl.run.step import client_view
 from profl.run.totals import Dropped, RoundCounts, Totals, add_dropped, add_round, zero_dropped
 from profl.server import entries
@@ -289,7 +289,7 @@ def is_finite(loss: Array, state: Any) -> Array:
 
 def final_outputs(settings: Settings, population: Population, carry: Carry) -> Any:
     """What the method returns for every client at the end of a run, stacked; None if it returns nothing."""
-    shapes = jax.eval_shape(partial(_final_outputs, settings), population, carry)
+    shapes = FINAL_SHAPES(settings, population, carry)
     return None if shapes is None else FINAL_OUTPUTS(settings, population, carry)
 
 
@@ -309,4 +309,4 @@ def _map_clients(function: Any, chunk: int | None, *rows: Any) -> Any:
 
 FINISH_ROUND = compile_for_settings(finish_round, (1,))
 """``finish_round`` compiled, for engines that do not compile whole rounds."""
-FINAL_OUTPUTS = compile_for_settings(_final_outputs)
+FINAL_OUTPUTS, FINAL_SHAPES = compile_for_settings(_final_outputs), shapes_for_settings(_final_outputs)

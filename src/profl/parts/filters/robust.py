@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import checks
+from profl.numerics import short_loop
 from profl.parts.filters.filter import SampleFilter
 from profl.parts.filters.order_statistics import order_statistic
 from profl.parts.filters.reference_sample import Known, Vetted
@@ -54,9 +55,9 @@ class Memory(NamedTuple):
     edges: Array  # (lines,): how far out those that were kept are; negative before there are any
     figures: Array  # (2,)
 
-    def standardise(self, points: Array, moved: Array) -> Array:
-        """The (d, n) points from the centre, which has moved, in units of the scale; zeros as they are."""
-        return (points - (self.centre + moved)[:, None]) / self.scale[:, None] * (points != 0)
+    def standardise(self, points: Array) -> Array:
+        """The (d, n) points from the centre, in units of the scale; zeros as they are."""
+        return (points - self.centre[:, None]) * (1 / self.scale)[:, None] * (points != 0)
 
     def lines(self, z: Array) -> Array:
         """How far out standardised (d, n) points are: (d + 2, n), or (1, n) of single numbers."""
@@ -67,9 +68,9 @@ class Memory(NamedTuple):
             [jnp.sqrt(jnp.maximum(squared, 0.0))[None], jnp.abs(self.direction @ z)[None], jnp.abs(z)]
         )
 
-    def within(self, z: Array, bounds: Array) -> tuple[Array, Array, Array]:
-        """The squared distances (n,) of standardised points, and which are within the first and the second of the
-        ``bounds`` (2, lines), (n,) bool each: without the table of ``lines``, which would be written to memory."""
+    def within(self, points: Array, bounds: Array) -> tuple[Array, Array, Array]:
+        """The squared distances (n,) of points (d, n), and which are within each of two ``bounds`` (2, lines), (n,)."""
+        z = self.standardise(points)
         squared, along, first = jnp.sum(z * _times(self.precision, z), axis=0), jnp.abs(self.direction @ z), len(z) > 1
         inside = []
         for bound in bounds:
@@ -150,7 +151,6 @@ class RobustFilter(SampleFilter):
         if points.shape[0] < self.least:
             return weights, memory
         points = points.T.astype(jnp.float32)
-        points = jnp.where(jnp.all(jnp.isfinite(points)), points, 0.0)  # else nothing can be said: all alike, all kept
         kept, same = self.recall(memory, points, weights)
         given = ((points, weights, vetted), (kept, memory), ~same)
         found = where_needed(self)(*jax.tree.map(lambda leaf: leaf[None], given))
@@ -159,29 +159,26 @@ class RobustFilter(SampleFilter):
     def recall(self, memory: Memory, points: Array, weights: Array) -> tuple[Array, Array]:
         """The weights of the (d, n) points within the remembered limits, and whether the batch is like the last one.
 
-        The centre moves with those within first: people react. They are as far apart as they were, and as many.
+        The centre moves with those within first: people react. They are as far apart as they were, and as many. With a
+        number that is not finite it is like no other: neither are the sums.
         """
-        share = (weights / jnp.maximum(jnp.sum(weights), TINY)).astype(jnp.float32)
+        whole, own = jnp.maximum(jnp.sum(weights), TINY), weights.astype(jnp.float32)
         steps = np.where(np.arange(memory.edges.size) == 0, 2, 4)  # of many lines one is often longer than it was
         bounds = jnp.stack([memory.limits, (1 + self.gap) ** steps * memory.edges])
-
-        def turn(_: int, state: tuple[Array, ...]) -> tuple[Array, ...]:
-            z = memory.standardise(points, state[0])
-            squared, inside, near = memory.within(z, bounds)
-            left = share * inside
-            shift = memory.scale * (z @ left) / jnp.maximum(jnp.sum(left), TINY)
-            return state[0] + shift, squared, left, near
-
-        start = jnp.zeros_like(memory.centre), share, share, share > 0
-        _, squared, left, near = jax.lax.fori_loop(0, 2, turn, start)
-        usual, beyond, total, one = *memory.figures, jnp.sum(left), share @ share
+        left = own * _within(memory, points, bounds)[1]
+        moves = (points - memory.centre[:, None]) * (points != 0)
+        centre = memory.centre + moves @ left / jnp.maximum(jnp.sum(left), TINY)
+        squared, inside, near = _within(memory._replace(centre=centre), points, bounds)
+        left = own * inside / whole
+        usual, beyond, total, one = *memory.figures, jnp.sum(left), own @ own / whole**2
         errors = 2 * (squared**2 @ left), beyond + one  # of the difference of two means, and of two shares
         moved = squared @ left / jnp.maximum(total, TINY) - usual, 1 - total - beyond
-        same = jnp.all(jnp.stack(moved) ** 2 < self.errors**2 * one * jnp.stack(errors))
-        return weights * (left > 0), same & jnp.all(near | (left == 0))
+        same = jnp.all(jnp.stack(moved) ** 2 < self.errors**2 * one * jnp.stack(errors)) & jnp.all(near | (left == 0))
+        return weights * (left > 0), same
 
     def search(self, points: Array, weights: Array, vetted: Known | None = None) -> Found:
         """The weights of the (d, n) points that no gap parts from the rest, and what to remember."""
+        points = jnp.where(jnp.all(jnp.isfinite(points)), points, 0.0)  # else nothing can be said: all alike, all kept
         present, d = weights > 0, points.shape[0]
         count = jnp.sum(present, dtype=jnp.float32)
         most = jnp.floor(self.at_most * count)
@@ -194,7 +191,7 @@ class RobustFilter(SampleFilter):
         step = jnp.min(jnp.where(present & (away > 0), away, unit[:, None]), axis=1)  # of rounded data
         start = self.start(d)._replace(centre=median, scale=unit)
         frame, near = self._concentrate(start, points, present, count - most)
-        z = frame.standardise(points, jnp.zeros(d, jnp.float32))
+        z = frame.standardise(points)
         outside = (present & ~near) / jnp.maximum(frame.lines(z)[0], TINY)
         direction = _times(frame.precision, z @ outside)
         frame = frame._replace(direction=direction / jnp.sqrt(jnp.maximum(z @ outside @ direction, TINY)))
@@ -207,7 +204,8 @@ class RobustFilter(SampleFilter):
             known = vetted.weights > 0
             rows = jnp.maximum(jnp.sum(known, dtype=jnp.float32), 1.0)
             moved = order_statistic(vetted.points, known, rows / 2) - median  # people react
-            own = frame.lines(frame.standardise(vetted.points, moved).astype(jnp.float32))
+            z = frame._replace(centre=frame.centre + moved).standardise(vetted.points)
+            own = frame.lines(z.astype(jnp.float32))
             share = _beyond(own, known, radii) / rows
             expected = count * share + self.errors * jnp.sqrt(count * share * (1 - share) * (1 + count / rows) + 1)
 
@@ -231,29 +229,26 @@ class RobustFilter(SampleFilter):
 
     def _concentrate(self, start: Memory, points: Array, present: Array, core: Array) -> tuple[Memory, Array]:
         """Centre, scale and precision of the nearest ``core`` of the samples (n,), and which these are."""
-        d, filled = points.shape[0], present & (points != 0)
-        eye, none = _identity(d), jnp.zeros(d, jnp.float32)
+        d, filled, eye = len(points), present & (points != 0), _identity(len(points))
 
         def turn(_: int, state: tuple[Memory, Array, Array]) -> tuple[Memory, Array, Array]:
             near = present & (state[1] <= order_statistic(state[1], present, core))
             inside = (filled & near).astype(jnp.float32)
             inside = inside / jnp.maximum(jnp.sum(inside, axis=1, keepdims=True), 1.0)
-            y = start.standardise(points, none)
+            y = start.standardise(points)
             centre = jnp.sum(inside * y, axis=1, keepdims=True)
             part = (y - centre) * jnp.sqrt(inside)
             variance = jnp.sum(part**2, axis=1, keepdims=True)
-            frame = start._replace(
-                centre=start.centre + start.scale * centre[:, 0],
-                scale=start.scale * jnp.sqrt(jnp.maximum(variance[:, 0], 1.0)),
-            )
+            scale = start.scale * jnp.sqrt(jnp.maximum(variance[:, 0], 1.0))
+            frame = start._replace(centre=start.centre + start.scale * centre[:, 0], scale=scale)
             if eye.ndim == 2:
                 part = part / jnp.sqrt(jnp.maximum(variance, TINY))
                 known = (core >= self.per_coordinate * d) * (1 - RIDGE)
                 frame = frame._replace(precision=_inverse(eye + (1 - eye) * known * (part @ part.T)))
-            return frame, frame.lines(frame.standardise(points, none))[0], near
+            return frame, frame.lines(frame.standardise(points))[0], near
 
-        first = jnp.sum(start.standardise(points, none) ** 4, axis=0)
-        frame, _, near = jax.lax.fori_loop(0, TURNS, turn, (start, first, present))
+        first = jnp.sum(start.standardise(points) ** 4, axis=0)
+        frame, _, near = short_loop(TURNS, turn, (start, first, present))
         return frame, near
 
     def _gaps(self, radii: Array, beyond: Array, expected: Array, step: Array, count: Array, most: Array) -> Array:
@@ -283,6 +278,12 @@ class RobustFilter(SampleFilter):
         return jnp.where((best > enough) & (best >= jnp.max(best)), limits, NONE)
 
 
+@jax.jit  # once in a program, though it is called twice
+def _within(memory: Memory, points: Array, bounds: Array) -> tuple[Array, Array, Array]:
+    """``Memory.within``, of which an accelerator writes what it returns to memory, and less of what that is made of."""
+    return jax.lax.optimization_barrier(memory.within(points, bounds))
+
+
 def _identity(size: int) -> Array:
     """The precision of so many coordinates in units of their own; its diagonal where they are many."""
     return jnp.eye(size, dtype=jnp.float32) if size <= SMALL else jnp.ones(size, jnp.float32)
@@ -297,17 +298,23 @@ def _inverse(correlation: Array) -> Array:
         rest = column - one
         return a - rest[:, None] * rest / (column @ one) - 2 * eye * one, None
 
-    return -jax.lax.scan(sweep, correlation, eye)[0]
+    return -jax.lax.scan(sweep, correlation, eye, unroll=jax.default_backend() != "cpu" and len(eye) <= 8)[0]
 
 
 def _times(precision: Array, z: Array) -> Array:
     """The product of a precision (d, d), or its diagonal (d,), with z (d,) or (d, n)."""
-    return precision @ z if precision.ndim == 2 else (precision * z.T).T
+    if precision.ndim == 1:
+        return (precision * z.T).T
+    if jax.default_backend() == "cpu" or z.ndim == 1:
+        return precision @ z
+    # A library would read z from an accelerator's memory and write the product there; sums are part of what reads them.
+    return sum(column[:, None] * row for column, row in zip(precision.T, z, strict=True))
 
 
 def _beyond(lines: Array, present: Array, radii: Array) -> Array:
     """How many of the present samples (n,) lie beyond each of the radii (k, r), along (k, n) lines.
 
-    One radius after the other: a CPU is ten times as fast as with all in one sum.
+    One radius after the other: a CPU is ten times as fast as with all in one sum, unlike an accelerator.
     """
-    return jax.lax.map(lambda radius: (lines > radius[:, None]) @ present.astype(jnp.float32), radii.T).T
+    each = jax.lax.map if jax.default_backend() == "cpu" else lambda count, rows: jax.vmap(count)(rows)
+    return each(lambda radius: (lines > radius[:, None]) @ present.astype(jnp.float32), radii.T).T

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Protocol
 
 import jax
@@ -13,8 +13,9 @@ from jax.custom_batching import custom_vmap
 from profl import trees
 from profl.typing import Array
 
-FEWEST, PARTS = 8, 64
-"""Batches searched at a time, at least, and as a part of all: most need none, and vmap would search all of them."""
+FEWEST, PARTS = 8, (16, 512)
+"""Batches searched at a time, at least, and as parts of all: vmap would search all of them. At first all need it, later
+one in some hundreds. (A CPU's blocks are so small that both are the least.)"""
 
 
 class Searcher(Protocol):
@@ -33,9 +34,7 @@ def where_needed(filter_: Searcher) -> Callable[..., Any]:
 
     @custom_vmap
     def several(batches: Any, known: Any, needed: Array) -> Any:
-        size = min(needed.size, max(FEWEST, needed.size // PARTS))
-
-        def search_some(state: tuple[Any, Array]) -> tuple[Any, Array]:
+        def search_some(size: int, state: tuple[Any, Array]) -> tuple[Any, Array]:
             found, left = state
             chosen = jnp.argsort(~left)[:size]
             own = jax.tree.map(lambda leaf: jnp.take(leaf, chosen, axis=0, mode="clip"), batches)
@@ -43,7 +42,14 @@ def where_needed(filter_: Searcher) -> Callable[..., Any]:
             put = jax.tree.map(lambda leaf, rows: _set(leaf, chosen, rows), found, search(*own))
             return put, _set(left, chosen, False)
 
-        return jax.lax.while_loop(lambda state: jnp.any(state[1]), search_some, (known, needed))[0]
+        def more_than(least: int, state: tuple[Any, Array]) -> Array:
+            return jnp.sum(state[1]) > least
+
+        state, sizes = (known, needed), {min(needed.size, max(FEWEST, needed.size // part)) for part in PARTS}
+        for size in sorted(sizes, reverse=True):
+            least = 0 if size == min(sizes) else size // 2
+            state = jax.lax.while_loop(partial(more_than, least), partial(search_some, size), state)
+        return state[0]
 
     several.def_vmap(trees.stacked_vmap_rule(several))
     return several

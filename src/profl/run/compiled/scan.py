@@ -30,12 +30,13 @@ from profl.run.compiled import processes
 from profl.run.compiled.placement import Placement, place
 from profl.run.plan import CompiledPlan, Population, Settings, compile_for_settings, forecast
 from profl.run.round import (
+    FINAL_OUTPUTS,
+    FINAL_SHAPES,
     Carry,
     RoundState,
     Work,
     choose_participants,
     collect_reports,
-    final_outputs,
     finish_round,
     initial_carry,
     is_finite,
@@ -160,8 +161,7 @@ def make_trace(models: Theta, records: Records, carry: Carry, last: Any = None) 
 def final_outputs_on_host(plan: CompiledPlan, carry: Carry) -> Any:
     """What the method returns for every client at the end, as NumPy arrays (seeds, clients, ...)."""
     settings, population = plan.settings, plan.population
-    shapes = jax.eval_shape(lambda carry: jax.vmap(partial(final_outputs, settings, population))(carry), carry)
-    if shapes is None:
+    if FINAL_SHAPES(settings, population, trees.row_shape(carry)) is None:
         return None
     return jax.tree.map(np.asarray, _final_outputs_of_seeds(settings, population, carry))
 
@@ -174,15 +174,18 @@ def records_to_host(packed: Packed) -> Records:
 
 @compile_for_settings
 def _final_outputs_of_seeds(settings: Settings, population: Population, carry: Carry) -> Any:
-    """``final_outputs`` for every seed."""
-    return jax.vmap(partial(final_outputs, settings, population))(carry)
+    """``final_outputs`` for every seed, of a method that has some."""
+    return jax.vmap(partial(FINAL_OUTPUTS, settings, population))(carry)
 
 
 @compile_for_settings
 def initial_carries(settings: Settings, population: Population, models: Theta) -> Carry:
-    """The carry before the first round, for every seed, with the states of the clients packed."""
+    """The carry before the first round, for every seed; on a CPU the states of the clients are packed.
+
+    An accelerator would take as long to gather them into rows, in every step, as to read a batch.
+    """
     carry = jax.vmap(partial(initial_carry, settings, population))(models)
-    return carry._replace(states=pack(carry.states, 2))
+    return carry._replace(states=pack(carry.states, 2)) if jax.default_backend() == "cpu" else carry
 
 
 @partial(compile_for_settings, static=(1, 2), donated=(3,))
