@@ -1,4 +1,4 @@
-"""Small numerical routines: inverses inside loops, short loops, exact weighted quantiles."""
+"""Small numerical routines: inverses inside loops and of singular matrices, short loops, exact weighted quantiles."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from profl.typing import Array
 
@@ -47,13 +48,28 @@ def inverse_logdet(matrix: Array) -> tuple[Array, Array]:
 
     def sweep(k: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         a, logdet = carry
-        here = jnp.arange(size) == k
-        row, column, pivot = a[k], a[:, k], a[k, k]
-        rest = a - column[:, None] * row / pivot
-        swept = jnp.where(here[:, None], row / pivot, jnp.where(here, -column[:, None] / pivot, rest))
-        return jnp.where(here[:, None] & here, 1 / pivot, swept), logdet + jnp.log(pivot)
+        here = jax.lax.iota(k.dtype, size) == k
+        column = jax.lax.dynamic_index_in_dim(a, k, keepdims=False)
+        pivot = jax.lax.dynamic_index_in_dim(column, k, keepdims=False)
+        column = jnp.where(here, -1.0, column)
+        rest = jnp.where(here[:, None] | here, 0.0, a)
+        return rest - column[:, None] * (column / pivot), logdet + jnp.log(pivot)
 
-    return jax.lax.fori_loop(0, size, sweep, (matrix, jnp.zeros((), matrix.dtype)))
+    swept, logdet = jax.lax.fori_loop(np.uint32(0), np.uint32(size), sweep, (matrix, jnp.zeros((), matrix.dtype)))
+    return -swept, logdet
+
+
+def pseudo_inverse(matrix: Array) -> Array:
+    """The pseudo-inverse of a symmetric matrix: directions that it lacks stay zero.
+
+    >>> pseudo_inverse(jnp.diag(jnp.array([2.0, 0.0])))
+    Array([[0.5, 0. ],
+           [0. , 0. ]], dtype=float32)
+    """
+    axes, values = jax.lax.linalg.eigh((matrix + matrix.T) / 2, symmetrize_input=False)
+    sizes = jnp.abs(values)
+    there = sizes > rounding(values) * jnp.max(sizes)
+    return (axes * jnp.where(there, 1 / jnp.where(there, values, 1.0), 0.0)) @ axes.T
 
 
 def exact_quantile(values: Array, weights: Array, level: float = 0.5) -> Array:

@@ -58,7 +58,7 @@ def perturb(problem: View, state: ClientState, key: Key, theta: Theta) -> tuple[
     """
     (flat, unravel), last = ravel_pytree(tried_model(problem, state, theta)), state.exploration
     with stage("explore") as check:
-        signs = random.signs(random.explore_key(key), flat.size).astype(flat.dtype)
+        signs = random.explore_signs(key, flat.size).astype(flat.dtype)
         started = state.deployments > 0
         held = (last.deployments_left > 0) & started
         direction = jnp.where(held, last.direction, jnp.where(last.opposite_next, -last.direction, signs))

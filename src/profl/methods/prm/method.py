@@ -60,6 +60,7 @@ class PRM(Settings, Method):
     needs = ("samples", "family")
     least_deployments = 3
     rereads = True
+    draws = False
 
     @property
     def info(self) -> tuple[str, ...]:  # type: ignore[override]
