@@ -75,6 +75,7 @@ class ClientState(NamedTuple):
     incumbent: IncumbentRisk
     held: Array  # share of the parameters that the trust region held in the last round
     region: Array  # the server's trust region, in units
+    risk_wanted: Array  # bool: whether the server reads the fitted risk in the next report
     filter: Any  # what the filter remembers; () for nothing
     personal: PersonalPart | None  # None where all of theta is shared
 
@@ -109,6 +110,7 @@ def initial_state(settings: Settings, problem: View, theta: Theta, batch: Batch)
         incumbent=IncumbentRisk(*[zero] * 5),
         held=zero,
         region=zero + settings.region,
+        risk_wanted=jnp.asarray(False),
         filter=trusted_samples.initial_memory(problem, filters.get(settings.filter), theta, batch),
         personal=initial_personal(settings, theta),
     )
