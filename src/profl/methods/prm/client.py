@@ -22,7 +22,6 @@ from profl.methods.prm.noise import update_noise
 from profl.methods.prm.observation_buffer import add_observation
 from profl.methods.prm.response import (
     Prior,
-    client_width,
     diagonal,
     empirical_prior,
     estimate_memory,
@@ -31,7 +30,6 @@ from profl.methods.prm.response import (
     move_prior,
     posterior,
     update_third_order_variance,
-    widen,
 )
 from profl.methods.prm.settings import Settings
 from profl.methods.prm.state import ClientState, Exploration
@@ -170,7 +168,7 @@ def add_to_fit(
     effective_observations = observations._replace(signal=effective)
     step = jnp.where(state.deployments == 0, 0.0, anchor - old.anchor)
     prior = move_prior(state.prior, step, third_order * variance)
-    fit = fit_response(effective_observations, anchor, widen(prior, state.width), variance, third_order)
+    fit = fit_response(effective_observations, anchor, prior, variance, third_order)
     if not settings.share:
         prior = empirical_prior(prior, fit.response.mean[:, 1:], fit.variance[:, 1:], variance)
         response, cov = posterior(fit.moments, anchor, prior, variance)
@@ -203,7 +201,7 @@ def third_order_variance(state: ClientState) -> Array:
 
 def known_share(state: ClientState) -> Array:
     """The share of every coefficient, (p, m - 1), that comes from the client's own observations, not from its prior."""
-    return 1 - jnp.minimum(state.variance / widen(state.prior, state.width).variance, 1.0)
+    return 1 - jnp.minimum(state.variance / state.prior.variance, 1.0)
 
 
 def report_fit(problem: View, state: ClientState, theta: Theta) -> Report:
@@ -252,14 +250,11 @@ def read_mail(settings: Settings, state: ClientState, mail: Mail) -> ClientState
     slopes, single = state.surrogate.signal_unit.scale.size, mail.single_client
     momentum = mail.turn / (mail.turn + 3.0)  # Nesterov's
     common = Prior(mean + momentum * (mean - state.common_mean), mail.common.variance * unit**2 + least)
-    own = response.mean[:, 1:]
-    alone = empirical_prior(state.prior, own, state.variance, state.sample_variance, slopes)
-    width = client_width((own - common.mean) ** 2 / common.variance, known_share(state))
-    prior, width = trees.where(single, (alone, jnp.ones(())), (common, width))
-    response, cov = posterior(state.moments, response.anchor, widen(prior, width), state.sample_variance)
+    alone = empirical_prior(state.prior, response.mean[:, 1:], state.variance, state.sample_variance, slopes)
+    prior = trees.where(single, alone, common)
+    response, cov = posterior(state.moments, response.anchor, prior, state.sample_variance)
     new = state._replace(
         prior=prior,
-        width=width,
         common_mean=mean,
         common_error=jnp.where(single, 0.0, mail.common.error * unit**2),
         third_order_variance=mail.third_order_variance,

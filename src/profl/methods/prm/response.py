@@ -105,11 +105,6 @@ def empirical_prior(prior: Prior, mean: Array, variance: Array, sample_variance:
     return prior._replace(variance=jnp.concatenate(means, 1) * sample_variance[:, None])
 
 
-def widen(prior: Prior, factor: Array) -> Prior:
-    """The prior with ``factor`` times its standard deviations."""
-    return prior._replace(variance=prior.variance * factor**2)
-
-
 def unfitted_orders(x: Array) -> tuple[Array, Array]:
     """Covariance (N, N) of the first order that is not fitted, between observations at x (N, s), and variance (N,) of
     the next order; for coefficients of variance one.
@@ -225,16 +220,6 @@ def misfit_noise(observations: ObservationBuffer, third_order_variance: float) -
     third = bool(curvature_count(observations.signal.shape[1]))
     unfitted = squares**3 / 36 + squares**4 / 576 if third else squares**2 / 4 + squares**3 / 36
     return 1 + observations.samples * third_order_variance * unfitted
-
-
-def client_width(squares: Array, known: Array) -> Array:
-    """By how much a client's standard deviations are wider than those of all clients, (): one or more.
-
-    By MacKay's rule: its ``squares``, differences from the common mean in common variances, are to be as large as the
-    share of them that is ``known`` says. One that does not react at all is then no surprise: the others do not decide
-    how it reacts.
-    """
-    return jnp.sqrt(jnp.maximum((jnp.sum(squares) + 1.0) / (jnp.sum(known) + 1.0), 1.0))
 
 
 def estimate_memory(
