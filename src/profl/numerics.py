@@ -44,18 +44,16 @@ def inverse(matrix: Array) -> Array:
 
 def inverse_logdet(matrix: Array) -> tuple[Array, Array]:
     """(the inverse, the logarithm of the determinant) of a symmetric positive definite matrix."""
-    size = matrix.shape[-1]
+    eye = jnp.eye(matrix.shape[-1], dtype=matrix.dtype)
 
-    def sweep(k: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+    def sweep(carry: tuple[Array, Array], here: Array) -> tuple[tuple[Array, Array], None]:
         a, logdet = carry
-        here = jax.lax.iota(k.dtype, size) == k
-        column = jax.lax.dynamic_index_in_dim(a, k, keepdims=False)
-        pivot = jax.lax.dynamic_index_in_dim(column, k, keepdims=False)
-        column = jnp.where(here, -1.0, column)
-        rest = jnp.where(here[:, None] | here, 0.0, a)
-        return rest - column[:, None] * (column / pivot), logdet + jnp.log(pivot)
+        column = a @ here
+        pivot, others = column @ here, 1 - here
+        column = column * others - here
+        return (a * (others[:, None] * others) - column[:, None] * (column / pivot), logdet + jnp.log(pivot)), None
 
-    swept, logdet = jax.lax.fori_loop(np.uint32(0), np.uint32(size), sweep, (matrix, jnp.zeros((), matrix.dtype)))
+    (swept, logdet), _ = jax.lax.scan(sweep, (matrix, jnp.zeros((), matrix.dtype)), eye)
     return -swept, logdet
 
 

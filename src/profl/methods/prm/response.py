@@ -24,7 +24,7 @@ import numpy as np
 
 from profl.methods.prm.observation_buffer import ObservationBuffer
 from profl.methods.prm.settings import MOST_CURVED, REACTION_SIZES, RIDGE, SPARSE_COEFFICIENT
-from profl.numerics import inverse, inverse_logdet
+from profl.numerics import inverse_logdet
 from profl.parts.jacobian.reaction_memory import MemoryEstimate, most_likely_memory
 from profl.typing import Array
 
@@ -105,15 +105,12 @@ def empirical_prior(prior: Prior, mean: Array, variance: Array, sample_variance:
     return prior._replace(variance=jnp.concatenate(means, 1) * sample_variance[:, None])
 
 
-def unfitted_orders(x: Array) -> tuple[Array, Array]:
-    """Covariance (N, N) of the first order that is not fitted, between observations at x (N, s), and variance (N,) of
-    the next order; for coefficients of variance one.
-
-    The first is an unknown function, the same for all observations; the next is taken for noise.
-    """
+def unfitted_variance(x: Array) -> Array:
+    """Variance (N,) of the two first orders that are not fitted, of observations at x (N, s), for coefficients of
+    variance one."""
+    squares = jnp.sum(x**2, 1)
     third = bool(curvature_count(x.shape[1]))
-    inner, squares = x @ x.T, jnp.sum(x**2, 1)
-    return (inner**3 / 36, squares**4 / 576) if third else (inner**2 / 4, squares**3 / 36)
+    return squares**3 / 36 + squares**4 / 576 if third else squares**2 / 4 + squares**3 / 36
 
 
 class Moments(NamedTuple):
@@ -140,26 +137,22 @@ def fit_response(
 
     ``sample_variance`` (p,) is that of one sample's f, the same for all observations: batches of skewed data whose own
     variance is small have a small mean as well, and would bias the fit if they counted for more.
-    ``third_order_variance`` is the variance of coefficients that are not fitted, in units of it. All entries of f then
-    share one covariance of their residuals.
+    ``third_order_variance`` is the variance of coefficients that are not fitted, in units of it. What they add to f is
+    taken for noise, so that distant observations count less.
     """
     x = observations.signal - anchor
-    rows = features(x)  # (N, m)
-    shared, independent = unfitted_orders(x)
-    root = jnp.sqrt(observations.samples / (1 + observations.samples * third_order_variance * independent))
-    shared = third_order_variance * root[:, None] * shared * root
-    precision = inverse(jnp.eye(root.size) + shared)  # of the residuals
-    level = root**2 @ observations.f / jnp.sum(root**2)
-    scaled, target = root[:, None] * rows, root[:, None] * (observations.f - level)  # (N, m), (N, p)
-    weighted = precision @ scaled
-    moments = Moments(level, scaled.T @ weighted, target.T @ weighted)
+    rows, misfit = features(x), third_order_variance * unfitted_variance(x)  # (N, m), (N,)
+    weights = observations.samples / (1 + observations.samples * misfit)
+    level = weights @ observations.f / jnp.sum(weights)
+    target, weighted = observations.f - level, weights[:, None] * rows
+    moments = Moments(level, weighted.T @ rows, target.T @ weighted)
     response, cov = posterior(moments, anchor, prior, sample_variance)
     coefficients = response.mean - level[:, None] * (np.arange(rows.shape[1]) == 0)
-    residuals = precision @ (target - scaled @ coefficients.T)
-    evidence = jnp.sum((shared @ residuals) * residuals / sample_variance)
-    fitted = jnp.tensordot(1 / sample_variance, cov, 1) * (weighted.T @ shared @ weighted)
-    expected = sample_variance.size * jnp.sum(precision * shared) - jnp.sum(fitted)
-    return Fit(response, diagonal(cov), moments, jnp.stack([evidence, expected]))
+    squares = (target - rows @ coefficients.T) ** 2 @ (1 / sample_variance)
+    leverage = jnp.sum(rows @ jnp.tensordot(1 / sample_variance, cov, 1) * rows, 1)
+    share = weights * misfit  # of the variance of an observation
+    third_order = jnp.stack([weights * squares, sample_variance.size - weights * leverage]) @ share
+    return Fit(response, diagonal(cov), moments, third_order)
 
 
 def diagonal(matrices: Array) -> Array:
@@ -176,6 +169,7 @@ def _inverse(precision: Array) -> tuple[Array, Array]:
     return inverted * outer, logdet - 2 * jnp.sum(jnp.log(size))
 
 
+@jax.jit  # a program holds it once
 def posterior(moments: Moments, anchor: Array, prior: Prior, sample_variance: Array) -> tuple[Response, Array]:
     """The response to the same observations with another prior, and the covariance (p, m, m) of its coefficients."""
 
@@ -210,16 +204,14 @@ def log_likelihood(observations: ObservationBuffer, width: Array, sample_varianc
     misses = jnp.vstack([target - rows @ coefficients, coefficients])
     total = jnp.sum(misses**2 / sample_variance)
     count = jnp.maximum(jnp.sum(observations.filled) - 1.0, 1.0) * sample_variance.size
-    total = jnp.where(total > count, count * (1 + jnp.log(jnp.maximum(total, count) / count)), total)
+    ratio = total / count
+    total = count * (jnp.minimum(ratio, 1.0) + jnp.log(jnp.maximum(ratio, 1.0)))
     return -(total + sample_variance.size * logdet) / 2
 
 
 def misfit_noise(observations: ObservationBuffer, third_order_variance: float) -> Array:
     """The variance of every observation, (N,), with what is not fitted in it, in those that its samples give it."""
-    squares = jnp.sum(observations.signal**2, 1)
-    third = bool(curvature_count(observations.signal.shape[1]))
-    unfitted = squares**3 / 36 + squares**4 / 576 if third else squares**2 / 4 + squares**3 / 36
-    return 1 + observations.samples * third_order_variance * unfitted
+    return 1 + observations.samples * third_order_variance * unfitted_variance(observations.signal)
 
 
 def estimate_memory(

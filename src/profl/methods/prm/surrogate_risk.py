@@ -32,7 +32,7 @@ from profl.methods.prm.settings import (
     DISCREPANCY_REST,
     SURE,
 )
-from profl.numerics import inverse, pseudo_inverse
+from profl.numerics import pseudo_inverse
 from profl.parts.units import Unit
 from profl.problem.problem import View
 from profl.typing import Array, Batch, Theta
@@ -182,7 +182,8 @@ def fit_discrepancy(risks: Array, signal: Array, equal: Array, loss_variance: Ar
     error = noise * jnp.sqrt(2 / information)
     variance = jnp.maximum(excess - SURE * error, 0.0)
     rest = jnp.maximum(noise - variance * total / (count - 1), DISCREPANCY_REST * noise)
-    inverted = variance * inverse(variance * second + rest * jnp.eye(centre.size))
+    axes, values = jax.lax.linalg.eigh(second, symmetrize_input=False)
+    inverted = (axes * (variance / (variance * jnp.maximum(values, 0.0) + rest))) @ axes.T
     return Discrepancy(equal, centre, inverted @ x.T, rest * inverted, excess / error)
 
 

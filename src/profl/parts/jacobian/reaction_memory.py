@@ -50,17 +50,16 @@ def update_averages(averages: Array, signal: Array, first: Array) -> Array:
 
 def most_likely_memory(evidence: Array) -> MemoryEstimate:
     """The maximum between the grid's points; ``evidence`` (memories,) is relative to that of no memory."""
-    middle = jnp.clip(jnp.argmax(evidence), 1, evidence.shape[0] - 2)
-    low, here, high = jax.lax.dynamic_slice_in_dim(evidence, middle - 1, 3)
-    curvature = 2 * here - low - high
-    offset = jnp.where(
-        curvature > 0, (high - low) / (2 * jnp.where(curvature > 0, curvature, 1.0)), jnp.sign(high - low)
-    )
-    offset = jnp.clip(offset, -1.0, 1.0)
-    side = np.arange(evidence.shape[0]) - middle
-    weights = jnp.where(side == 0, 1 - offset**2, jnp.where(jnp.abs(side) == 1, offset * (offset + side) / 2, 0.0))
-    error = jax.lax.rsqrt(jnp.maximum(curvature, LEAST_EVIDENCE_CURVATURE))
-    return MemoryEstimate(weights @ evidence, middle + offset, error, weights)
+    low, here, high = evidence[:-2], evidence[1:-1], evidence[2:]
+    curvature, slope = 2 * here - low - high, (high - low) / 2
+    offset = jnp.clip(slope / jnp.maximum(curvature, jnp.finfo(slope.dtype).tiny), -1.0, 1.0)
+    value = here + offset * slope - offset**2 * curvature / 2
+    best = jnp.where(value == jnp.max(value), 1.0, 0.0)
+    best = best / jnp.sum(best)
+    error = jax.lax.rsqrt(jnp.maximum(best @ curvature, LEAST_EVIDENCE_CURVATURE))
+    shares = best * jnp.stack([offset * (offset - 1) / 2, 1 - offset**2, offset * (offset + 1) / 2])
+    weights = shares.ravel() @ np.vstack([np.eye(here.size, evidence.size, k) for k in range(3)]).astype(shares.dtype)
+    return MemoryEstimate(best @ value, best @ (1 + np.arange(here.size) + offset), error, weights)
 
 
 def hold_deployments(memory: MemoryEstimate, evidence_needed: float) -> Array:
