@@ -41,7 +41,7 @@ from profl.typing import Array, Batch, Theta
 class StoredBatches(NamedTuple):
     """The newest batches, with zero weights for empty rows."""
 
-    batch: Batch  # (keep, n, ...)
+    batch: Batch  # (keep, ..., n): samples lie innermost in memory, which is how passes over them are fast
     weights: Array  # (keep, n)
     f: Array  # (keep, p)
     signal: Array  # (keep, s): of the models that were deployed, in units
@@ -77,7 +77,7 @@ class CurvatureAndCovariance(NamedTuple):
 
 def no_batches(batch: Batch, size: int, f: int, signal: int) -> StoredBatches:
     """``size`` empty rows for batches of this shape, with f of size ``f`` and a signal of size ``signal``."""
-    empty = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), batch)
+    empty = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape[1:], leaf.shape[0]), leaf.dtype), batch)
     return StoredBatches(empty, jnp.zeros((size, trees.rows(batch))), jnp.zeros((size, f)), jnp.zeros((size, signal)))
 
 
@@ -97,7 +97,8 @@ def store_batch(
 ) -> StoredBatches:
     """The batches with a new one in ``row``; a live client may send more samples than a row holds."""
     n = batches.weights.shape[1]
-    new = StoredBatches(jax.tree.map(lambda leaf: leaf[:n], batch), weights[:n] / jnp.sum(weights[:n]), f, signal)
+    stored = jax.tree.map(lambda leaf: jnp.moveaxis(leaf[:n], 0, -1), batch)
+    new = StoredBatches(stored, weights[:n] / jnp.sum(weights[:n]), f, signal)
     return jax.tree.map(lambda old, leaf: old.at[row].set(leaf), batches, new)
 
 
@@ -108,7 +109,7 @@ def thin_out(surrogate: SurrogateRisk) -> tuple[SurrogateRisk, float]:
     count = min(n, max(1, CURVATURE_SAMPLES // size))
     weights = batches.weights[:, :count]
     total = jnp.sum(weights, 1, keepdims=True)
-    first = jax.tree.map(lambda leaf: leaf[:, :count], batches.batch)
+    first = jax.tree.map(lambda leaf: leaf[..., :count], batches.batch)
     weights = weights / jnp.where(total > 0, total, 1.0)
     return surrogate._replace(batches=batches._replace(batch=first, weights=weights)), count / n
 
@@ -148,8 +149,13 @@ def risks_by_batch(
     signal = surrogate.signal_unit.standardise(problem.signal(theta))
     here = surrogate.response(signal) + f_offset
     batches, weights, *_ = surrogate.batches
-    risks = jax.vmap(partial(batch_risk, problem, theta, here))(batches, weights, surrogate.origins)
+    risks = jax.vmap(partial(batch_risk, problem, theta, here))(samples_first(batches), weights, surrogate.origins)
     return risks, signal
+
+
+def samples_first(batches: Batch) -> Batch:
+    """Stored batches with axes (keep, n, ...)."""
+    return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 1), batches)
 
 
 def surrogate_risk(problem: View, surrogate: SurrogateRisk, theta: Theta, f_offset: Array | float = 0.0) -> Array:
@@ -235,7 +241,8 @@ def sampling_covariance(problem: View, batches: StoredBatches, influence: Array)
     projected out.
     """
     weights = batches.weights.ravel()
-    scores = jax.vmap(jax.vmap(jax.grad(problem.family.log_prob, argnums=1), (0, None)))(batches.batch, batches.f)
+    score = jax.vmap(jax.vmap(jax.grad(problem.family.log_prob, argnums=1), (0, None)))
+    scores = score(samples_first(batches.batch), batches.f)
     explained = jnp.hstack([jnp.ones((weights.size, 1)), scores.reshape(weights.size, -1)])
     weighted = weights[:, None] * explained
     residual = weights * (influence - (influence @ weighted) @ pseudo_inverse(explained.T @ weighted) @ explained.T)
