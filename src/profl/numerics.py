@@ -7,7 +7,6 @@ from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from profl.typing import Array
 
@@ -29,21 +28,16 @@ def short_loop(turns: int, body: Callable[[int, State], State], start: State) ->
     return jax.lax.fori_loop(0, turns, body, start, unroll=jax.default_backend() != "cpu")
 
 
-def inverse(matrix: Array) -> Array:
-    """The inverse of a symmetric positive definite matrix, by Gauss-Jordan elimination (the sweep operator).
+def inverse_logdet(matrix: Array) -> tuple[Array, Array]:
+    """(the inverse, the logarithm of the determinant) of a symmetric positive definite matrix, by the sweep operator.
 
     Not LAPACK's Cholesky: jaxlib 0.10 hands the matrices of a batch to the thread pool that it runs in, and waits. Two
     batches of 64 x 64 matrices on two cores then wait for each other for ever.
 
-    >>> inverse(jnp.array([[2.0, 1.0], [1.0, 2.0]])).round(4)
+    >>> inverse_logdet(jnp.array([[2.0, 1.0], [1.0, 2.0]]))[0].round(4)
     Array([[ 0.6667, -0.3333],
            [-0.3333,  0.6667]], dtype=float32)
     """
-    return inverse_logdet(matrix)[0]
-
-
-def inverse_logdet(matrix: Array) -> tuple[Array, Array]:
-    """(the inverse, the logarithm of the determinant) of a symmetric positive definite matrix."""
     eye = jnp.eye(matrix.shape[-1], dtype=matrix.dtype)
 
     def sweep(carry: tuple[Array, Array], here: Array) -> tuple[tuple[Array, Array], None]:

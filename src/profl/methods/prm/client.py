@@ -111,7 +111,9 @@ def learn(
         state = update_noise(problem, state, deployed, batch, weights, f)
     share, row = jnp.sum(weights**2), state.deployments % settings.keep
     loss = mean_loss(problem, state, deployed, batch, weights, f)
-    state = trees.where(first, measure_first_batch(problem, state, deployed, batch, weights, share * loss.unseen), state)
+    state = trees.where(
+        first, measure_first_batch(problem, state, deployed, batch, weights, share * loss.unseen), state
+    )
     with stage("fit") as check:
         state = check(add_to_fit(settings, problem, state, tried, deployed, f, 1 / share))
         state = state._replace(deployments=state.deployments + 1)
@@ -128,7 +130,9 @@ def learn(
     with stage("curvature") as check:
         unknown = (1 - known_share(state)) ** 2 * state.common_error
         scales = jnp.concatenate([state.units, jnp.sqrt(state.sample_variance)])
-        derivatives = check(curvature_and_covariance(problem, state.surrogate, tried, unknown[:, : signal.size], scales))
+        derivatives = check(
+            curvature_and_covariance(problem, state.surrogate, tried, unknown[:, : signal.size], scales)
+        )
     state = state._replace(derivatives=derivatives)
     with stage("compare") as check:
         incumbent = check(observe_risk(state, models[1] - models[0], loss, at_deployed - at_tried))
@@ -205,7 +209,7 @@ def known_share(state: ClientState) -> Array:
 
 
 def report_fit(problem: View, state: ClientState, theta: Theta) -> Report:
-    """What is sent in every turn: the fitted risk at ``theta``, in turns that read it, and what is known of the reaction."""
+    """What is sent in every turn: the fitted risk at ``theta``, where it is read, and what is known of the reaction."""
     flat, unravel = ravel_pytree(theta)
 
     def fitted(flat: Array) -> tuple[Array, Array]:

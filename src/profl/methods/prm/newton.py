@@ -59,9 +59,7 @@ def minimise_quadratic(curvature: Array, gradient: Array, at: Array, project: Ca
     return short_loop(ACTIVE_SET_ROUNDS, lambda _, y: newton_turn(curvature, gradient, at, y, project), at)
 
 
-def newton_turn(
-    curvature: Array, gradient: Array, at: Array, y: Array, project: Callable[[Array], Array]
-) -> Array:
+def newton_turn(curvature: Array, gradient: Array, at: Array, y: Array, project: Callable[[Array], Array]) -> Array:
     """A Newton step of that quadratic from ``y`` in the coordinates that no bound holds there, (d,)."""
     here = gradient + curvature @ (y - at)
     movable = inactive_bounds(here, y, project).astype(here.dtype)

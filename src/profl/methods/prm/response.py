@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl.methods.prm.observation_buffer import ObservationBuffer
-from profl.methods.prm.settings import MOST_CURVED, REACTION_SIZES, RIDGE, SPARSE_COEFFICIENT
+from profl.methods.prm.settings import MOST_CURVED, REACTION_SIZES, SPARSE_COEFFICIENT
 from profl.numerics import inverse_logdet
 from profl.parts.jacobian.reaction_memory import MemoryEstimate, most_likely_memory
 from profl.typing import Array
@@ -161,12 +161,13 @@ def diagonal(matrices: Array) -> Array:
 
 
 def _inverse(precision: Array) -> tuple[Array, Array]:
-    """The inverse and the log determinant of a precision matrix, with a small ridge where its diagonal is one."""
-    eye = np.eye(precision.shape[0], dtype=precision.dtype)
-    size = jax.lax.rsqrt(diagonal(precision))
-    outer = size[:, None] * size
-    inverted, logdet = inverse_logdet(precision * outer + RIDGE * jnp.finfo(size.dtype).eps * eye)
-    return inverted * outer, logdet - 2 * jnp.sum(jnp.log(size))
+    """The inverse and the log determinant of a precision matrix, with what rounding may do to it added where its
+    diagonal is one: an epsilon for every row."""
+    count, eps = precision.shape[0], jnp.finfo(precision.dtype).eps
+    size = jnp.sqrt(diagonal(precision))
+    normalised = precision / size[:, None] / size + count * eps * np.eye(count, dtype=precision.dtype)
+    inverted, logdet = inverse_logdet(normalised)
+    return inverted / size[:, None] / size, logdet + 2 * jnp.sum(jnp.log(size))
 
 
 @jax.jit  # a program holds it once
@@ -230,7 +231,7 @@ def estimate_memory(
     def one(signal: Array, size: Array) -> Array:
         return log_likelihood(observations._replace(signal=signal), size * width, sample_variance, noise)
 
-    sizes = np.asarray(REACTION_SIZES, width.dtype)
+    sizes = jnp.asarray(REACTION_SIZES, width.dtype)
     evidence = jnp.max(jax.vmap(jax.vmap(one, (None, 0)), (1, None))(centred, sizes), 1)
     return most_likely_memory(evidence - evidence[0])
 

@@ -218,7 +218,8 @@ def curvature_and_covariance(
         ends = start + move * np.array([[1.0], [-1.0]], move.dtype)
         in_both, in_weights = jax.vmap(jax.grad(risk, argnums=(0, 1)), (0, None))(ends, weights)
         length = 2 * jnp.sum(move)
-        return (in_both[0] - in_both[1]) / length, (in_weights[0] - in_weights[1]) / length, (in_both[0] + in_both[1]) / 2
+        slopes = (in_both[0] - in_both[1]) / length, (in_weights[0] - in_weights[1]) / length
+        return *slopes, (in_both[0] + in_both[1]) / 2
 
     second, influence, first = jax.lax.map(differences, CURVATURE_STEP * scales * jnp.eye(scales.size))
     curvature, by_level = (second[:d, :d] + second[:d, :d].T) / 2, second[d:, :d]  # by_level (p, d)
