@@ -109,7 +109,7 @@ def learn(
     with stage("estimate f") as check:
         f = check(problem.family.estimate(batch, weights))
         state = update_noise(problem, state, deployed, batch, weights, f)
-    share, row = jnp.sum(weights**2), state.deployments % settings.keep
+    share, row = jnp.sum(weights**2), jax.lax.rem(state.deployments, jnp.int32(settings.keep))
     loss = mean_loss(problem, state, deployed, batch, weights, f)
     state = trees.where(
         first, measure_first_batch(problem, state, deployed, batch, weights, share * loss.unseen), state

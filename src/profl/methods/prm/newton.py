@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -82,9 +83,9 @@ def minimise_cautiously(
     """
     start = jnp.zeros_like(gradient)
 
-    def turn(number: int, state: tuple[Array, Array]) -> tuple[Array, Array]:
+    def turn(number: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
         step, weighed = state
-        weighed = jnp.where(number % ACTIVE_SET_ROUNDS == 0, step, weighed)
+        weighed = jnp.where(jax.lax.rem(number, jnp.full_like(number, ACTIVE_SET_ROUNDS)) == 0, step, weighed)
         size = weighed @ covariance @ weighed
         weight = jnp.where(size > 0, CAUTION * jax.lax.rsqrt(size), 0.0)
         return newton_turn(curvature + weight * covariance, gradient, start, step, project), weighed

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -62,4 +63,5 @@ def _pair_to_merge(places: Array, filled: Array) -> tuple[Array, Array]:
     last = np.arange(filled.size) == filled.size - 1
     squares = jnp.where(filled[:, None], jnp.where(filled, squares, jnp.inf), jnp.where(last, -1.0, jnp.inf))
     flat = jnp.argmin(jnp.where(np.triu(np.ones(squares.shape, bool), 1), squares, jnp.inf))
-    return flat // filled.size, flat % filled.size
+    count = jnp.full_like(flat, filled.size)
+    return jax.lax.div(flat, count), jax.lax.rem(flat, count)
