@@ -1,14 +1,13 @@
 """How f responds to the signal near the present one: a fit to all observations, and how well it is known.
 
     f_k(s) = a_k + J_k x + x' Q_k x / 2 + noise,   x = s - anchor,
-    variance of the noise = sample variance / samples + (third order)
+    variance of the noise = sample variance / samples + (third and fourth order)
 
 One Bayesian regression per entry k of f. The level a_k has no prior. Slopes and curvatures have one, each with its own
 mean and variance: what other clients reported (``consensus``), or zero mean and a variance from this client's evidence
 (``empirical_prior``). Coefficients without evidence shrink to zero, so that a diagonal or sparse J is found from far
-fewer observations than it has columns. Third order is not fitted; its size only widens the error bars: it is an unknown
-function that all observations share, so that distant ones do not tilt the slope at the anchor. Fourth order is noise,
-by which distant observations count less.
+fewer observations than it has columns. Third and fourth order are not fitted: they are noise, so that distant
+observations count less and do not tilt the slope at the anchor.
 
 Signals are in natural units (``profl.parts.units``) and f in standard deviations of a sample, so that one prior suits
 all problems. p is the number of entries of f, s of the signal, and m = 1 + slopes + curvatures.
