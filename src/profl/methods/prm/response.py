@@ -1,13 +1,14 @@
 """How f responds to the signal near the present one: a fit to all observations, and how well it is known.
 
     f_k(s) = a_k + J_k x + x' Q_k x / 2 + noise,   x = s - anchor,
-    variance of the noise = sample variance / samples + (third and fourth order)
+    variance of the noise = sample variance / samples + (third order)
 
 One Bayesian regression per entry k of f. The level a_k has no prior. Slopes and curvatures have one, each with its own
 mean and variance: what other clients reported (``consensus``), or zero mean and a variance from this client's evidence
 (``empirical_prior``). Coefficients without evidence shrink to zero, so that a diagonal or sparse J is found from far
-fewer observations than it has columns. Third and fourth order are not fitted: they are noise, so that distant
-observations count less and do not tilt the slope at the anchor.
+fewer observations than it has columns. Third order is not fitted; its size only widens the error bars: it is an unknown
+function that all observations share, so that distant ones do not tilt the slope at the anchor. Fourth order is noise,
+by which distant observations count less. (With both as noise, retail ends with 3.8 % left instead of 0.7 %.)
 
 Signals are in natural units (``profl.parts.units``) and f in standard deviations of a sample, so that one prior suits
 all problems. p is the number of entries of f, s of the signal, and m = 1 + slopes + curvatures.
@@ -104,12 +105,15 @@ def empirical_prior(prior: Prior, mean: Array, variance: Array, sample_variance:
     return prior._replace(variance=jnp.concatenate(means, 1) * sample_variance[:, None])
 
 
-def unfitted_variance(x: Array) -> Array:
-    """Variance (N,) of the two first orders that are not fitted, of observations at x (N, s), for coefficients of
-    variance one."""
-    squares = jnp.sum(x**2, 1)
+def unfitted_orders(x: Array) -> tuple[Array, Array]:
+    """Covariance (N, N) of the first order that is not fitted, between observations at x (N, s), and variance (N,) of
+    the next order; for coefficients of variance one.
+
+    The first is an unknown function, the same for all observations; the next is taken for noise.
+    """
     third = bool(curvature_count(x.shape[1]))
-    return squares**3 / 36 + squares**4 / 576 if third else squares**2 / 4 + squares**3 / 36
+    inner, squares = x @ x.T, jnp.sum(x**2, 1)
+    return (inner**3 / 36, squares**4 / 576) if third else (inner**2 / 4, squares**3 / 36)
 
 
 class Moments(NamedTuple):
@@ -136,22 +140,26 @@ def fit_response(
 
     ``sample_variance`` (p,) is that of one sample's f, the same for all observations: batches of skewed data whose own
     variance is small have a small mean as well, and would bias the fit if they counted for more.
-    ``third_order_variance`` is the variance of coefficients that are not fitted, in units of it. What they add to f is
-    taken for noise, so that distant observations count less.
+    ``third_order_variance`` is the variance of coefficients that are not fitted, in units of it. All entries of f then
+    share one covariance of their residuals.
     """
     x = observations.signal - anchor
-    rows, misfit = features(x), third_order_variance * unfitted_variance(x)  # (N, m), (N,)
-    weights = observations.samples / (1 + observations.samples * misfit)
-    level = weights @ observations.f / jnp.sum(weights)
-    target, weighted = observations.f - level, weights[:, None] * rows
-    moments = Moments(level, weighted.T @ rows, target.T @ weighted)
+    rows = features(x)  # (N, m)
+    shared, independent = unfitted_orders(x)
+    root = jnp.sqrt(observations.samples / (1 + observations.samples * third_order_variance * independent))
+    shared = third_order_variance * root[:, None] * shared * root
+    precision, _ = inverse_logdet(np.eye(root.size, dtype=root.dtype) + shared)  # of the residuals
+    level = root**2 @ observations.f / jnp.sum(root**2)
+    scaled, target = root[:, None] * rows, root[:, None] * (observations.f - level)  # (N, m), (N, p)
+    weighted = precision @ scaled
+    moments = Moments(level, scaled.T @ weighted, target.T @ weighted)
     response, cov = posterior(moments, anchor, prior, sample_variance)
     coefficients = response.mean - level[:, None] * (np.arange(rows.shape[1]) == 0)
-    squares = (target - rows @ coefficients.T) ** 2 @ (1 / sample_variance)
-    leverage = jnp.sum(rows @ jnp.tensordot(1 / sample_variance, cov, 1) * rows, 1)
-    share = weights * misfit  # of the variance of an observation
-    third_order = jnp.stack([weights * squares, sample_variance.size - weights * leverage]) @ share
-    return Fit(response, diagonal(cov), moments, third_order)
+    residuals = precision @ (target - scaled @ coefficients.T)
+    evidence = jnp.sum((shared @ residuals) * residuals / sample_variance)
+    fitted = jnp.tensordot(1 / sample_variance, cov, 1) * (weighted.T @ shared @ weighted)
+    expected = sample_variance.size * jnp.sum(precision * shared) - jnp.sum(fitted)
+    return Fit(response, diagonal(cov), moments, jnp.stack([evidence, expected]))
 
 
 def diagonal(matrices: Array) -> Array:
@@ -211,7 +219,8 @@ def log_likelihood(observations: ObservationBuffer, width: Array, sample_varianc
 
 def misfit_noise(observations: ObservationBuffer, third_order_variance: float) -> Array:
     """The variance of every observation, (N,), with what is not fitted in it, in those that its samples give it."""
-    return 1 + observations.samples * third_order_variance * unfitted_variance(observations.signal)
+    shared, independent = unfitted_orders(observations.signal)
+    return 1 + observations.samples * third_order_variance * (diagonal(shared) + independent)
 
 
 def estimate_memory(
