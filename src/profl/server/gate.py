@@ -89,7 +89,6 @@ def accept(
     return accepted, jnp.asarray(usual)
 
 
-@jax.jit  # a program holds it once, however many entries are compared
 def _median(sizes: Array, counts: Array) -> Array:
     """The median of the sizes (k,) that count, (); 0 where none does."""
     ordered, count = jax.lax.sort(jnp.where(counts, sizes, jnp.inf)), jnp.sum(counts, dtype=jnp.int32)

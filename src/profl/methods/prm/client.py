@@ -209,13 +209,17 @@ def known_share(state: ClientState) -> Array:
 
 
 def report_fit(problem: View, state: ClientState, theta: Theta) -> Report:
-    """What is sent in every turn: the fitted risk at ``theta``, where it is read, and what is known of the reaction."""
+    """What is sent in every turn: the fitted risk at ``theta``, and what is known of the reaction.
+
+    In turns in which nobody reads the fitted risk, the observed one stands in its place.
+    """
     flat, unravel = ravel_pytree(theta)
 
     def fitted(flat: Array) -> tuple[Array, Array]:
         return jax.value_and_grad(lambda x: surrogate_risk(problem, state.surrogate, unravel(x)))(flat)
 
-    risk, gradient = trees.cond_or_keep(state.risk_wanted, fitted, (jnp.zeros(()), jnp.zeros_like(flat)), flat)
+    unread = state.incumbent.observed, jnp.zeros_like(flat)
+    risk, gradient = trees.cond_or_keep(state.risk_wanted, fitted, unread, flat)
     unit, prior = feature_units(state.surrogate.signal_unit.scale), state.prior
     change = (state.surrogate.response.mean[:, 1:] - prior.mean) / unit
     reaction = ReactionCoefficients(change, known_share(state), prior.mean / unit, prior.variance / unit**2)
