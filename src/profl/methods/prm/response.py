@@ -148,7 +148,7 @@ def fit_response(
     shared, independent = unfitted_orders(x)
     root = jnp.sqrt(observations.samples / (1 + observations.samples * third_order_variance * independent))
     shared = third_order_variance * root[:, None] * shared * root
-    precision, _ = inverse_logdet(np.eye(root.size, dtype=root.dtype) + shared)  # of the residuals
+    precision, _ = inverse_logdet(shared + np.eye(root.size, dtype=root.dtype))  # of the residuals
     level = root**2 @ observations.f / jnp.sum(root**2)
     scaled, target = root[:, None] * rows, root[:, None] * (observations.f - level)  # (N, m), (N, p)
     weighted = precision @ scaled
