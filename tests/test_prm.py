@@ -16,7 +16,6 @@ from benchmarks.deployments.units import rescaled, shifted
 from benchmarks.wild.table import TABLE, store_week
 from profl import random
 from profl.methods.prm.consensus import consensus
-from profl.methods.prm.messages import ReactionCoefficients
 from profl.methods.prm.newton import minimise_quadratic
 from profl.methods.prm.observation_buffer import ObservationBuffer, add_observation, empty_buffer
 from profl.methods.prm.response import (
@@ -28,7 +27,7 @@ from profl.methods.prm.response import (
     log_likelihood,
     move_prior,
 )
-from profl.numerics import inverse
+from profl.numerics import inverse_logdet
 from profl.parts.jacobian.reaction_memory import update_averages
 from tests.problems import CrossDemand, cross_pricing
 
@@ -276,8 +275,7 @@ def test_consensus_is_the_weighted_mean_of_what_is_seen_and_nothing_where_nothin
     found[:, 0, 0] = np.stack([2 + 0.1 * rng.normal(size=10), 0.0002 * rng.normal(size=10)], 1)
     found[:, 1, 0], found[:, 3, 0] = [1 - 1e-4, 0.01], [1.0, 1e-4]
     mean = jax.jit(consensus, static_argnums=1)
-    reported = ReactionCoefficients(*found.swapaxes(0, 1))
-    common = mean(reported, lambda rows: jax.tree.map(lambda leaf: jnp.mean(leaf, 0), rows), np.float32(0.1))
+    common = mean(found, lambda rows: jnp.mean(rows, 0), np.float32(0.1))
     common = jax.tree.map(np.asarray, common)
     assert abs(common.mean[0, 0] - found[:, 0, 0, 0].mean()) < 0.01
     assert common.mean[0, 1] == 0
@@ -289,9 +287,9 @@ def test_an_inverse_without_lapack():
     rng = np.random.default_rng(0)
     axes = np.linalg.qr(rng.normal(size=(3, 64, 64)))[0]
     matrices = (axes * np.geomspace(1, 1e4, 64)) @ axes.swapaxes(1, 2)
-    np.testing.assert_allclose(
-        jax.jit(jax.vmap(inverse))(matrices.astype(np.float32)), np.linalg.inv(matrices), atol=1e-4
-    )
+    found, logdet = jax.jit(jax.vmap(inverse_logdet))(matrices.astype(np.float32))
+    np.testing.assert_allclose(found, np.linalg.inv(matrices), atol=1e-4)
+    np.testing.assert_allclose(logdet, np.linalg.slogdet(matrices)[1], rtol=1e-4)
 
 
 def test_the_least_point_of_a_box_is_that_of_the_quadratic_program():

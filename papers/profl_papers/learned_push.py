@@ -110,7 +110,7 @@ class LearnedPushGradient(Part):
         covariance = state.covariance + first
 
         row = jnp.concatenate([-jnp.eye(size, dtype=f.dtype), slope], 1)  # of f_hat - a in (a, pi)
-        gain = covariance @ row.T @ numerics.inverse(row @ covariance @ row.T + jnp.diag(noise))
+        gain = covariance @ row.T @ numerics.inverse_logdet(row @ covariance @ row.T + jnp.diag(noise))[0]
         mean = jnp.concatenate([level, pi]) - gain @ (f - level)
         rest = jnp.eye(mean.size, dtype=f.dtype) - gain @ row
         covariance = rest @ covariance @ rest.T + (gain * noise) @ gain.T  # Joseph's form: rounding keeps it positive

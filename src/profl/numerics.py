@@ -1,4 +1,4 @@
-"""Small numerical routines: inverses inside loops, short loops, exact weighted quantiles."""
+"""Small numerical routines: inverses inside loops and of singular matrices, short loops, exact weighted quantiles."""
 
 from __future__ import annotations
 
@@ -28,32 +28,40 @@ def short_loop(turns: int, body: Callable[[int, State], State], start: State) ->
     return jax.lax.fori_loop(0, turns, body, start, unroll=jax.default_backend() != "cpu")
 
 
-def inverse(matrix: Array) -> Array:
-    """The inverse of a symmetric positive definite matrix, by Gauss-Jordan elimination (the sweep operator).
+def inverse_logdet(matrix: Array) -> tuple[Array, Array]:
+    """(the inverse, the logarithm of the determinant) of a symmetric positive definite matrix, by the sweep operator.
 
     Not LAPACK's Cholesky: jaxlib 0.10 hands the matrices of a batch to the thread pool that it runs in, and waits. Two
     batches of 64 x 64 matrices on two cores then wait for each other for ever.
 
-    >>> inverse(jnp.array([[2.0, 1.0], [1.0, 2.0]])).round(4)
+    >>> inverse_logdet(jnp.array([[2.0, 1.0], [1.0, 2.0]]))[0].round(4)
     Array([[ 0.6667, -0.3333],
            [-0.3333,  0.6667]], dtype=float32)
     """
-    return inverse_logdet(matrix)[0]
+    eye = jnp.eye(matrix.shape[-1], dtype=matrix.dtype)
 
-
-def inverse_logdet(matrix: Array) -> tuple[Array, Array]:
-    """(the inverse, the logarithm of the determinant) of a symmetric positive definite matrix."""
-    size = matrix.shape[-1]
-
-    def sweep(k: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+    def sweep(carry: tuple[Array, Array], here: Array) -> tuple[tuple[Array, Array], None]:
         a, logdet = carry
-        here = jnp.arange(size) == k
-        row, column, pivot = a[k], a[:, k], a[k, k]
-        rest = a - column[:, None] * row / pivot
-        swept = jnp.where(here[:, None], row / pivot, jnp.where(here, -column[:, None] / pivot, rest))
-        return jnp.where(here[:, None] & here, 1 / pivot, swept), logdet + jnp.log(pivot)
+        column = a @ here
+        pivot, others = column @ here, 1 - here
+        column = column * others - here
+        return (a * (others[:, None] * others) - column[:, None] * (column / pivot), logdet + jnp.log(pivot)), None
 
-    return jax.lax.fori_loop(0, size, sweep, (matrix, jnp.zeros((), matrix.dtype)))
+    (swept, logdet), _ = jax.lax.scan(sweep, (matrix, jnp.zeros((), matrix.dtype)), eye)
+    return -swept, logdet
+
+
+def pseudo_inverse(matrix: Array) -> Array:
+    """The pseudo-inverse of a symmetric matrix: directions that it lacks stay zero.
+
+    >>> pseudo_inverse(jnp.diag(jnp.array([2.0, 0.0])))
+    Array([[0.5, 0. ],
+           [0. , 0. ]], dtype=float32)
+    """
+    axes, values = jax.lax.linalg.eigh((matrix + matrix.T) / 2, symmetrize_input=False)
+    sizes = jnp.abs(values)
+    there = sizes > rounding(values) * jnp.max(sizes)
+    return (axes * jnp.where(there, 1 / jnp.where(there, values, 1.0), 0.0)) @ axes.T
 
 
 def exact_quantile(values: Array, weights: Array, level: float = 0.5) -> Array:

@@ -118,13 +118,11 @@ def explore_signs(key: Key, n: int) -> Array:
     """
     explore, counter = jnp.full((n,), _EXPLORE, jnp.uint32), jax.lax.broadcasted_iota(jnp.uint32, (n,), 0)
 
-    def turn(words: tuple[Array, Array], second: Array) -> tuple[tuple[Array, Array], None]:
-        key = jnp.stack([words[0][0], words[1][0]])
-        return threefry(key, jnp.zeros_like(counter), second), None
+    def turn(words: Array, second: Array) -> tuple[Array, None]:
+        return _looped(words[:, 0], second), None
 
-    data = jax.random.key_data(key)
-    first = jnp.broadcast_to(data[0], (n,)), jnp.broadcast_to(data[1], (n,))
-    (a, b), _ = jax.lax.scan(turn, first, jnp.stack([explore, counter]), unroll=jax.default_backend() != "cpu")
+    data = jnp.broadcast_to(jax.random.key_data(key)[:, None], (2, n))
+    a, b = jax.lax.scan(turn, data, jnp.stack([explore, counter]), unroll=jax.default_backend() != "cpu")[0]
     return 1 - 2 * ((a ^ b) >> 31).astype(jnp.int32)
 
 
@@ -177,12 +175,12 @@ def threefry(key: Array, a: Array, b: Array) -> tuple[Array, Array]:
     return a, b
 
 
-def _fold_in(key: Array, word: Array) -> Array:
-    """``threefry`` of the counter (0, word) as a loop over groups of four rounds: single words cost nothing."""
+def _looped(key: Array, word: Array) -> Array:
+    """``threefry`` of counters (0, word) as a loop over groups of four rounds: few words cost nothing."""
     one, two = key
     words = jnp.stack([one, two, one ^ two ^ jnp.uint32(_PARITY)])
     turns: Any = np.array([_ROTATIONS[i % 2] for i in range(5)], np.uint32), np.arange(1, 6, dtype=np.uint32)
-    first = one, two + word, words
+    first = jnp.broadcast_to(one, word.shape), two + word, words
     (a, b, _), _ = jax.lax.scan(_four_rounds, first, turns)
     return jnp.stack([a, b])
 
@@ -215,7 +213,7 @@ UNROLLED = define_prng_impl(
     seed=lambda seed: jax.random.key_data(jax.random.key(seed, impl=_STOCK)),
     split=lambda key, shape: jax.random.key_data(jax.random.split(_stock(key), shape)),
     random_bits=_random_bits,
-    fold_in=lambda key, data: _fold_in(key, jnp.uint32(data)),
+    fold_in=lambda key, data: _looped(key, jnp.uint32(data)),
     name="threefry2x32_unrolled",
     tag="fru",
 )

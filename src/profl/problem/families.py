@@ -25,6 +25,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from profl.numerics import pseudo_inverse
 from profl.typing import Array, Batch
 
 LEAST_SHARE = 1e-6  # of a group, in log p: an empty group has weight 0, and 0 * log(0) must stay 0
@@ -108,7 +109,7 @@ class Family:
         """diag(A^-1 B A^-1) sum w^2, shape (p,), with A = -E[Hessian of log p] and B = E[score score^T]."""
         scores = jax.vmap(jax.grad(self.log_prob, argnums=1), (0, None))(batch, f)
         hessian = jax.hessian(lambda g: weights @ jax.vmap(self.log_prob, (0, None))(batch, g))(f)
-        bread = jnp.linalg.pinv(-hessian, hermitian=True)
+        bread = pseudo_inverse(-hessian)
         meat = scores.T @ (weights[:, None] * scores)
         return jnp.diagonal(bread @ meat @ bread) * jnp.sum(weights**2)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from profl import random, trees
@@ -21,7 +22,7 @@ from profl.methods.prm.noise import update_noise
 from profl.methods.prm.observation_buffer import add_observation
 from profl.methods.prm.response import (
     Prior,
-    client_width,
+    diagonal,
     empirical_prior,
     estimate_memory,
     feature_units,
@@ -29,21 +30,22 @@ from profl.methods.prm.response import (
     move_prior,
     posterior,
     update_third_order_variance,
-    widen,
 )
 from profl.methods.prm.settings import Settings
 from profl.methods.prm.state import ClientState, Exploration
 from profl.methods.prm.surrogate_risk import (
+    batch_weights,
     curvature_and_covariance,
+    equal_weights,
     fit_discrepancy,
-    loss_variance,
     moved_from,
+    risks_by_batch,
     store_batch,
     surrogate_risk,
 )
 from profl.parts import filters, trusted_samples
 from profl.parts.jacobian.reaction_memory import effective_signal, hold_deployments, update_averages
-from profl.parts.units import Unit, signal_scales, theta_scales
+from profl.parts.units import Unit, theta_scales
 from profl.problem.problem import View
 from profl.server import entries
 from profl.server.entries import Report
@@ -58,7 +60,7 @@ def perturb(problem: View, state: ClientState, key: Key, theta: Theta) -> tuple[
     """
     (flat, unravel), last = ravel_pytree(tried_model(problem, state, theta)), state.exploration
     with stage("explore") as check:
-        signs = random.signs(random.explore_key(key), flat.size).astype(flat.dtype)
+        signs = random.explore_signs(key, flat.size).astype(flat.dtype)
         started = state.deployments > 0
         held = (last.deployments_left > 0) & started
         direction = jnp.where(held, last.direction, jnp.where(last.opposite_next, -last.direction, signs))
@@ -100,49 +102,58 @@ def learn(
     deployed: Theta,
     batch: Batch,
     weights: Array,
-) -> ClientState:
-    """The state with one more observation in it, and the fitted risk at the model that was tried beside ``theta``."""
-    tried = tried_model(problem, state, theta)
+) -> tuple[ClientState, Array]:
+    """The state with one more observation in it, and the fitted risk at the model that was tried beside ``theta``; the
+    mean loss of the batch."""
+    tried, first = tried_model(problem, state, theta), state.deployments == 0
     with stage("estimate f") as check:
         f = check(problem.family.estimate(batch, weights))
         state = update_noise(problem, state, deployed, batch, weights, f)
-    share = jnp.sum(weights**2)
-    started = measure_first_batch(problem, state, deployed, batch, weights, f)
-    state = trees.where(state.deployments == 0, started, state)
+    share, row = jnp.sum(weights**2), jax.lax.rem(state.deployments, jnp.int32(settings.keep))
     loss = mean_loss(problem, state, deployed, batch, weights, f)
+    state = trees.where(
+        first, measure_first_batch(problem, state, deployed, batch, weights, share * loss.unseen), state
+    )
     with stage("fit") as check:
         state = check(add_to_fit(settings, problem, state, tried, deployed, f, 1 / share))
-        row = state.deployments % settings.keep
-        signal = state.surrogate.signal_unit.standardise(problem.signal(deployed))
-        batches = store_batch(state.surrogate.batches, row, batch, weights, f, signal)
-        origins = moved_from(problem, state.surrogate.response, batches)
-        surrogate = state.surrogate._replace(batches=batches, origins=origins)
-        discrepancy = check(fit_discrepancy(problem, surrogate, tried, loss.variance))
-        surrogate = surrogate._replace(discrepancy=discrepancy)
-        state = state._replace(deployments=state.deployments + 1, surrogate=surrogate)
+        state = state._replace(deployments=state.deployments + 1)
+        equal, old = equal_weights(settings.keep, state.deployments), state.surrogate
+        signal = old.signal_unit.standardise(problem.signal(deployed))
+        batches = store_batch(old.batches, row, batch, weights, f, signal)
+        surrogate = old._replace(batches=batches, origins=moved_from(problem, old.response, batches, equal))
+        flat, unravel = ravel_pytree(tried)
+        models = jnp.stack([flat, trees.ravel(deployed)])
+        risks, signals = jax.vmap(lambda model: risks_by_batch(problem, surrogate, unravel(model)))(models)
+        discrepancy = check(fit_discrepancy(risks[0], batches.signal, equal, loss.variance))
+        at_tried, at_deployed = jnp.sum(batch_weights(discrepancy, signals) * risks, 1)
+        state = state._replace(surrogate=surrogate._replace(discrepancy=discrepancy))
     with stage("curvature") as check:
         unknown = (1 - known_share(state)) ** 2 * state.common_error
-        size = state.surrogate.signal_unit.scale.size
         scales = jnp.concatenate([state.units, jnp.sqrt(state.sample_variance)])
-        derivatives = check(curvature_and_covariance(problem, state.surrogate, tried, unknown[:, :size], scales))
+        derivatives = check(
+            curvature_and_covariance(problem, state.surrogate, tried, unknown[:, : signal.size], scales)
+        )
     state = state._replace(derivatives=derivatives)
     with stage("compare") as check:
-        return state._replace(incumbent=check(observe_risk(problem, state, tried, deployed, loss)))
+        incumbent = check(observe_risk(state, models[1] - models[0], loss, at_deployed - at_tried))
+    return state._replace(incumbent=incumbent), loss.mean
 
 
 def measure_first_batch(
-    problem: View, state: ClientState, theta: Theta, batch: Batch, weights: Array, f: Array
+    problem: View, state: ClientState, theta: Theta, batch: Batch, weights: Array, unseen: Array
 ) -> ClientState:
-    """The state with natural units, prior and first perturbation, all from the first batch."""
-    variance, share = state.sample_variance, jnp.sum(weights**2)
-    unseen = share * loss_variance(problem, theta, batch, weights, f, variance)
+    """The state with natural units, prior and first perturbation, all from the first batch; ``unseen`` is the variance
+    of a mean loss that a batch of one sample would not show."""
     units = theta_scales(problem, theta, batch, weights, unseen=unseen)
-    unit = signal_scales(problem, theta, units)
-    size = jnp.minimum(jnp.sqrt(constants.FIRST_PERTURBATION * share), 1.0)
+    flat, unravel = ravel_pytree(theta)
+    slopes = jax.jacfwd(lambda vector: problem.signal(unravel(vector)))(flat)
+    change = jnp.sqrt(slopes**2 @ units**2)  # of the signal when every parameter moves by its unit up or down
+    unit = Unit(problem.signal(theta), jnp.where(change > 0, change, 1.0))
+    size = jnp.minimum(jnp.sqrt(constants.FIRST_PERTURBATION * jnp.sum(weights**2)), 1.0)
     return state._replace(
         units=units,
-        prior=Prior(state.prior.mean, variance[:, None] * prior_widths(state) ** 2),
-        surrogate=state.surrogate._replace(signal_unit=Unit(problem.signal(theta), unit)),
+        prior=Prior(state.prior.mean, state.sample_variance[:, None] * prior_widths(state) ** 2),
+        surrogate=state.surrogate._replace(signal_unit=unit),
         exploration=state.exploration._replace(size=size),
     )
 
@@ -157,24 +168,21 @@ def add_to_fit(
     averages = update_averages(state.averages, now, state.deployments == 0)
     observations = add_observation(state.observations, averages, f, samples)
     memory = estimate_memory(observations, prior_widths(state), variance, constants.PRIOR_THIRD_ORDER**2)
-    effective = jax.vmap(lambda row: effective_signal(memory, row, constants.EVIDENCE_NEEDED))(observations.signal)
+    effective = effective_signal(memory, observations.signal, constants.EVIDENCE_NEEDED)
     effective_observations = observations._replace(signal=effective)
     step = jnp.where(state.deployments == 0, 0.0, anchor - old.anchor)
     prior = move_prior(state.prior, step, third_order * variance)
-    width = state.width
-    if settings.share:
-        width = client_width(effective_observations, anchor, prior, variance, constants.PRIOR_THIRD_ORDER**2)
-    fit = fit_response(effective_observations, anchor, widen(prior, width), variance, third_order)
+    fit = fit_response(effective_observations, anchor, prior, variance, third_order)
     if not settings.share:
         prior = empirical_prior(prior, fit.response.mean[:, 1:], fit.variance[:, 1:], variance)
-        fit = fit_response(effective_observations, anchor, prior, variance, third_order)
+        response, cov = posterior(fit.moments, anchor, prior, variance)
+        fit = fit._replace(response=response, variance=diagonal(cov))
     return state._replace(
         observations=observations,
         averages=averages,
         reaction_memory=memory,
         moments=fit.moments,
         prior=prior,
-        width=width,
         third_order_variance=update_third_order_variance(state.third_order_variance, fit.third_order),
         surrogate=state.surrogate._replace(response=fit.response),
         variance=fit.variance[:, 1:],
@@ -183,8 +191,8 @@ def add_to_fit(
 
 def prior_widths(state: ClientState) -> Array:
     """Prior standard deviations of slopes and curvatures, (m - 1,), in deviations of a sample."""
-    slopes = jnp.arange(state.common_mean.shape[1]) < state.surrogate.signal_unit.scale.size
-    return jnp.where(slopes, constants.PRIOR_SLOPE, constants.PRIOR_CURVATURE)
+    slopes = np.arange(state.common_mean.shape[1]) < state.surrogate.signal_unit.scale.size
+    return jnp.asarray(np.where(slopes, constants.PRIOR_SLOPE, constants.PRIOR_CURVATURE), state.common_mean.dtype)
 
 
 def third_order_variance(state: ClientState) -> Array:
@@ -197,13 +205,21 @@ def third_order_variance(state: ClientState) -> Array:
 
 def known_share(state: ClientState) -> Array:
     """The share of every coefficient, (p, m - 1), that comes from the client's own observations, not from its prior."""
-    return 1 - jnp.minimum(state.variance / widen(state.prior, state.width).variance, 1.0)
+    return 1 - jnp.minimum(state.variance / state.prior.variance, 1.0)
 
 
 def report_fit(problem: View, state: ClientState, theta: Theta) -> Report:
-    """What is sent in every turn: the fitted risk at ``theta``, and what is known of the reaction."""
+    """What is sent in every turn: the fitted risk at ``theta``, and what is known of the reaction.
+
+    In turns in which nobody reads the fitted risk, the observed one stands in its place.
+    """
     flat, unravel = ravel_pytree(theta)
-    risk, gradient = jax.value_and_grad(lambda x: surrogate_risk(problem, state.surrogate, unravel(x)))(flat)
+
+    def fitted(flat: Array) -> tuple[Array, Array]:
+        return jax.value_and_grad(lambda x: surrogate_risk(problem, state.surrogate, unravel(x)))(flat)
+
+    unread = state.incumbent.observed, jnp.zeros_like(flat)
+    risk, gradient = trees.cond_or_keep(state.risk_wanted, fitted, unread, flat)
     unit, prior = feature_units(state.surrogate.signal_unit.scale), state.prior
     change = (state.surrogate.response.mean[:, 1:] - prior.mean) / unit
     reaction = ReactionCoefficients(change, known_share(state), prior.mean / unit, prior.variance / unit**2)
@@ -218,34 +234,39 @@ def report_fit(problem: View, state: ClientState, theta: Theta) -> Report:
     return {
         "theta": entries.model(theta),
         "risk": entries.statistic(risk),
-        "fit": entries.statistic(RiskFit(gradient, state.units, *state.derivatives)),
+        "fit": entries.statistic(RiskFit(gradient, state.units, *state.derivatives).to_table()),
         "check": entries.statistic(check),
-        "reaction": entries.jacobian(reaction),
+        "reaction": entries.jacobian(jnp.stack(reaction)),
     }
 
 
 def read_mail(settings: Settings, state: ClientState, mail: Mail) -> ClientState:
     """The state with what the server sent, and the response under the common prior where there is a new one."""
-    exploration = state.exploration._replace(size=mail.perturbation)
-    incumbent = trees.where(mail.has_verdict, update_incumbent(state.incumbent, mail.accepted), state.incumbent)
+    incumbent = update_incumbent(state.incumbent, mail.accepted & (mail.turn == 0))
     state = state._replace(
-        exploration=exploration, incumbent=incumbent, trial=mail.trial, held=mail.held, region=mail.region
+        exploration=state.exploration._replace(size=mail.perturbation),
+        incumbent=incumbent,
+        trial=mail.trial,
+        held=mail.held,
+        region=mail.region,
+        risk_wanted=(mail.turn + 1 >= settings.turns_before_newton) & (mail.turn < settings.last_turn),
     )
     if not settings.share:
         return state
     unit, response = feature_units(state.surrogate.signal_unit.scale), state.surrogate.response
     mean, least = mail.common.mean * unit, constants.LEAST_DIFFERENCE**2 * state.sample_variance[:, None]
-    slopes = state.surrogate.signal_unit.scale.size
-    common = Prior(mean + mail.momentum * (mean - state.common_mean), mail.common.variance * unit**2 + least)
+    slopes, single = state.surrogate.signal_unit.scale.size, mail.single_client
+    momentum = mail.turn / (mail.turn + 3.0)  # Nesterov's
+    common = Prior(mean + momentum * (mean - state.common_mean), mail.common.variance * unit**2 + least)
     alone = empirical_prior(state.prior, response.mean[:, 1:], state.variance, state.sample_variance, slopes)
-    prior = trees.where(mail.single_client, alone, common)
-    response, cov = posterior(state.moments, response.anchor, widen(prior, state.width), state.sample_variance)
+    prior = trees.where(single, alone, common)
+    response, cov = posterior(state.moments, response.anchor, prior, state.sample_variance)
     new = state._replace(
         prior=prior,
         common_mean=mean,
-        common_error=jnp.where(mail.single_client, 0.0, mail.common.error * unit**2),
+        common_error=jnp.where(single, 0.0, mail.common.error * unit**2),
         third_order_variance=mail.third_order_variance,
         surrogate=state.surrogate._replace(response=response),
-        variance=jnp.diagonal(cov, axis1=-2, axis2=-1)[:, 1:],
+        variance=diagonal(cov)[:, 1:],
     )
-    return trees.where(mail.has_common, new, state)
+    return trees.where(mail.turn < settings.turns_before_newton, new, state)

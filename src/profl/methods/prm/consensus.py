@@ -23,14 +23,14 @@ from profl.methods.prm.settings import DAMPING, LEAST_ERROR, LEAST_KNOWN_SHARE
 from profl.typing import Array
 
 
-def consensus(reported: ReactionCoefficients, aggregate: Callable[[Any], Any], concentration: Array) -> CommonReaction:
-    """The common prior from stacked reports, (k, p, m - 1) each.
+def consensus(reported: Array, aggregate: Callable[[Any], Any], concentration: Array) -> CommonReaction:
+    """The common prior from stacked reports, (k, 4, p, m - 1): those of ``ReactionCoefficients``.
 
     ``aggregate`` combines the rows of a pytree, ``concentration`` is the sum of squared weights.
     """
-    change, known, prior_mean, variance = aggregate(reported)
+    change, known, prior_mean, variance = ReactionCoefficients(*aggregate(reported))
     mean = prior_mean + change
-    squared_difference = aggregate((reported.change + reported.prior_mean - mean) ** 2)
+    squared_difference = aggregate((reported[:, 0] + reported[:, 2] - mean) ** 2)
     error = variance * concentration / jnp.maximum(known, LEAST_KNOWN_SHARE)
     tiny = jnp.finfo(mean.dtype).tiny
     limit = prior_mean + change / jnp.maximum(known, LEAST_KNOWN_SHARE)  # where the turns lead to

@@ -19,16 +19,17 @@ from profl import trees
 from profl.methods.prm.messages import RoundCheck
 from profl.methods.prm.settings import PROMISE_KEPT, SURE
 from profl.methods.prm.state import ClientState, IncumbentRisk
-from profl.methods.prm.surrogate_risk import loss_variance, surrogate_risk
+from profl.methods.prm.surrogate_risk import loss_variance
 from profl.problem.problem import View
 from profl.typing import Array, Batch, Theta
 
 
 class MeanLoss(NamedTuple):
-    """The mean loss of a batch and its sampling variance, () each."""
+    """The mean loss of a batch, () each."""
 
     mean: Array
-    variance: Array
+    variance: Array  # its sampling variance
+    unseen: Array  # the variance of one sample's loss that the noise of f gives it: a batch of one sample shows none
 
 
 def mean_loss(problem: View, state: ClientState, deployed: Theta, batch: Batch, weights: Array, f: Array) -> MeanLoss:
@@ -36,22 +37,20 @@ def mean_loss(problem: View, state: ClientState, deployed: Theta, batch: Batch, 
     of f where they are few."""
     losses, share = jax.vmap(problem.loss, (None, 0))(deployed, batch), jnp.sum(weights**2)
     mean = weights @ losses
-    by_f = loss_variance(problem, deployed, batch, weights, f, state.sample_variance)
-    return MeanLoss(mean, (weights @ (losses - mean) ** 2 + share * by_f) * share)
+    unseen = loss_variance(problem, deployed, batch, weights, f, state.sample_variance)
+    return MeanLoss(mean, (weights @ (losses - mean) ** 2 + share * unseen) * share, unseen)
 
 
-def observe_risk(problem: View, state: ClientState, tried: Theta, deployed: Theta, loss: MeanLoss) -> IncumbentRisk:
-    """What a mean loss at the ``deployed`` model shows of the risk at the ``tried`` one beside it.
+def observe_risk(state: ClientState, perturbation: Array, loss: MeanLoss, cost: Array) -> IncumbentRisk:
+    """What a mean loss at the deployed model shows of the risk at the tried one, from which it is a ``perturbation``
+    (d,) away.
 
-    The fitted risk says what the perturbation between the two changed, as far as its gradient is known.
+    ``cost`` is what the fitted risk says that the perturbation changed, as far as its gradient is known.
     """
-    at_tried, at_deployed = (surrogate_risk(problem, state.surrogate, model) for model in (tried, deployed))
-    perturbation = trees.ravel(deployed) - trees.ravel(tried)
     unknown = state.derivatives.own_covariance + state.derivatives.shared_covariance
     variance = loss.variance + perturbation @ unknown @ perturbation
-    observed = loss.mean - (at_deployed - at_tried)
-    now = state.incumbent._replace(observed=observed, observed_variance=variance, loss_variance=loss.variance)
-    return trees.where(state.deployments == 1, update_incumbent(now, jnp.asarray(True)), now)
+    now = state.incumbent._replace(observed=loss.mean - cost, observed_variance=variance, loss_variance=loss.variance)
+    return update_incumbent(now, state.deployments == 1)
 
 
 def update_incumbent(incumbent: IncumbentRisk, accepted: Array) -> IncumbentRisk:

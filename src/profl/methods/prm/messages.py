@@ -22,6 +22,16 @@ class RiskFit(NamedTuple):
     own_covariance: Array  # (d, d): of the gradient, from what this client does not know by itself
     shared_covariance: Array  # (d, d): of the gradient, from what no client knows; an error that all of them share
 
+    def to_table(self) -> Array:
+        """All of it as the columns of one array, (d, 2 + 3 d), a row per parameter: that is what is sent."""
+        gradient, units, *matrices = self
+        return jnp.concatenate([jnp.stack([gradient, units], 1), *matrices], 1)
+
+    @classmethod
+    def from_table(cls, table: Array) -> RiskFit:
+        """What ``to_table`` made."""
+        return cls(table[:, 0], table[:, 1], *jnp.split(table[:, 2:], 3, 1))
+
 
 class RoundCheck(NamedTuple):
     """What the last deployment showed, and numbers of which all clients use the mean; () each."""
@@ -54,7 +64,7 @@ class Mail(NamedTuple):
     """What the server sends back to every client; () each, but for ``trial`` and ``common``."""
 
     accepted: Array  # bool: whether the model that was tried last is the incumbent now
-    has_verdict: Array  # bool: whether ``accepted`` is decided in this turn
+    turn: Array  # int32: the turn of the round that this ends
     trial: Array  # (d,): the model to try next, as a step from the incumbent; zeros before the last turn
     perturbation: Array  # the size of the next perturbation, in units
     held: Array  # share of the parameters that the trust region or the model space holds
@@ -62,23 +72,10 @@ class Mail(NamedTuple):
     third_order_variance: Array  # mean of the clients'
     common: CommonReaction
     single_client: Array  # bool: whether only one client reported, so that ``common`` says nothing new
-    has_common: Array  # bool: whether ``common`` is to be used in this turn
-    momentum: Array  # Nesterov's, for the step of the common mean
 
 
 def empty_mail(trial: Array, coefficients: Array) -> Mail:
     """Mail of zeros, for a trial (d,) and coefficients (p, m - 1) of these shapes: it states the shapes."""
     zero, no = jnp.zeros(()), jnp.asarray(False)
-    return Mail(
-        no,
-        no,
-        jnp.zeros_like(trial),
-        zero,
-        zero,
-        zero,
-        zero,
-        CommonReaction(*[jnp.zeros_like(coefficients)] * 3),
-        no,
-        no,
-        zero,
-    )
+    common = CommonReaction(*[jnp.zeros_like(coefficients)] * 3)
+    return Mail(no, jnp.int32(0), jnp.zeros_like(trial), zero, zero, zero, zero, common, no)

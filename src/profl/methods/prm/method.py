@@ -44,6 +44,7 @@ from profl.methods.prm.messages import Mail, empty_mail
 from profl.methods.prm.server import ServerState
 from profl.methods.prm.settings import EVIDENCE_NEEDED, MOST_PARAMETERS, Settings
 from profl.methods.prm.state import ClientState, initial_state
+from profl.packing import Packed, pack
 from profl.parts.jacobian import reaction_memory
 from profl.parts.personal import ModelSplit
 from profl.problem.problem import Problem, View
@@ -60,6 +61,7 @@ class PRM(Settings, Method):
     needs = ("samples", "family")
     least_deployments = 3
     rereads = True
+    draws = False
 
     @property
     def info(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -67,7 +69,7 @@ class PRM(Settings, Method):
 
     @property
     def exchanges(self) -> int:  # type: ignore[override]
-        return self.turns_before_newton + self.newton_turns
+        return self.last_turn
 
     def check(self, problem: Problem) -> None:
         super().check(problem)
@@ -97,8 +99,7 @@ class PRM(Settings, Method):
     ) -> tuple[Theta, ClientState, dict[str, Array]]:
         theta, (batch, weights, deployed, _) = personal.own_model(self.personal, state, theta), arrival
         weights, info, state = client.filter_batch(self, problem, state, deployed, batch, weights)
-        state = client.learn(self, problem, state, theta, deployed, batch, weights)
-        loss = weights @ jax.vmap(problem.loss, (None, 0))(deployed, batch)
+        state, loss = client.learn(self, problem, state, theta, deployed, batch, weights)
         return theta, personal.remember_deployed(self.personal, state), {"loss": loss, **info}
 
     def report(self, problem: View, state: ClientState, theta: Theta) -> Report:
@@ -143,38 +144,38 @@ class PRM(Settings, Method):
 
     # -- at the server -------------------------------------------------------------------------------------------------
 
-    def open(self, problem: View, theta: Theta) -> ServerState:
-        return at_server.initial_server(self, theta)
+    def open(self, problem: View, theta: Theta) -> Packed:
+        return pack(at_server.initial_server(self, theta))
 
     def combine(
         self,
         problem: View,
-        server: ServerState,
+        server: Packed,
         theta: Theta,
         reports: Values,
         weights: Array,
         accepted: Array,
         key: Key,
-    ) -> tuple[Theta, ServerState, Mail]:
+    ) -> tuple[Theta, Packed, Mail]:
+        old: ServerState = server.unpack()
         aggregate = at_server.row_aggregator(rules.get(self.aggregate), weights, accepted)
         flat, unravel = ravel_pytree(theta)
-        share, turn, anybody = jnp.where(accepted, weights, 0.0), server.turn, jnp.any(accepted)
+        share, anybody = jnp.where(accepted, weights, 0.0), jnp.any(accepted)
         concentration = at_server.concentration_of(share)
-        new, model = at_server.take_turn(self, problem, server, theta, reports, aggregate, concentration)
-        server, flat = trees.where(anybody, (new, model), (server._replace(turn=new.turn), flat))
+        new, model = at_server.take_turn(self, problem, old, theta, reports, aggregate, concentration)
+        new, flat = trees.where(anybody, (new, model), (old._replace(turn=new.turn), flat))
         equal = jnp.where(weights > 0, 1.0, 0.0)  # how people react does not depend on how much a client weighs
         among = at_server.row_aggregator(rules.get(self.aggregate), equal / jnp.maximum(jnp.sum(equal), 1.0), accepted)
         common = consensus(reports["reaction"], among, at_server.concentration_of(equal * accepted))
-        has_common = anybody & (turn < self.turns_before_newton)
-        mail = at_server.make_mail(server, common, jnp.sum(share > 0) < 2, has_common, turn)
+        mail = at_server.make_mail(new, common, jnp.sum(share > 0) < 2, jnp.where(anybody, old.turn, self.last_turn))
         model = unravel(flat)
         if self.personal is not None:
             model = self.personal.join(model, self.personal.personal(theta))
-        return model, server, trees.repeat(mail, len(weights))
+        return model, pack(new), trees.repeat(mail, len(weights))
 
-    def forecast(self, problem: View, server: ServerState) -> Forecast | None:
+    def forecast(self, problem: View, server: Packed) -> Forecast | None:
         """None with personal parts: what is expected is of the shared part alone, and says nothing of all models."""
-        return server.forecast if self.personal is None else None
+        return server.unpack().forecast if self.personal is None else None
 
 
 def prm(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -56,16 +57,16 @@ def minimise_quadratic(curvature: Array, gradient: Array, at: Array, project: Ca
     >>> minimise_quadratic(jnp.eye(2), jnp.array([3.0, 0.5]), jnp.zeros(2), box)
     Array([-1. , -0.5], dtype=float32)
     """
+    return short_loop(ACTIVE_SET_ROUNDS, lambda _, y: newton_turn(curvature, gradient, at, y, project), at)
 
-    def turn(_: int, y: Array) -> Array:
-        here = gradient + curvature @ (y - at)
-        movable = inactive_bounds(here, y, project)
-        here = here * movable
-        among = curvature * movable[:, None] * movable
-        axes, values = positive_eigenvalues(among, here)
-        return project(y - movable * (axes @ ((here @ axes) / values)))
 
-    return short_loop(ACTIVE_SET_ROUNDS, turn, at)
+def newton_turn(curvature: Array, gradient: Array, at: Array, y: Array, project: Callable[[Array], Array]) -> Array:
+    """A Newton step of that quadratic from ``y`` in the coordinates that no bound holds there, (d,)."""
+    here = gradient + curvature @ (y - at)
+    movable = inactive_bounds(here, y, project).astype(here.dtype)
+    here = here * movable
+    axes, values = positive_eigenvalues(curvature * movable[:, None] * movable, here)
+    return project(y - movable * (axes @ ((here @ axes) / values)))
 
 
 def minimise_cautiously(
@@ -74,7 +75,7 @@ def minimise_cautiously(
     """The step s (d,) in the region with the least gradient.s + s'Hs / 2 + CAUTION sqrt(s'Cs).
 
     That is the expected change of the risk and its standard error, where C is the ``covariance`` of the gradient. A few
-    turns of reweighting take the root into the curvature.
+    times the root is taken into the curvature anew.
 
     >>> box = lambda y: jnp.clip(y, -1.0, 1.0)
     >>> minimise_cautiously(jnp.eye(1), jnp.eye(1) * 0.04, jnp.array([0.5]), box).round(1)
@@ -82,9 +83,11 @@ def minimise_cautiously(
     """
     start = jnp.zeros_like(gradient)
 
-    def reweighted(turn: int, step: Array) -> Array:
-        size = step @ covariance @ step
-        weight = CAUTION * jax.lax.rsqrt(jnp.maximum(size, jnp.finfo(size.dtype).tiny)) * (turn > 0)
-        return minimise_quadratic(curvature + weight * covariance, gradient, start, project)
+    def turn(number: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        step, weighed = state
+        weighed = jnp.where(jax.lax.rem(number, jnp.full_like(number, ACTIVE_SET_ROUNDS)) == 0, step, weighed)
+        size = weighed @ covariance @ weighed
+        weight = jnp.where(size > 0, CAUTION * jax.lax.rsqrt(size), 0.0)
+        return newton_turn(curvature + weight * covariance, gradient, start, step, project), weighed
 
-    return short_loop(1 + REWEIGHTINGS, reweighted, start)
+    return short_loop((1 + REWEIGHTINGS) * ACTIVE_SET_ROUNDS, turn, (start, start))[0]

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from profl.typing import Array
 
@@ -40,33 +42,26 @@ def add_observation(buffer: ObservationBuffer, signal: Array, f: Array, samples:
     >>> buffer.signal.ravel(), buffer.f.ravel(), buffer.samples
     (Array([0.1, 5. ], dtype=float32), Array([2., 2.], dtype=float32), Array([2., 1.], dtype=float32))
     """
-    size, new = buffer.signal.shape[0], (signal, f, samples)
-    longer = ObservationBuffer(*(jnp.concatenate([old, row[None]]) for old, row in zip(buffer, new, strict=True)))
-    first, second = _nearest_pair(longer)
-    full = jnp.all(buffer.filled)
-    merged = _merge(longer, first, second)
-    place = jnp.where(full, first, jnp.argmin(buffer.filled))
-    chosen = [jnp.where(full, a, b) for a, b in zip(merged, new, strict=True)]
-    longer = ObservationBuffer(*(leaf.at[place].set(row) for leaf, row in zip(longer, chosen, strict=True)))
+    rows = jnp.column_stack([leaf.reshape(leaf.shape[0], -1) for leaf in buffer])
+    new = jnp.hstack([leaf.ravel() for leaf in (signal, f, samples)])
+    rows = jnp.vstack([rows, new])
+    kept, merged = _pair_to_merge(rows[:, : signal.size], rows[:, -1] > 0)
+    pair = rows[jnp.stack([kept, merged])]
+    share = pair[:, -1:] / jnp.sum(pair[:, -1])
+    mean = jnp.append(jnp.sum(share * pair, 0)[:-1], jnp.sum(pair[:, -1]))
     # the newest takes the place of the second of the merged pair, unless it is that second one itself
-    vacant = jnp.where(full & (second < size), second, size)
-    refilled = (leaf.at[vacant].set(leaf[size]) for leaf in longer)
-    return ObservationBuffer(*(leaf[:size] for leaf in refilled))
+    place = np.arange(rows.shape[0])[:, None]
+    rows = jnp.where(place == kept, mean, jnp.where(place == merged, new, rows))[:-1]
+    signals, values, counts = jnp.split(rows, (signal.size, new.size - 1), 1)
+    return ObservationBuffer(signals.reshape(buffer.signal.shape), values, counts[:, 0])
 
 
-def _nearest_pair(buffer: ObservationBuffer) -> tuple[Array, Array]:
-    """Rows of the two observations whose signals are nearest to each other, the smaller row first."""
-    places = buffer.signal.reshape(buffer.signal.shape[0], -1)
-    squares = jnp.sum((places[:, None] - places[None]) ** 2, -1)
-    filled = buffer.filled
-    upper = jnp.triu(filled[:, None] & filled, 1)
-    flat = jnp.argmin(jnp.where(upper, squares, jnp.inf))
-    return flat // filled.size, flat % filled.size
-
-
-def _merge(buffer: ObservationBuffer, first: Array, second: Array) -> tuple[Array, ...]:
-    """Signal, f and samples of two observations as one."""
-    total = buffer.samples[first] + buffer.samples[second]
-    share = buffer.samples[first] / jnp.where(total > 0, total, 1.0)
-    signal, f = (share * leaf[first] + (1 - share) * leaf[second] for leaf in (buffer.signal, buffer.f))
-    return signal, f, total
+def _pair_to_merge(places: Array, filled: Array) -> tuple[Array, Array]:
+    """Rows of the two observations that lie nearest to each other, the smaller row first; while there is an empty row,
+    the first of these and the last observation, the new one."""
+    squares = jnp.sum((places[:, None] - places) ** 2, -1)
+    last = np.arange(filled.size) == filled.size - 1
+    squares = jnp.where(filled[:, None], jnp.where(filled, squares, jnp.inf), jnp.where(last, -1.0, jnp.inf))
+    flat = jnp.argmin(jnp.where(np.triu(np.ones(squares.shape, bool), 1), squares, jnp.inf))
+    count = jnp.full_like(flat, filled.size)
+    return jax.lax.div(flat, count), jax.lax.rem(flat, count)

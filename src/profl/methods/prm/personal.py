@@ -76,7 +76,7 @@ def report_shared_only(split: ModelSplit, problem: View, state: ClientState, the
     """The report of a client whose personal part follows the shared one; nothing of the personal part is in it."""
     (flat, unravel), units, personal = ravel_pytree(theta), state.units, split.mask(theta)
     square = units[:, None] * units
-    fit: RiskFit = report["fit"].value
+    fit = RiskFit.from_table(report["fit"].value)
     gradient, matrices = fit.gradient * units, tuple(matrix * square for matrix in fit[2:])
     region = region_of(split, problem, state, theta)
     held = personal & ~inactive_bounds(gradient, region.at, region.project)
@@ -93,7 +93,7 @@ def report_shared_only(split: ModelSplit, problem: View, state: ClientState, the
         **report,
         "theta": entries.model(split.join(theta, parts(state).initial)),
         "risk": entries.statistic(report["risk"].value + penalty),
-        "fit": entries.statistic(left),
+        "fit": entries.statistic(left.to_table()),
     }
 
 

@@ -8,7 +8,7 @@ mean and variance: what other clients reported (``consensus``), or zero mean and
 (``empirical_prior``). Coefficients without evidence shrink to zero, so that a diagonal or sparse J is found from far
 fewer observations than it has columns. Third order is not fitted; its size only widens the error bars: it is an unknown
 function that all observations share, so that distant ones do not tilt the slope at the anchor. Fourth order is noise,
-by which distant observations count less.
+by which distant observations count less. (With both as noise, retail ends with 3.8 % left instead of 0.7 %.)
 
 Signals are in natural units (``profl.parts.units``) and f in standard deviations of a sample, so that one prior suits
 all problems. p is the number of entries of f, s of the signal, and m = 1 + slopes + curvatures.
@@ -23,8 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl.methods.prm.observation_buffer import ObservationBuffer
-from profl.methods.prm.settings import CLIENT_DOF, CLIENT_WIDTHS, MOST_CURVED, REACTION_SIZES, RIDGE, SPARSE_COEFFICIENT
-from profl.numerics import inverse, inverse_logdet
+from profl.methods.prm.settings import MOST_CURVED, REACTION_SIZES, SPARSE_COEFFICIENT
+from profl.numerics import inverse_logdet
 from profl.parts.jacobian.reaction_memory import MemoryEstimate, most_likely_memory
 from profl.typing import Array
 
@@ -44,7 +44,8 @@ class Response(NamedTuple):
     cov: Array  # (p, 1 + s, 1 + s): of level and slope
 
     def __call__(self, signal: Array) -> Array:
-        return self.mean @ features(signal - self.anchor)
+        """f (..., p) at signals (..., s)."""
+        return features(signal - self.anchor) @ self.mean.T
 
     def variance(self, signal: Array) -> Array:
         """Variance of level and slope together at a signal, (p,)."""
@@ -58,28 +59,24 @@ def curvature_count(size: int) -> int:
 
 
 def features(x: Array) -> Array:
-    """Regressors (m,): 1, the entries of x, and their products, halved on the diagonal."""
-    one = jnp.ones(1, x.dtype)
-    if not curvature_count(x.size):
-        return jnp.concatenate([one, x])
-    return jnp.concatenate([one, x, _products(x) * _halves(x)])
+    """Regressors (..., m) of x (..., s): 1, its entries, and their products, halved on the diagonal."""
+    return _products(x, 0.5)
 
 
-def _halves(x: Array) -> np.ndarray:
-    """One half for every square among the products, one for the others."""
-    return np.where(np.equal(*np.triu_indices(x.size)), 0.5, 1.0).astype(x.dtype)
-
-
-def _products(x: Array) -> Array:
-    """The products of two entries of x (s,), those of the upper triangle row by row."""
-    rows, columns = np.triu_indices(x.size)
-    eye = np.eye(x.size, dtype=x.dtype)
-    return (eye[rows] @ x) * (eye[columns] @ x)
+def _products(x: Array, of_square: float) -> Array:
+    """1, the entries of x, and the products of two of them, row by row; squares count ``of_square`` times."""
+    with_one = jnp.concatenate([jnp.ones((*x.shape[:-1], 1), x.dtype), x], -1)
+    size = with_one.shape[-1]
+    if not curvature_count(size - 1):
+        return with_one
+    rows, columns = np.triu_indices(size)
+    eye, halved = np.eye(size, dtype=x.dtype), (rows == columns) & (rows > 0)
+    return (with_one @ (eye[:, rows] * np.where(halved, of_square, 1.0).astype(x.dtype))) * (with_one @ eye[:, columns])
 
 
 def feature_units(unit: Array) -> Array:
     """Factors (m - 1,) that convert slopes and curvatures to natural units of the signal."""
-    return jnp.concatenate([unit, _products(unit)]) if curvature_count(unit.size) else unit
+    return _products(unit, 1.0)[1:]
 
 
 def move_prior(prior: Prior, step: Array, third_order_variance: Array) -> Prior:
@@ -89,7 +86,7 @@ def move_prior(prior: Prior, step: Array, third_order_variance: Array) -> Prior:
     slope = prior.mean @ jacobian
     unfitted = 0.0 if curvature_count(s) else (third_order_variance * jnp.sum(step**2))[:, None]
     variance = prior.variance @ jacobian**2 + unfitted
-    return Prior(prior.mean.at[:, :s].set(slope), prior.variance.at[:, :s].set(variance))
+    return Prior(jnp.hstack([slope, prior.mean[:, s:]]), jnp.hstack([variance, prior.variance[:, s:]]))
 
 
 def empirical_prior(prior: Prior, mean: Array, variance: Array, sample_variance: Array, slopes: int = 1) -> Prior:
@@ -106,11 +103,6 @@ def empirical_prior(prior: Prior, mean: Array, variance: Array, sample_variance:
     relative = squares / sample_variance[:, None]
     means = [jnp.full(part.shape, jnp.mean(part)) for part in (relative[:, :slopes], relative[:, slopes:])]
     return prior._replace(variance=jnp.concatenate(means, 1) * sample_variance[:, None])
-
-
-def widen(prior: Prior, factor: Array) -> Prior:
-    """The prior with ``factor`` times its standard deviations."""
-    return prior._replace(variance=prior.variance * factor**2)
 
 
 def unfitted_orders(x: Array) -> tuple[Array, Array]:
@@ -152,46 +144,55 @@ def fit_response(
     share one covariance of their residuals.
     """
     x = observations.signal - anchor
-    rows = jax.vmap(features)(x)  # (N, m)
+    rows = features(x)  # (N, m)
     shared, independent = unfitted_orders(x)
     root = jnp.sqrt(observations.samples / (1 + observations.samples * third_order_variance * independent))
     shared = third_order_variance * root[:, None] * shared * root
-    precision = inverse(jnp.eye(root.size) + shared)  # of the residuals
+    precision, _ = inverse_logdet(shared + np.eye(root.size, dtype=root.dtype))  # of the residuals
     level = root**2 @ observations.f / jnp.sum(root**2)
     scaled, target = root[:, None] * rows, root[:, None] * (observations.f - level)  # (N, m), (N, p)
     weighted = precision @ scaled
     moments = Moments(level, scaled.T @ weighted, target.T @ weighted)
     response, cov = posterior(moments, anchor, prior, sample_variance)
-    coefficients = response.mean.at[:, 0].add(-level)
+    coefficients = response.mean - level[:, None] * (np.arange(rows.shape[1]) == 0)
     residuals = precision @ (target - scaled @ coefficients.T)
     evidence = jnp.sum((shared @ residuals) * residuals / sample_variance)
-    expected = sample_variance.size * jnp.sum(precision * shared) - jnp.sum(
-        (cov / sample_variance[:, None, None]) @ weighted.T @ shared * weighted.T
-    )
-    return Fit(response, jnp.diagonal(cov, axis1=-2, axis2=-1), moments, jnp.stack([evidence, expected]))
+    fitted = jnp.tensordot(1 / sample_variance, cov, 1) * (weighted.T @ shared @ weighted)
+    expected = sample_variance.size * jnp.sum(precision * shared) - jnp.sum(fitted)
+    return Fit(response, diagonal(cov), moments, jnp.stack([evidence, expected]))
 
 
-def _normalised(precision: Array) -> tuple[Array, Array]:
-    """A precision matrix with a unit diagonal and a small ridge, and the roots of its diagonal."""
-    size = jnp.sqrt(jnp.diagonal(precision))
-    return precision / size[:, None] / size + RIDGE * jnp.finfo(size.dtype).eps * jnp.eye(size.size), size
+def diagonal(matrices: Array) -> Array:
+    """The diagonals (..., m) of matrices (..., m, m): a sum, where a gather would be six times as many instructions."""
+    return jnp.sum(matrices * np.eye(matrices.shape[-1], dtype=matrices.dtype), -1)
 
 
+def _inverse(precision: Array) -> tuple[Array, Array]:
+    """The inverse and the log determinant of a precision matrix, with what rounding may do to it added where its
+    diagonal is one: an epsilon for every row."""
+    count, eps = precision.shape[0], jnp.finfo(precision.dtype).eps
+    size = jnp.sqrt(diagonal(precision))
+    normalised = precision / size[:, None] / size + count * eps * np.eye(count, dtype=precision.dtype)
+    inverted, logdet = inverse_logdet(normalised)
+    return inverted / size[:, None] / size, logdet + 2 * jnp.sum(jnp.log(size))
+
+
+@jax.jit  # a program holds it once
 def posterior(moments: Moments, anchor: Array, prior: Prior, sample_variance: Array) -> tuple[Response, Array]:
     """The response to the same observations with another prior, and the covariance (p, m, m) of its coefficients."""
 
     def one_entry(linear: Array, mean0: Array, variance0: Array, variance: Array) -> tuple[Array, Array]:
-        precision = moments.gram + jnp.diag(jnp.concatenate([jnp.zeros(1), variance / variance0]))
-        normalised, size = _normalised(precision)
-        cov = inverse(normalised) / size[:, None] / size
-        right = linear - moments.gram[:, 1:] @ mean0
+        precision = moments.gram + np.eye(1 + mean0.size, dtype=mean0.dtype) * jnp.append(0.0, variance / variance0)
+        start = jnp.append(0.0, mean0)
+        cov, _ = _inverse(precision)
+        right = linear - moments.gram @ start
         change = cov @ right
         change = change + cov @ (right - precision @ change)  # corrects the rounding of the first solution
-        return change + jnp.append(0.0, mean0), variance * cov
+        return change + start, variance * cov
 
     mean, cov = jax.vmap(one_entry)(moments.linear, *prior, sample_variance)
-    s = 1 + anchor.size
-    return Response(anchor, mean.at[:, 0].add(moments.level), cov[:, :s, :s]), cov
+    level, s = np.arange(mean.shape[1]) == 0, 1 + anchor.size
+    return Response(anchor, mean + moments.level[:, None] * level, cov[:, :s, :s]), cov
 
 
 def log_likelihood(observations: ObservationBuffer, width: Array, sample_variance: Array, noise: Array) -> Array:
@@ -202,43 +203,24 @@ def log_likelihood(observations: ObservationBuffer, width: Array, sample_varianc
     variance of an observation, in those that its samples alone would give it. Where the rest is larger than that, the
     noise is what the rest shows: a misfit then speaks for no hypothesis.
     """
-    rows = jax.vmap(features)(observations.signal)
     weights = observations.samples / noise
-    target = observations.f - weights @ observations.f / jnp.sum(weights)
-    prior_precision = jnp.append(0.0, width**-2)
-    precision = rows.T @ (weights[:, None] * rows) + jnp.diag(prior_precision)
-    normalised, size = _normalised(precision)
-    inverted, logdet = inverse_logdet(normalised)
-    coefficients = inverted @ (rows.T @ (weights[:, None] * target) / size[:, None]) / size[:, None]  # (m, p)
-    squares = weights @ (target - rows @ coefficients) ** 2 + prior_precision @ coefficients**2
-    volume = logdet + 2 * jnp.sum(jnp.log(size)) + 2 * jnp.sum(jnp.log(width))
-    total = jnp.sum(squares / sample_variance)
+    both = jnp.hstack([features(observations.signal)[:, 1:] * width, observations.f])
+    both = jnp.sqrt(weights)[:, None] * (both - weights @ both / jnp.sum(weights))
+    rows, target = both[:, : width.size], both[:, width.size :]
+    inverted, logdet = _inverse(rows.T @ rows + jnp.eye(width.size))
+    coefficients = inverted @ (rows.T @ target)  # (m - 1, p)
+    misses = jnp.vstack([target - rows @ coefficients, coefficients])
+    total = jnp.sum(misses**2 / sample_variance)
     count = jnp.maximum(jnp.sum(observations.filled) - 1.0, 1.0) * sample_variance.size
-    total = jnp.where(total > count, count * (1 + jnp.log(jnp.maximum(total, count) / count)), total)
-    return -(total + sample_variance.size * volume) / 2
+    ratio = total / count
+    total = count * (jnp.minimum(ratio, 1.0) + jnp.log(jnp.maximum(ratio, 1.0)))
+    return -(total + sample_variance.size * logdet) / 2
 
 
 def misfit_noise(observations: ObservationBuffer, third_order_variance: float) -> Array:
     """The variance of every observation, (N,), with what is not fitted in it, in those that its samples give it."""
     shared, independent = unfitted_orders(observations.signal)
-    return 1 + observations.samples * third_order_variance * (jnp.diagonal(shared) + independent)
-
-
-def client_width(
-    observations: ObservationBuffer, anchor: Array, prior: Prior, sample_variance: Array, third_order_variance: float
-) -> Array:
-    """By how much a client's standard deviations are wider than the ``prior`` of all clients, (): 1, 3, 10 or 30.
-
-    The one that explains its observations best, as in a Student's t distribution of CLIENT_DOF degrees of freedom over
-    clients. One that does not react at all is then no surprise: the others do not decide how it reacts.
-    """
-    x = observations.signal - anchor
-    unexplained = observations.f - jax.vmap(features)(x)[:, 1:] @ prior.mean.T
-    own = observations._replace(signal=x, f=unexplained)
-    width = jnp.sqrt(jnp.mean(prior.variance / sample_variance[:, None], 0))
-    factors, noise = jnp.asarray(CLIENT_WIDTHS, width.dtype), misfit_noise(own, third_order_variance)
-    evidence = jax.vmap(lambda each: log_likelihood(own, each * width, sample_variance, noise))(factors)
-    return factors[jnp.argmax(evidence - CLIENT_DOF * jnp.log(factors))]
+    return 1 + observations.samples * third_order_variance * (diagonal(shared) + independent)
 
 
 def estimate_memory(

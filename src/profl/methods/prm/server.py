@@ -110,42 +110,30 @@ def concentration_of(weights: Array) -> Array:
     return jnp.sum(weights**2) / jnp.maximum(jnp.sum(weights), jnp.finfo(weights.dtype).tiny) ** 2
 
 
-def make_mail(
-    server: ServerState, common: CommonReaction, single_client: Array, has_common: Array, turn: Array
-) -> Mail:
+def make_mail(server: ServerState, common: CommonReaction, single_client: Array, turn: Array) -> Mail:
     """What every client gets after ``turn``; the server's own counter is at zero again after the last one."""
-    last = server.turn == 0
     return Mail(
         accepted=server.accepted,
-        has_verdict=turn == 0,
-        trial=server.trial * last,
+        turn=turn,
+        trial=server.trial * (server.turn == 0),
         perturbation=server.perturbation,
         held=server.held,
         region=server.region,
         third_order_variance=server.third_order_variance,
         common=common,
         single_client=single_client,
-        has_common=has_common,
-        momentum=turn / (turn + 3.0),
     )
 
 
-def aggregate_fits(risk: Array, fit: RiskFit, aggregate: Callable[[Any], Any]) -> tuple[Array, RiskFit]:
-    """The common risk, (), and fit, from stacked ones.
+def aggregate_fits(risk: Array, tables: Array, units: Array, aggregate: Callable[[Any], Any]) -> tuple[Array, RiskFit]:
+    """The common risk, (), and fit with derivatives in natural units, from stacked risks (k,) and tables of fits.
 
     A rule that compares whole rows sees those of one parameter side by side, each with the risk in front.
     """
-    d = fit.gradient.shape[1]
-    columns = risk[:, None, None] + jnp.zeros((1, d, 1)), fit.gradient[:, :, None], fit.units[:, :, None]
-    table = aggregate(jnp.concatenate([*columns, fit.curvature, fit.own_covariance, fit.shared_covariance], 2))
-    matrices = jnp.split(table[:, 3:], 3, axis=1)
-    return table[0, 0], RiskFit(table[:, 1], table[:, 2], *matrices)
-
-
-def in_units(fit: RiskFit, units: Array) -> RiskFit:
-    """Stacked fits with derivatives in natural units."""
-    gradient, scale, *matrices = fit
-    return RiskFit(gradient * units, scale * units, *[matrix * units[:, None] * units for matrix in matrices])
+    columns = jnp.concatenate([jnp.ones(2, units.dtype), *[units] * 3])
+    first = jnp.broadcast_to(risk[:, None, None], (*tables.shape[:2], 1))
+    table = aggregate(jnp.concatenate([first, tables * units[:, None] * columns], 2))
+    return table[0, 0], RiskFit.from_table(table[:, 1:])
 
 
 def take_turn(
@@ -162,16 +150,15 @@ def take_turn(
     ``concentration`` is the sum of squared weights of the reports.
     """
     flat, unravel = ravel_pytree(theta)
-    turn, last = server.turn, server.turn == settings.turns_before_newton + settings.newton_turns
-    units, check = aggregate(reports["fit"].units), aggregate(reports["check"])
+    turn, last = server.turn, server.turn == settings.last_turn
+    units, check = aggregate((reports["fit"][:, :, 1], reports["check"]))
     tried = trees.ravel(problem.project(unravel(flat + server.trial)))
     server = open_round(settings, server, flat, tried, units, check, concentration)
-    risk, fit = aggregate_fits(reports["risk"], in_units(reports["fit"], server.units), aggregate)
+    risk, fit = aggregate_fits(reports["risk"], reports["fit"], server.units, aggregate)
     server = compare(settings, server, flat, risk, fit, concentration)
     bounds = bounds_of(problem, server, unravel)
-    model = jnp.where(turn < settings.turns_before_newton, server.base, next_candidate(server, bounds))
+    model = jnp.where(last | (turn < settings.turns_before_newton), server.base, next_candidate(server, bounds))
     server = trees.where(last, close_round(settings, server, bounds), server)
-    model = jnp.where(last, server.base, model)
     return server._replace(turn=jnp.where(last, 0, turn + 1)), model
 
 

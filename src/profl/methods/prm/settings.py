@@ -58,6 +58,11 @@ class Settings:
         """Turns of messages before the first Newton step: the verdict on what was tried, and learning from others."""
         return max(self.sharing_turns, 1) if self.share else 1
 
+    @property
+    def last_turn(self) -> int:
+        """The number of a round's last turn; the first is number 0."""
+        return self.turns_before_newton + self.newton_turns
+
 
 MOST_PARAMETERS = 512
 """The largest model: the server solves for a matrix of so many rows."""
@@ -160,16 +165,7 @@ LEAST_KNOWN_SHARE = 1e-4
 LEAST_ERROR = 0.05
 """Share of its error that is left to a coefficient that is shrunk to zero."""
 
-CLIENT_DOF = 4.0
-"""Degrees of freedom of the Student's t distribution by which clients differ."""
-
-CLIENT_WIDTHS = 1.0, 3.0, 10.0, 30.0
-"""How many times more than clients differ among themselves one client may differ from them."""
-
 # -- numerics ----------------------------------------------------------------------------------------------------------
-
-RIDGE = 8
-"""Machine epsilons added to a normalised precision matrix, so that rounding does not make it indefinite."""
 
 LEAST_CURVATURE = 1e-4
 """Share of the largest curvature: a flatter direction is taken to be as curved as this."""

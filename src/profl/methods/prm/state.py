@@ -63,7 +63,6 @@ class ClientState(NamedTuple):
     reaction_memory: MemoryEstimate  # which of them people seem to respond to
     moments: Moments  # of the observations, as seen from theta
     prior: Prior  # of all clients
-    width: Array  # by how much this client's standard deviations are wider
     common_mean: Array  # (p, m - 1): the mean that the server sent last
     common_error: Array  # (p, m - 1): the variance of the mean itself
     third_order_variance: Array  # of what is not fitted, in units of ``sample_variance``
@@ -75,6 +74,7 @@ class ClientState(NamedTuple):
     incumbent: IncumbentRisk
     held: Array  # share of the parameters that the trust region held in the last round
     region: Array  # the server's trust region, in units
+    risk_wanted: Array  # bool: whether the server reads the fitted risk in the next report
     filter: Any  # what the filter remembers; () for nothing
     personal: PersonalPart | None  # None where all of theta is shared
 
@@ -97,7 +97,6 @@ def initial_state(settings: Settings, problem: View, theta: Theta, batch: Batch)
         reaction_memory=most_likely_memory(jnp.zeros(SETTLING_TIMES)),
         moments=Moments(jnp.zeros(p), jnp.zeros((m, m)), jnp.zeros((p, m))),
         prior=Prior(table, table + 1),
-        width=zero + 1,
         common_mean=table,
         common_error=table,
         third_order_variance=zero + PRIOR_THIRD_ORDER**2,
@@ -109,6 +108,7 @@ def initial_state(settings: Settings, problem: View, theta: Theta, batch: Batch)
         incumbent=IncumbentRisk(*[zero] * 5),
         held=zero,
         region=zero + settings.region,
+        risk_wanted=jnp.asarray(False),
         filter=trusted_samples.initial_memory(problem, filters.get(settings.filter), theta, batch),
         personal=initial_personal(settings, theta),
     )

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from profl import trees
@@ -31,7 +32,7 @@ from profl.methods.prm.settings import (
     DISCREPANCY_REST,
     SURE,
 )
-from profl.numerics import inverse
+from profl.numerics import pseudo_inverse
 from profl.parts.units import Unit
 from profl.problem.problem import View
 from profl.typing import Array, Batch, Theta
@@ -40,7 +41,7 @@ from profl.typing import Array, Batch, Theta
 class StoredBatches(NamedTuple):
     """The newest batches, with zero weights for empty rows."""
 
-    batch: Batch  # (keep, n, ...)
+    batch: Batch  # (keep, ..., n): samples lie innermost in memory, which is how passes over them are fast
     weights: Array  # (keep, n)
     f: Array  # (keep, p)
     signal: Array  # (keep, s): of the models that were deployed, in units
@@ -49,6 +50,7 @@ class StoredBatches(NamedTuple):
 class Discrepancy(NamedTuple):
     """How the risk under the family's model of the data differs from what was observed: linear in the signal."""
 
+    equal: Array  # (keep,): the same weight for every batch that is there; they sum to one
     centre: Array  # (s,): the mean signal of the batches, in units
     loadings: Array  # (s, keep): the weights of batches are equal ones, plus (signal - centre) times these
     covariance: Array  # (s, s): of the slopes, given the batches
@@ -75,13 +77,19 @@ class CurvatureAndCovariance(NamedTuple):
 
 def no_batches(batch: Batch, size: int, f: int, signal: int) -> StoredBatches:
     """``size`` empty rows for batches of this shape, with f of size ``f`` and a signal of size ``signal``."""
-    empty = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), batch)
+    empty = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape[1:], leaf.shape[0]), leaf.dtype), batch)
     return StoredBatches(empty, jnp.zeros((size, trees.rows(batch))), jnp.zeros((size, f)), jnp.zeros((size, signal)))
 
 
 def no_discrepancy(size: int, signal: int) -> Discrepancy:
-    """Equal weights for ``size`` batches."""
-    return Discrepancy(jnp.zeros(signal), jnp.zeros((signal, size)), jnp.zeros((signal, signal)), jnp.zeros(()))
+    """None, while there is no batch among ``size``."""
+    zeros = jnp.zeros
+    return Discrepancy(zeros(size), zeros(signal), zeros((signal, size)), zeros((signal, signal)), zeros(()))
+
+
+def equal_weights(size: int, stored: Array) -> Array:
+    """The same weight for every batch that is there, (size,), once so many were ``stored``; they sum to one."""
+    return jnp.where(np.arange(size) < stored, 1.0, 0.0) / jnp.minimum(stored, size)
 
 
 def store_batch(
@@ -89,7 +97,8 @@ def store_batch(
 ) -> StoredBatches:
     """The batches with a new one in ``row``; a live client may send more samples than a row holds."""
     n = batches.weights.shape[1]
-    new = StoredBatches(jax.tree.map(lambda leaf: leaf[:n], batch), weights[:n] / jnp.sum(weights[:n]), f, signal)
+    stored = jax.tree.map(lambda leaf: jnp.moveaxis(leaf[:n], 0, -1), batch)
+    new = StoredBatches(stored, weights[:n] / jnp.sum(weights[:n]), f, signal)
     return jax.tree.map(lambda old, leaf: old.at[row].set(leaf), batches, new)
 
 
@@ -100,12 +109,12 @@ def thin_out(surrogate: SurrogateRisk) -> tuple[SurrogateRisk, float]:
     count = min(n, max(1, CURVATURE_SAMPLES // size))
     weights = batches.weights[:, :count]
     total = jnp.sum(weights, 1, keepdims=True)
-    first = jax.tree.map(lambda leaf: leaf[:, :count], batches.batch)
+    first = jax.tree.map(lambda leaf: leaf[..., :count], batches.batch)
     weights = weights / jnp.where(total > 0, total, 1.0)
     return surrogate._replace(batches=batches._replace(batch=first, weights=weights)), count / n
 
 
-def moved_from(problem: View, response: Response, batches: StoredBatches) -> Array:
+def moved_from(problem: View, response: Response, batches: StoredBatches, equal: Array) -> Array:
     """The f that every batch is moved from, (keep, p): its own, less 1 / n of what the response misses it by.
 
     The mean of n samples takes 1 / n of their variance with it, of a single sample all of it: moved from its own f it
@@ -113,10 +122,8 @@ def moved_from(problem: View, response: Response, batches: StoredBatches) -> Arr
     """
     if problem.family.shift is None:
         return batches.f
-    present = equal_weights(batches)
-    predicted = jax.vmap(lambda signal: response(signal))(batches.signal)
-    missed = (batches.f - predicted) * jnp.sum(batches.weights**2, 1)[:, None]
-    return batches.f - (missed - present @ missed)
+    missed = (batches.f - response(batches.signal)) * jnp.sum(batches.weights**2, 1)[:, None]
+    return batches.f - (missed - equal @ missed)
 
 
 def batch_risk(problem: View, theta: Theta, here: Array, batch: Batch, weights: Array, f: Array) -> Array:
@@ -142,49 +149,48 @@ def risks_by_batch(
     signal = surrogate.signal_unit.standardise(problem.signal(theta))
     here = surrogate.response(signal) + f_offset
     batches, weights, *_ = surrogate.batches
-    risks = jax.vmap(partial(batch_risk, problem, theta, here))(batches, weights, surrogate.origins)
+    risks = jax.vmap(partial(batch_risk, problem, theta, here))(samples_first(batches), weights, surrogate.origins)
     return risks, signal
+
+
+def samples_first(batches: Batch) -> Batch:
+    """Stored batches with axes (keep, n, ...)."""
+    return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 1), batches)
 
 
 def surrogate_risk(problem: View, surrogate: SurrogateRisk, theta: Theta, f_offset: Array | float = 0.0) -> Array:
     """The fitted risk of a model, (); ``f_offset`` is added to the f of the response."""
     risks, signal = risks_by_batch(problem, surrogate, theta, f_offset)
-    equal = equal_weights(surrogate.batches)
-    weights = equal + (signal - surrogate.discrepancy.centre) @ surrogate.discrepancy.loadings
-    return weights @ risks
+    return batch_weights(surrogate.discrepancy, signal) @ risks
 
 
-def equal_weights(batches: StoredBatches) -> Array:
-    """The same weight for every batch that is there, (keep,); they sum to one."""
-    filled = jnp.sum(batches.weights, 1)
-    return filled / jnp.maximum(jnp.sum(filled), 1.0)
+def batch_weights(discrepancy: Discrepancy, signal: Array) -> Array:
+    """How much each batch counts in the fitted risk at a signal, (keep,)."""
+    return discrepancy.equal + (signal - discrepancy.centre) @ discrepancy.loadings
 
 
-def fit_discrepancy(problem: View, surrogate: SurrogateRisk, theta: Theta, loss_variance: Array) -> Discrepancy:
-    """The discrepancy that the stored batches show at ``theta``; ``loss_variance`` () is that of a mean loss.
+def fit_discrepancy(risks: Array, signal: Array, equal: Array, loss_variance: Array) -> Discrepancy:
+    """The discrepancy that the ``risks`` (keep,) of the stored batches at one model show, with their ``signal``.
 
-    The variance of slopes follows from products of pairs of batches, E y_b y_c = variance x_b.x_c (b != c), and counts
-    as far as it exceeds what noise would show in two of a hundred cases.
+    ``loss_variance`` () is that of a mean loss. The variance of slopes follows from products of pairs of batches,
+    E y_b y_c = variance x_b.x_c (b != c), and counts as far as it exceeds what noise would show in two of a hundred
+    cases.
     """
-    risks, _ = risks_by_batch(problem, surrogate, theta)
-    equal, signal = equal_weights(surrogate.batches), surrogate.batches.signal
-    filled = (equal > 0) * 1.0
+    filled, tiny = equal > 0, jnp.finfo(risks.dtype).tiny
+    count = jnp.maximum(filled @ jnp.ones(filled.size), 2.0)
     centre = equal @ signal
     x, y = (signal - centre) * filled[:, None], (risks - equal @ risks) * filled
-    gram, count = x @ x.T, jnp.sum(filled)
-    pairs = gram * (1 - jnp.eye(filled.size))
-    information = jnp.maximum(jnp.sum(pairs**2), jnp.finfo(y.dtype).tiny)
-    noise = y @ y / jnp.maximum(count - 1, 1.0) + DISCREPANCY_FLOOR * loss_variance
-    excess = (y @ pairs @ y - noise * jnp.trace(gram) / jnp.maximum(count, 1.0)) / information
+    squares, second, slope = jnp.sum(x**2, 1), x.T @ x, y @ x
+    total = jnp.sum(squares)
+    information = jnp.maximum(jnp.sum(second**2) - squares @ squares, tiny)
+    noise = y @ y / (count - 1) + DISCREPANCY_FLOOR * loss_variance + tiny
+    excess = (slope @ slope - squares @ y**2 - noise * total / count) / information
     error = noise * jnp.sqrt(2 / information)
-    slope_variance = jnp.maximum(excess - SURE * error, 0.0)
-    rest = jnp.maximum(noise - slope_variance * jnp.trace(gram) / jnp.maximum(count - 1, 1.0), DISCREPANCY_REST * noise)
-    evidence = jnp.where(error > 0, excess / jnp.where(error > 0, error, 1.0), 0.0)
-    ridge = rest / jnp.where(slope_variance > 0, slope_variance, 1.0) * jnp.eye(filled.size)
-    inverted = inverse(gram + jnp.where(slope_variance > 0, ridge, jnp.eye(filled.size)))
-    loadings = jnp.where(slope_variance > 0, x.T @ inverted, 0.0)
-    covariance = slope_variance * (jnp.eye(x.shape[1]) - loadings @ x)
-    return Discrepancy(centre, loadings, covariance, evidence)
+    variance = jnp.maximum(excess - SURE * error, 0.0)
+    rest = jnp.maximum(noise - variance * total / (count - 1), DISCREPANCY_REST * noise)
+    axes, values = jax.lax.linalg.eigh(second, symmetrize_input=False)
+    inverted = (axes * (variance / (variance * jnp.maximum(values, 0.0) + rest))) @ axes.T
+    return Discrepancy(equal, centre, inverted @ x.T, rest * inverted, excess / error)
 
 
 def curvature_and_covariance(
@@ -198,47 +204,47 @@ def curvature_and_covariance(
     ``slope_variance`` (p, s) is the variance of the prior mean of slopes, as far as the response still follows it.
     """
     (flat, unravel), (surrogate, share) = ravel_pytree(theta), thin_out(surrogate)
-    d = flat.size
+    d, weights = flat.size, surrogate.batches.weights
 
-    def gradient(both: Array) -> Array:
-        """Of the risk in theta and in the offset of f, as one vector."""
-        return jax.grad(lambda x: surrogate_risk(problem, surrogate, unravel(x[:d]), x[d:]))(both)
+    def risk(both: Array, weights: Array) -> Array:
+        """In theta and the offset of f, as one vector, and in the weights of samples."""
+        new = surrogate._replace(batches=surrogate.batches._replace(weights=weights))
+        return surrogate_risk(problem, new, unravel(both[:d]), both[d:])
 
     start = jnp.concatenate([flat, jnp.zeros(surrogate.batches.f.shape[1])])
-    moves = jnp.diag(CURVATURE_STEP * scales)
-    second = jax.lax.map(lambda move: gradient(start + move) - gradient(start - move), moves)
-    second, first = second / (2 * CURVATURE_STEP * scales[:, None]), gradient(start)
+
+    def differences(move: Array) -> tuple[Array, Array, Array]:
+        """Of the gradients in both and in weights, between the ends of a move, and the mean of the former."""
+        ends = start + move * np.array([[1.0], [-1.0]], move.dtype)
+        in_both, in_weights = jax.vmap(jax.grad(risk, argnums=(0, 1)), (0, None))(ends, weights)
+        length = 2 * jnp.sum(move)
+        slopes = (in_both[0] - in_both[1]) / length, (in_weights[0] - in_weights[1]) / length
+        return *slopes, (in_both[0] + in_both[1]) / 2
+
+    second, influence, first = jax.lax.map(differences, CURVATURE_STEP * scales * jnp.eye(scales.size))
     curvature, by_level = (second[:d, :d] + second[:d, :d].T) / 2, second[d:, :d]  # by_level (p, d)
-    u = first[d:]  # times an entry of J: the gradient's derivative in that entry
+    u = jnp.mean(first[:, d:], 0)  # times an entry of J: the gradient's derivative in that entry
     back = jax.jacfwd(lambda vector: surrogate.signal_unit.standardise(problem.signal(unravel(vector))))(
         flat
     ).T  # (d, s)
     parts = jnp.concatenate([by_level[:, :, None], u[:, None, None] * back], 2)  # (p, d, 1 + s)
     own = jnp.einsum("kdi,kij,kej->de", parts, surrogate.response.cov, parts)
-    own = (
-        own + back @ surrogate.discrepancy.covariance @ back.T + share * sampling_covariance(problem, surrogate, theta)
-    )
+    sampled = sampling_covariance(problem, surrogate.batches, influence[:d].reshape(d, -1))
+    own = own + back @ surrogate.discrepancy.covariance @ back.T + share * sampled
     return CurvatureAndCovariance(curvature, own, (back * (u**2 @ slope_variance)) @ back.T)
 
 
-def sampling_covariance(problem: View, surrogate: SurrogateRisk, theta: Theta) -> Array:
-    """The covariance (d, d) of the gradient that is due to the samples that happened to be drawn.
+def sampling_covariance(problem: View, batches: StoredBatches, influence: Array) -> Array:
+    """The covariance (d, d) of the gradient that is due to the samples that happened to be drawn; ``influence``
+    (d, samples) is how it changes with their weights.
 
     Without their effect on f_hat, which the response already accounts for: that part is linear in the scores and is
     projected out.
     """
-    flat, unravel = ravel_pytree(theta)
-    batches, family = surrogate.batches, problem.family
-
-    def gradient(weights: Array) -> Array:
-        new = surrogate._replace(batches=batches._replace(weights=weights))
-        return jax.grad(lambda vector: surrogate_risk(problem, new, unravel(vector)))(flat)
-
     weights = batches.weights.ravel()
-    influence = jax.jacrev(gradient)(batches.weights).reshape(flat.size, -1).T
-    scores = jax.vmap(jax.vmap(jax.grad(family.log_prob, argnums=1), (0, None)))(batches.batch, batches.f)
-    explained = jnp.concatenate([jnp.ones((weights.size, 1)), scores.reshape(weights.size, -1)], 1)
-    weighted = explained * weights[:, None]
-    inverted = jnp.linalg.pinv(weighted.T @ explained, hermitian=True)
-    residual = (influence - explained @ inverted @ (weighted.T @ influence)) * weights[:, None]
-    return residual.T @ residual
+    score = jax.vmap(jax.vmap(jax.grad(problem.family.log_prob, argnums=1), (0, None)))
+    scores = score(samples_first(batches.batch), batches.f)
+    explained = jnp.hstack([jnp.ones((weights.size, 1)), scores.reshape(weights.size, -1)])
+    weighted = weights[:, None] * explained
+    residual = weights * (influence - (influence @ weighted) @ pseudo_inverse(explained.T @ weighted) @ explained.T)
+    return residual @ residual.T

@@ -39,8 +39,7 @@ class MemoryEstimate(NamedTuple):
     evidence: Array  # nats by which it explains the data better than no memory
     log2_settling_time: Array
     error: Array  # standard error of that
-    grid_rows: Array  # (3,): the grid's points beside it
-    grid_weights: Array  # (3,): and their weights in the interpolation
+    weights: Array  # (memories,): of the grid's points in the interpolation; zero but for three of them
 
 
 def update_averages(averages: Array, signal: Array, first: Array) -> Array:
@@ -51,17 +50,16 @@ def update_averages(averages: Array, signal: Array, first: Array) -> Array:
 
 def most_likely_memory(evidence: Array) -> MemoryEstimate:
     """The maximum between the grid's points; ``evidence`` (memories,) is relative to that of no memory."""
-    middle = jnp.clip(jnp.argmax(evidence), 1, evidence.shape[0] - 2)
-    low, here, high = (evidence[middle + side] for side in (-1, 0, 1))
-    curvature = 2 * here - low - high
-    offset = jnp.where(
-        curvature > 0, (high - low) / (2 * jnp.where(curvature > 0, curvature, 1.0)), jnp.sign(high - low)
-    )
-    offset = jnp.clip(offset, -1.0, 1.0)
-    weights = jnp.stack([offset * (offset - 1) / 2, 1 - offset**2, offset * (offset + 1) / 2])
-    rows = middle + jnp.arange(-1, 2)
-    error = jax.lax.rsqrt(jnp.maximum(curvature, LEAST_EVIDENCE_CURVATURE))
-    return MemoryEstimate(weights @ evidence[rows], middle + offset, error, rows, weights)
+    low, here, high = evidence[:-2], evidence[1:-1], evidence[2:]
+    curvature, slope = 2 * here - low - high, (high - low) / 2
+    offset = jnp.clip(slope / jnp.maximum(curvature, jnp.finfo(slope.dtype).tiny), -1.0, 1.0)
+    value = here + offset * slope - offset**2 * curvature / 2
+    best = jnp.where(value == jnp.max(value), 1.0, 0.0)
+    best = best / jnp.sum(best)
+    error = jax.lax.rsqrt(jnp.maximum(best @ curvature, LEAST_EVIDENCE_CURVATURE))
+    shares = best * jnp.stack([offset * (offset - 1) / 2, 1 - offset**2, offset * (offset + 1) / 2])
+    weights = shares.ravel() @ np.vstack([np.eye(here.size, evidence.size, k) for k in range(3)]).astype(shares.dtype)
+    return MemoryEstimate(best @ value, best @ (1 + np.arange(here.size) + offset), error, weights)
 
 
 def hold_deployments(memory: MemoryEstimate, evidence_needed: float) -> Array:
@@ -75,6 +73,7 @@ def deployments_to_hold(log2_settling_time: Array) -> Array:
 
 
 def effective_signal(memory: MemoryEstimate, averages: Array, evidence_needed: float) -> Array:
-    """The exponentially averaged signal that the population responds to, (s,), from the averages (memories, s)."""
+    """The exponentially averaged signals that the population responds to, (n, s), from averages (n, memories, s)."""
     share = jax.nn.sigmoid(memory.evidence - evidence_needed)
-    return (1 - share) * averages[0] + share * memory.grid_weights @ averages[memory.grid_rows]
+    weights = share * memory.weights + (1 - share) * (np.arange(memory.weights.size) == 0)
+    return jnp.einsum("m,nms->ns", weights, averages)

@@ -149,6 +149,6 @@ class Tracking(JacobianEstimator):
 def _most_likely_memory(evidence: Array, slopes: Array, errors: Array) -> HypothesisEstimate:
     """The estimate under one walk and its most likely memory."""
     memory = reaction_memory.most_likely_memory(evidence)
-    slope = jnp.tensordot(memory.grid_weights, slopes[memory.grid_rows], 1)
-    error = jnp.tensordot(jnp.abs(memory.grid_weights), errors[memory.grid_rows], 1)
+    slope = jnp.tensordot(memory.weights, slopes, 1)
+    error = jnp.tensordot(jnp.abs(memory.weights), errors, 1)
     return HypothesisEstimate(memory.evidence, memory.log2_settling_time, memory.error, slope, error)
