@@ -28,7 +28,7 @@ from profl.campaign.fold import forecast_of
 from profl.campaign.journal import Journal
 from profl.campaign.ledger import Entry
 from profl.campaign.names import named
-from profl.campaign.readings import Reader, Reading, read_csv
+from profl.campaign.readings import Reader, Reading, Usual, read_csv
 from profl.campaign.status import Expected, Status, expected_of, status_of
 from profl.checks import InputError
 from profl.methods.method import Method
@@ -74,7 +74,7 @@ class Campaign:
       clock: ``clock() -> datetime`` in UTC, for tests.
 
     >>> import profl
-    >>> case = profl.cases.housing(clients=2)
+    >>> case = profl.cases.pricing(clients=2, goods=2)
     >>> campaign = Campaign(None, case, profl.prm(), clients=["Basel", "Bern"], samples=50)
     >>> first = campaign.ask()
     >>> [(one.id, one.client, one.purpose) for one in first]
@@ -316,13 +316,20 @@ class Campaign:
         return Draft("told", _now(self._journal), body, entry.id, arrays), told
 
     def _read(self, entry: Entry, data: Any, check: bool) -> Reading:
-        fold, ledger = self._journal.fold, self._journal.ledger
+        fold = self._journal.fold
         columns = self._columns or next((e.body["columns"] for e in self._tellings() if e.body["columns"]), None)
         reader = Reader(fold.setup.like, fold.plan.settings.functions.family, columns)
-        own = [event for event in self._tellings() if ledger.entries[_id(event)].client == entry.client]
-        before = [event.body["scale"] for event in own or self._tellings() if event.deployment != entry.id]
-        like = self._journal.model(entry)
-        return reader.read(data, entry.samples, like, before, check and entry.state == "open")
+        return reader.read(data, entry.samples, self._journal.model(entry), self._usual(entry) if check else None)
+
+    def _usual(self, entry: Entry) -> Usual | None:
+        """The scales of what was told before; None where it is this deployment that was told."""
+        if entry.state != "open":
+            return None
+        usual = Usual([], [])
+        for event in self._tellings():
+            teller = self._journal.ledger.entries[_id(event)].client
+            (usual.own if teller == entry.client else usual.others).append(event.body["scale"])
+        return usual
 
     def _tellings(self) -> list[Event]:
         return [event for event in self._journal.events if event.kind == "told"]
