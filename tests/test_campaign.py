@@ -88,7 +88,9 @@ def test_the_state_is_a_fold_of_the_log_and_a_snapshot_only_a_cache(url):
         connection.execute(sa.text("delete from profl_snapshots"))
     np.testing.assert_array_equal(with_snapshot, finished())
     with engine.begin() as connection:
-        connection.execute(sa.text("insert into profl_snapshots select 1, seq, chain, x'00' from profl_events where kind = 'closed'"))
+        connection.execute(
+            sa.text("insert into profl_snapshots select 1, seq, chain, x'00' from profl_events where kind = 'closed'")
+        )
     np.testing.assert_array_equal(with_snapshot, finished())
 
 

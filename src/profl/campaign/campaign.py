@@ -177,8 +177,8 @@ class Campaign:
     def tell_frame(self, frame: Any, *, check: bool = True) -> list[Told]:
         """Write a long table, or the CSV file of that path: a column ``deployment`` or ``client``, then the data.
 
-        With ``client`` the rows belong to the client's open deployment. A table that is told again is harmless as long
-        as the next one has not been told.
+        With ``client`` the rows belong to the client's open deployment. Rows that are told again are harmless as long
+        as the client's next ones have not been told: where two weeks may bring the same numbers, name the deployments.
         """
         if isinstance(frame, (str, os.PathLike)):
             frame = read_csv(frame)
@@ -345,17 +345,26 @@ class Campaign:
             raise InputError(f"the column {keys[0]!r} has empty cells: every row belongs to one; nothing was written")
         groups = {key: rows.drop(columns=keys) for key, rows in frame.groupby(keys[0], sort=False)}
         if keys[0] == "deployment":
-            return {int(key): rows for key, rows in groups.items()}
+            owners = {key: set(rows["client"]) for key, rows in frame.groupby("deployment")} if keys[1:] else {}
+            return {self._entry_of(key, owners.get(key, set())).id: rows for key, rows in groups.items()}
         waiting = {entry.client: entry for entry in self._journal.ledger.open}
         newest = {name: self._journal.ledger.newest_told(str(name)) for name in groups}
         repeated = {name: entry for name, entry in newest.items() if entry and self._same(entry, groups[name])}
-        if len(repeated) == len(groups):
-            return {entry.id: groups[name] for name, entry in repeated.items()}
         for name in groups:
             self._number(str(name))
-            if str(name) not in waiting:
+            if name not in repeated and str(name) not in waiting:
                 raise InputError(f"{name} has no open deployment: nothing was written")
-        return {waiting[str(name)].id: rows for name, rows in groups.items()}
+        return {(repeated.get(name) or waiting[str(name)]).id: rows for name, rows in groups.items()}
+
+    def _entry_of(self, number: Any, owners: set[Any]) -> Entry:
+        """The deployment that rows of a table name; ``owners`` are the clients that they name beside it."""
+        entry = self._entry(number)
+        if others := {str(owner) for owner in owners} - {entry.client}:
+            raise InputError(
+                f"deployment {entry.id} belongs to {entry.client}, the table says {', '.join(sorted(others))}: nothing "
+                "was written"
+            )
+        return entry
 
     def _same(self, entry: Entry, rows: Any) -> bool:
         """Whether a deployment that was told was told these rows."""
