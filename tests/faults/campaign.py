@@ -39,7 +39,7 @@ CASE = unmeasured(profl.cases.pricing(clients=len(NAMES), goods=2))
 METHOD = profl.pofl(jacobian=QUICK)
 ROUNDS, STEPS, SAMPLES, DEADLINE = 3, 2, 4, 7.0
 START = datetime(2026, 1, 5, tzinfo=UTC)
-CALLS = 40  # about so many are made
+CALLS = 20  # about so many are made
 AT_DATABASE = ("killed", "killed", "killed", "full disk", "locked", "lost", "race", "race")
 BETWEEN = ("snapshots", "clock", "twice", "other data", "stranger")
 ENDS = ("late", "skipped", "withdrawn")
@@ -55,7 +55,7 @@ def schedule(seed: int) -> list[Mishap]:
     """The faults of a seed; in every third campaign deployments are late, skipped and withdrawn, too."""
     rng = np.random.default_rng([seed, 34])
     kinds = [*AT_DATABASE, *BETWEEN, *(2 * ENDS if seed % 3 == 2 else ())]
-    drawn = [kinds[rng.integers(len(kinds))] for _ in range(int(rng.integers(3, 12)))]
+    drawn = [kinds[rng.integers(len(kinds))] for _ in range(int(rng.integers(4, 13)))]
     return [Mishap(kind, int(rng.integers(CALLS)), int(rng.integers(24))) for kind in drawn]
 
 

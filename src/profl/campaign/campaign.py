@@ -117,7 +117,8 @@ class Campaign:
             "deadline": None if deadline is None else setting_up.days(deadline),
             "rounds": None if rounds is None else checks.positive_int("rounds", rounds),
         }
-        opened = setting_up.open_campaign(url, problem, method, name, given, initial, stop, clock or utc_now)
+        clock = setting_up.check_clock(clock or utc_now)
+        opened = setting_up.open_campaign(url, problem, method, name, given, initial, stop, clock)
         self.problem, self.method, self.name = opened.problem, method, name
         self.theta_names = opened.theta_names
         self._columns: list[str] | None = opened.columns
@@ -231,7 +232,7 @@ class Campaign:
         trace: Any = history.trace(plan, history.final_outputs_on_host(plan))
         trace = jax.tree.map(lambda leaf: np.asarray(leaf)[None], trace)
         first, last = (datetime.fromisoformat(journal.events[i].at) for i in (0, -1))
-        run = make_run(self.problem, self.method, trace, describe(plan), (last - first).total_seconds())
+        run = make_run(self.problem, self.method, trace, describe(plan), max(0.0, (last - first).total_seconds()))
         return replace(run, live=live_figures(history), incidents=live.all_incidents)
 
     def events(self) -> list[Event]:
