@@ -66,6 +66,11 @@ def answer(deployment: Deployment) -> np.ndarray:
     return rng.normal(6.0, 1.0, (SAMPLES, 2)) - (1.0 + client) * np.asarray(deployment.theta)
 
 
+def open_campaign(url: str | None, deadline: float | None = None, clock: Any = None) -> Campaign:
+    settings: dict[str, Any] = {"local_steps": STEPS, "samples": SAMPLES, "rounds": ROUNDS, "deadline": deadline}
+    return Campaign(url, CASE, METHOD, NAMES, **settings, clock=clock)
+
+
 class SqliteFiles:
     """A database in a folder, which can be seen dying, full, locked."""
 
@@ -116,6 +121,9 @@ class SqliteFiles:
             raise sqlite3.OperationalError("disk I/O error")
 
 
+Seen = dict[int, tuple[str, int, int, bytes]]  # what ``ask`` returned: {id: (client, round, step, model)}
+
+
 class World:
     """What is going on: the operators, the clock, and what was seen and sent."""
 
@@ -127,7 +135,7 @@ class World:
         self.calls = self.points = self.starts = 0
         self.due: Mishap | None = None
         self.dead = False
-        self.seen: dict[int, tuple[str, int, int, bytes]] = {}
+        self.seen: Seen = {}
         self.sent: dict[int, np.ndarray] = {}
         self.written: set[int] = set()
         self.held: set[int] = set()  # deployments whose data come late
@@ -142,7 +150,7 @@ class World:
             with self._trouble(who):
                 if self.operators[who] is None:
                     self.starts += 1
-                    self.operators[who] = self._open()
+                    self.operators[who] = self.open()
                 result = work(self.operators[who])
                 self._point(None, last=True)
             return True, result
@@ -156,9 +164,8 @@ class World:
                 self.database.bury()
         return False, None
 
-    def _open(self) -> Campaign:
-        settings = {"local_steps": STEPS, "samples": SAMPLES, "rounds": ROUNDS, "deadline": self.deadline}
-        return Campaign(self.database.url, CASE, METHOD, NAMES, **settings, clock=lambda: self.now)
+    def open(self) -> Campaign:
+        return open_campaign(self.database.url, self.deadline, lambda: self.now)
 
     @contextmanager
     def _trouble(self, who: int) -> Iterator[None]:
@@ -254,7 +261,7 @@ class World:
         """Until the round is closed without those whose data are late, or they come after all."""
         for one in self.held - {one.id for one in asked}:
             self.held.discard(one)
-            _refused("closed with its round", lambda one=one: self._open().tell(one, np.ones((SAMPLES, 2))))
+            _refused("closed with its round", lambda one=one: self.open().tell(one, np.ones((SAMPLES, 2))))
         if all(one.id in self.held for one in asked):
             if all(one.until and one.until <= self.now for one in asked):  # nobody has told enough
                 self.held.clear()
@@ -351,6 +358,9 @@ def _damage(url: str, number: int) -> None:
                 connection.execute(sa.text("update profl_snapshots set data = :data where seq = :seq"), row)
 
 
+Outcome = tuple[tuple[int, str, int, str], ...]  # (round, client, step, how it ended)
+
+
 # -- what must hold ----------------------------------------------------------------------------------------------------
 
 
@@ -362,21 +372,22 @@ def run(seed: int, folder: Path, database: Any = None) -> str:
         for campaign in world.operators:
             if campaign is not None:
                 campaign.close()
-        with world._open() as campaign:
-            outcome = check(campaign, world)
-            ended = campaign.run()
-    expected = undisturbed(outcome)
-    if not (same(ended.theta, expected[0]) and same(ended.live.risk, expected[1])):
-        raise Broken("bits: the trajectory is another than without faults")
+        with world.open() as campaign:
+            outcome = check(campaign, world.seen, world.sent, world.written)
+            compare(campaign, outcome)
     ends = [how for *_, how in outcome]
     return f"ended with equal bits after {world.calls} calls, {world.starts} starts, {ends.count('told')} told"
 
 
-Outcome = tuple[tuple[int, str, int, str], ...]  # (round, client, step, how it ended)
+def compare(campaign: Campaign, outcome: Outcome) -> None:
+    """The campaign's trajectory is that of one without faults, to the bit."""
+    ended, expected = campaign.run(), undisturbed(outcome)
+    if not (same(ended.theta, expected[0]) and same(ended.live.risk, expected[1])):
+        raise Broken("bits: the trajectory is another than without faults")
 
 
-def check(campaign: Campaign, world: World) -> Outcome:
-    """The log as it must be; how each deployment ended."""
+def check(campaign: Campaign, seen: Seen, sent: dict[int, np.ndarray], written: set[int]) -> Outcome:
+    """The log as it must be, with all that was seen, sent and written; how each deployment ended."""
     events = campaign.events()  # opening has verified the chain
     of = {kind: [event for event in events if event.kind == kind] for kind in {event.kind for event in events}}
     asked = {event.deployment: event for event in of["asked"]}
@@ -392,16 +403,16 @@ def check(campaign: Campaign, world: World) -> Outcome:
         raise Broken("log: a round is missing, or twice there")
     if len(events) != 1 + len(asked) + len(ended) + ROUNDS:
         raise Broken("log: there are more events than calls can have made")
-    for number, (client, round_, step, theta) in world.seen.items():
+    for number, (client, round_, step, theta) in seen.items():
         if steps.get(number) != (round_ - 1, client, step - 1):
             raise Broken(f"seen: deployment {number} was asked for, the log does not know it")
         if campaign.data(asked[number])["theta"].tobytes() != theta:
             raise Broken(f"seen: the model of deployment {number} is another in the log")
     told = {event.deployment: event for event in of.get("told", [])}
-    if lost := world.written - set(told):
+    if lost := written - set(told):
         raise Broken(f"told: {lost} were written, and are lost")
     for number, event in told.items():
-        np.testing.assert_array_equal(campaign.data(event)["batch"], world.sent[number].astype(np.float32))
+        np.testing.assert_array_equal(campaign.data(event)["batch"], sent[number].astype(np.float32))
     how = {e.deployment: e.kind for kind in ("told", "skipped", "withdrawn") for e in of.get(kind, [])}
     return tuple(sorted((*steps[number], how.get(number, "expired")) for number in steps))
 
@@ -412,8 +423,7 @@ def undisturbed(outcome: Outcome) -> tuple[Any, Any]:
     ends = {step: how for *step_, how in outcome for step in [tuple(step_)]}
     deadline = DEADLINE if "expired" in ends.values() else None
     now = [START]
-    settings: dict[str, Any] = {"local_steps": STEPS, "samples": SAMPLES, "rounds": ROUNDS, "deadline": deadline}
-    with Campaign(None, CASE, METHOD, NAMES, **settings, clock=lambda: now[0]) as campaign:
+    with open_campaign(None, deadline, lambda: now[0]) as campaign:
         while asked := campaign.ask():
             before = len(campaign.events())
             for one in asked:

@@ -273,7 +273,8 @@ class Campaign:
 
     def _entry(self, deployment: int) -> Entry:
         entries = self._journal.ledger.entries
-        if isinstance(deployment, bool) or deployment not in entries:
+        known = isinstance(deployment, (int, float, np.number)) and not isinstance(deployment, bool)
+        if not known or deployment not in entries:
             ids = [entry.id for entry in self._journal.ledger.open]
             raise InputError(f"there is no deployment {deployment!r}; open are {_shown(ids) or 'none'}")
         return entries[int(deployment)]

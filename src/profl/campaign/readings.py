@@ -74,6 +74,8 @@ class Reader(NamedTuple):
     def _by_name(self, frame: Any) -> tuple[Any, list[str]]:
         """(the frame with the sample's columns alone, in their order; their names)."""
         have = [str(name) for name in frame.columns]
+        if repeated := sorted({name for name in have if have.count(name) > 1}):
+            raise InputError(f"every column needs a name of its own, {', '.join(repeated)} is there twice")
         wanted = self.columns
         if wanted is None:
             wanted = _usual_columns(self.like, have)
@@ -116,8 +118,8 @@ def mean_sizes(batch: Batch) -> list[float]:
 def check_units(scale: Sequence[float], own: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> None:
     """Refuse numbers that are ``UNIT_CHANGE`` times as large, or as small, as what the same client told before.
 
-    A client's first numbers are compared with those of the others, and all between their smallest and their largest is
-    usual. A zero is one in all units.
+    A client's first numbers are compared with the middle of the others', and all between their smallest and their
+    largest is usual. A zero is one in all units.
 
     >>> check_units([100.0, 210.0], [[1.0, 2.0], [1.5, 2.0]], [])
     Traceback (most recent call last):
@@ -133,7 +135,11 @@ def check_units(scale: Sequence[float], own: Sequence[Sequence[float]], others: 
     if not known.any():
         return
     new, old = np.log(sizes[known]), np.log(np.where(before > 0, before, np.nan)[:, known])
-    usual = np.nanmedian(old, axis=0) if own else np.clip(new, np.nanmin(old, axis=0), np.nanmax(old, axis=0))
+    if own:
+        usual = np.nanmedian(old, axis=0)
+    else:
+        least, most = np.nanmin(old, axis=0), np.nanmax(old, axis=0)
+        usual = np.where((least <= new) & (new <= most), new, (least + most) / 2.0)
     ratio = float(np.exp(np.median(new - usual)))
     if not 1 / UNIT_CHANGE < ratio < UNIT_CHANGE:
         raise InputError(
