@@ -368,7 +368,7 @@ def poisson_tellings(rows, means, rule, seed=0, shops=83, weeks=52):
             size = [float(rng.poisson(usual[shop] * price**-3.0, rows).mean())]
             others = told if not own[shop] else []
             alarms.append(rule(size, own[shop], others))
-            if size[0] > 0 and (own[shop] or others):
+            if size[0] > 0 and (own[shop] or others) and rng.random() < 0.2:
                 caught += [rule([factor * size[0]], own[shop], others) for factor in (100.0, 0.01)]
             own[shop].append(size)
             told.append(size)

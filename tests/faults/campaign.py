@@ -12,6 +12,7 @@ counts. Whatever happens, this must hold:
 
 from __future__ import annotations
 
+import json
 import resource
 import shutil
 import sqlite3
@@ -28,7 +29,7 @@ import pandas
 import sqlalchemy as sa
 
 import profl
-from profl.campaign import Campaign, Deployment, Deployments
+from profl.campaign import Campaign, Deployment, Deployments, setting_up
 from profl.campaign.database import Database
 from profl.campaign.store import DatabaseError
 from tests.faults.common import Broken, Killed, same
@@ -71,6 +72,30 @@ def open_campaign(url: str | None, deadline: float | None = None, clock: Any = N
     return Campaign(url, CASE, METHOD, NAMES, **settings, clock=clock)
 
 
+MADE: dict[Any, Any] = {}  # what each start would trace again: the plan, and what makes states by it
+
+
+@contextmanager
+def quick_starts() -> Iterator[None]:
+    """Keep the plan from one start to the next, which is made of settings and first model alone."""
+    real_make, real_fold = setting_up.make, setting_up.Fold
+
+    def make(problem: Any, method: Any, settings: Any, initial: Any, stop: Any) -> Any:
+        key = json.dumps(settings), None if initial is None else np.asarray(initial).tobytes()
+        if key not in MADE:
+            MADE[key] = real_make(problem, method, settings, initial, stop)
+        return MADE[key]
+
+    def fold(setup: Any) -> Any:
+        plan = setup.plan
+        if id(plan) not in MADE:
+            MADE[id(plan)] = real_fold(setup)
+        return MADE[id(plan)]
+
+    with mock.patch.multiple(setting_up, make=make, Fold=fold):
+        yield
+
+
 class SqliteFiles:
     """A database in a folder, which can be seen dying, full, locked."""
 
@@ -107,13 +132,16 @@ class SqliteFiles:
 
     @contextmanager
     def full(self, number: int) -> Iterator[None]:
-        """No file may be longer than so many pages."""
+        """So many kilobytes are left: of the file to which SQLite writes ahead, which another process has open."""
+        other = sqlite3.connect(self.file)
+        other.execute("SELECT count(*) FROM sqlite_master").fetchone()
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2048 * number, before[1]))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1024 * number, before[1]))
         try:
             yield
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            other.close()
 
     def lose(self, connection: Any, written: bool) -> None:
         """There is no connection to lose; a commit that fails has not been written."""
@@ -222,16 +250,17 @@ class World:
 
     @contextmanager
     def _race(self, other: int, number: int) -> Iterator[None]:
-        """Before one of this call's transactions, the other operator is faster."""
+        """Before one of this call's transactions, or before it writes, the other operator is faster."""
         real, left = Database.transaction, [number]
 
         def transaction(database: Database, write: bool = False) -> Any:
-            left[0] -= 1
+            left[0] -= write or number < 3
             campaign = self.operators[other]
-            if left[0] == -1 and campaign is not None:
+            if left[0] in (-1, 2) and campaign is not None:
+                left[0] = -2
                 asked = campaign.ask()
                 self._note(asked)
-                for deployment in asked[:1]:
+                for deployment in asked[-1:]:
                     if deployment.id not in self.held:
                         self._told(campaign, deployment)
             return real(database, write)
@@ -367,7 +396,7 @@ Outcome = tuple[tuple[int, str, int, str], ...]  # (round, client, step, how it 
 def run(seed: int, folder: Path, database: Any = None) -> str:
     """One schedule, checked; in a line what came of it."""
     world = World(seed, database or SqliteFiles(folder))
-    with mock.patch("profl.campaign.database.BUSY_SECONDS", 0.05):
+    with mock.patch("profl.campaign.database.BUSY_SECONDS", 0.05), quick_starts():
         world.play()
         for campaign in world.operators:
             if campaign is not None:

@@ -125,7 +125,7 @@ def check_units(scale: Sequence[float], own: Sequence[Sequence[float]], others: 
     Traceback (most recent call last):
         ...
     profl.checks.InputError: the numbers are typically 93 times those that were told before: are they in other units?
-    >>> check_units([100.0, 210.0], [], [[1.0, 2.0], [25.0, 40.0]])
+    >>> check_units([30.0, 50.0], [], [[1.0, 2.0], [25.0, 40.0]])
     """
     own = [sizes for sizes in own if any(sizes)]
     before, sizes = np.array(own or others, float), np.asarray(scale, float)
