@@ -6,6 +6,7 @@ It does not run as root, so root starts it as ``nobody``; it listens at a socket
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import subprocess
 import tempfile
@@ -36,9 +37,10 @@ def server() -> Iterator[str]:
     """The URL of a database of a server that runs as long as the context."""
     folder, where = Path(tempfile.mkdtemp(prefix="profl-pg-", dir="/tmp")), binaries()  # a socket's path must be short
     assert where is not None
-    other = {"user": "nobody", "group": "nogroup", "extra_groups": []} if os.getuid() == 0 else {}
+    nobody = pwd.getpwnam("nobody")
+    other = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []} if os.getuid() == 0 else {}
     if other:
-        shutil.chown(folder, "nobody", "nogroup")
+        os.chown(folder, nobody.pw_uid, nobody.pw_gid)
 
     def command(name: str, *arguments: str) -> None:
         done = subprocess.run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -176,6 +177,48 @@ def test_what_a_lost_connection_has_written_is_found_out_by_reading(url, written
     assert len(store.read(0)) == written
 
 
+@pytest.mark.parametrize("last", range(5))
+def test_who_interrupts_a_call_can_go_on_with_the_same_campaign(tmp_path, last):
+    """Ctrl-C after every fifth statement of all calls of two rounds."""
+    campaign = open_campaign(f"sqlite:///{tmp_path}/prices.db")
+    points = [last]
+
+    def point(*_):
+        points[0] += 1
+        if points[0] % 5 == 0:
+            raise KeyboardInterrupt
+
+    def insist(call):
+        for turn in range(4):
+            try:
+                return call() if turn < 3 else quietly(call)
+            except KeyboardInterrupt:
+                pass
+        raise AssertionError("the call was interrupted where nobody did")
+
+    def quietly(call):
+        sa.event.remove(sa.Engine, "after_cursor_execute", point)
+        try:
+            return call()
+        finally:
+            sa.event.listen(sa.Engine, "after_cursor_execute", point)
+
+    sa.event.listen(sa.Engine, "after_cursor_execute", point)
+    try:
+        for _ in range(2):
+            for deployment in insist(campaign.ask):
+                insist(lambda one=deployment: campaign.tell(one.id, np.full((4, 2), float(one.id))))
+    finally:
+        sa.event.remove(sa.Engine, "after_cursor_execute", point)
+    expected = Campaign(None, CASE, METHOD, NAMES, samples=4)
+    for _ in range(2):
+        for deployment in expected.ask():
+            expected.tell(deployment.id, np.full((4, 2), float(deployment.id)))
+    np.testing.assert_array_equal(campaign.model(), expected.model())
+    with Campaign(f"sqlite:///{tmp_path}/prices.db", CASE, METHOD) as again:
+        assert [event.kind for event in again.events()] == [event.kind for event in expected.events()]
+
+
 def test_a_log_that_is_put_back_is_not_continued_as_if_nothing_were(file, tmp_path):
     campaign = open_campaign(f"sqlite:///{file}")
     asked = campaign.ask()
@@ -267,10 +310,11 @@ def test_databases_that_will_not_do(url, words):
     assert "secret" not in str(error.value)
 
 
-def test_a_driver_that_is_not_installed(monkeypatch):
+@pytest.mark.parametrize("kind", ["postgresql", "postgres", "postgresql+psycopg"])
+def test_a_driver_that_is_not_installed(monkeypatch, kind):
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(ImportError, match=r"pip install 'profl\[postgresql\]'"):
-        open_campaign("postgresql://user@host/name")
+    with pytest.raises(ImportError, match=rf"{re.escape(kind)} needs psycopg: pip install 'profl\[postgresql\]'"):
+        open_campaign(f"{kind}://user@host/name")
 
 
 def test_a_server_that_is_not_there_is_one_sentence_without_the_password():
