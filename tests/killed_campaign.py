@@ -14,7 +14,7 @@ import numpy as np
 import sqlalchemy as sa
 
 import profl
-from tests.faults import campaign as faults
+from tests.faults import campaign_log as faults
 
 
 def work(url: str) -> None:

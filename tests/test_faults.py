@@ -59,7 +59,7 @@ def postgresql():
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=NEEDED)])
 def test_two_processes_at_once_are_killed_again_and_again(kind, seed, tmp_path, request):
     """By SIGKILL, at any statement or commit; two that live bring it to its end, and the bits are the same."""
-    from tests.faults import campaign
+    from tests.faults import campaign_log as log
 
     url = f"sqlite:///{tmp_path}/prices.db" if kind == "sqlite" else request.getfixturevalue("postgresql")
     if kind == "postgresql":
@@ -81,6 +81,6 @@ def test_two_processes_at_once_are_killed_again_and_again(kind, seed, tmp_path, 
             assert process.returncode == -9 or out == "done\n", err
             killed += process.returncode == -9
     assert killed >= 2
-    with campaign.open_campaign(url) as after:
+    with log.open_campaign(url) as after:
         told = {event.deployment: after.data(event)["batch"] for event in after.events() if event.kind == "told"}
-        campaign.compare(after, campaign.check(after, {}, told, set(told)))
+        log.compare(after, log.check(after, {}, told, set(told)))

@@ -12,14 +12,9 @@ counts. Whatever happens, this must hold:
 
 from __future__ import annotations
 
-import json
-import resource
-import shutil
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime, timedelta
-from functools import cache
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -29,17 +24,24 @@ import pandas
 import sqlalchemy as sa
 
 import profl
-from profl.campaign import Campaign, Deployment, Deployments, setting_up
+from profl.campaign import Campaign, Deployment, Deployments
 from profl.campaign.database import Database
 from profl.campaign.store import DatabaseError
-from tests.faults.common import Broken, Killed, same
-from tests.problems import QUICK, unmeasured
+from tests.faults.campaign_log import (
+    DEADLINE,
+    NAMES,
+    SAMPLES,
+    START,
+    Seen,
+    answer,
+    check,
+    compare,
+    open_campaign,
+    quick_starts,
+)
+from tests.faults.campaign_sqlite import SqliteFiles
+from tests.faults.common import Broken, Killed
 
-NAMES = ["Basel", "Bern"]
-CASE = unmeasured(profl.cases.pricing(clients=len(NAMES), goods=2))
-METHOD = profl.pofl(jacobian=QUICK)
-ROUNDS, STEPS, SAMPLES, DEADLINE = 3, 2, 4, 7.0
-START = datetime(2026, 1, 5, tzinfo=UTC)
 CALLS = 20  # about so many are made
 AT_DATABASE = ("killed", "killed", "killed", "full disk", "locked", "lost", "race", "race")
 BETWEEN = ("snapshots", "clock", "twice", "other data", "stranger")
@@ -58,98 +60,6 @@ def schedule(seed: int) -> list[Mishap]:
     kinds = [*AT_DATABASE, *BETWEEN, *(2 * ENDS if seed % 3 == 2 else ())]
     drawn = [kinds[rng.integers(len(kinds))] for _ in range(int(rng.integers(4, 13)))]
     return [Mishap(kind, int(rng.integers(CALLS)), int(rng.integers(24))) for kind in drawn]
-
-
-def answer(deployment: Deployment) -> np.ndarray:
-    """What a deployment brings in."""
-    client = NAMES.index(deployment.client)
-    rng = np.random.default_rng([client, deployment.round, deployment.step])
-    return rng.normal(6.0, 1.0, (SAMPLES, 2)) - (1.0 + client) * np.asarray(deployment.theta)
-
-
-def open_campaign(url: str | None, deadline: float | None = None, clock: Any = None) -> Campaign:
-    settings: dict[str, Any] = {"local_steps": STEPS, "samples": SAMPLES, "rounds": ROUNDS, "deadline": deadline}
-    return Campaign(url, CASE, METHOD, NAMES, **settings, clock=clock)
-
-
-MADE: dict[Any, Any] = {}  # what each start would trace again: the plan, and what makes states by it
-
-
-@contextmanager
-def quick_starts() -> Iterator[None]:
-    """Keep the plan from one start to the next, which is made of settings and first model alone."""
-    real_make, real_fold = setting_up.make, setting_up.Fold
-
-    def make(problem: Any, method: Any, settings: Any, initial: Any, stop: Any) -> Any:
-        key = json.dumps(settings), None if initial is None else np.asarray(initial).tobytes()
-        if key not in MADE:
-            MADE[key] = real_make(problem, method, settings, initial, stop)
-        return MADE[key]
-
-    def fold(setup: Any) -> Any:
-        plan = setup.plan
-        if id(plan) not in MADE:
-            MADE[id(plan)] = real_fold(setup)
-        return MADE[id(plan)]
-
-    with mock.patch.multiple(setting_up, make=make, Fold=fold):
-        yield
-
-
-class SqliteFiles:
-    """A database in a folder, which can be seen dying, full, locked."""
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.file = folder, folder / "prices.db"
-        self.url = f"sqlite:///{self.file}"
-
-    def die(self, connection: Any) -> None:
-        """Keep what lies on the disk now; what the dying process does after this is undone by ``bury``."""
-        shutil.rmtree(self.folder / "image", ignore_errors=True)
-        (self.folder / "image").mkdir()
-        for file in self.folder.glob("prices.db*"):
-            if not file.name.endswith("-shm"):  # shared memory of processes, of which none is left
-                shutil.copy2(file, self.folder / "image")
-
-    def bury(self) -> None:
-        if (self.folder / "image").exists():
-            for file in self.folder.glob("prices.db*"):
-                file.unlink()
-            for file in (self.folder / "image").iterdir():
-                shutil.move(file, self.folder)
-            (self.folder / "image").rmdir()
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        other = sqlite3.connect(self.file, isolation_level=None)
-        other.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        finally:
-            other.execute("ROLLBACK")
-            other.close()
-
-    @contextmanager
-    def full(self, number: int) -> Iterator[None]:
-        """So many kilobytes are left: of the file to which SQLite writes ahead, which another process has open."""
-        other = sqlite3.connect(self.file)
-        other.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        before = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1024 * number, before[1]))
-        try:
-            yield
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
-            other.close()
-
-    def lose(self, connection: Any, written: bool) -> None:
-        """There is no connection to lose; a commit that fails has not been written."""
-        if not written:
-            raise sqlite3.OperationalError("disk I/O error")
-
-
-Seen = dict[int, tuple[str, int, int, bytes]]  # what ``ask`` returned: {id: (client, round, step, model)}
 
 
 class World:
@@ -387,12 +297,6 @@ def _damage(url: str, number: int) -> None:
                 connection.execute(sa.text("update profl_snapshots set data = :data where seq = :seq"), row)
 
 
-Outcome = tuple[tuple[int, str, int, str], ...]  # (round, client, step, how it ended)
-
-
-# -- what must hold ----------------------------------------------------------------------------------------------------
-
-
 def run(seed: int, folder: Path, database: Any = None) -> str:
     """One schedule, checked; in a line what came of it."""
     world = World(seed, database or SqliteFiles(folder))
@@ -406,62 +310,3 @@ def run(seed: int, folder: Path, database: Any = None) -> str:
             compare(campaign, outcome)
     ends = [how for *_, how in outcome]
     return f"ended with equal bits after {world.calls} calls, {world.starts} starts, {ends.count('told')} told"
-
-
-def compare(campaign: Campaign, outcome: Outcome) -> None:
-    """The campaign's trajectory is that of one without faults, to the bit."""
-    ended, expected = campaign.run(), undisturbed(outcome)
-    if not (same(ended.theta, expected[0]) and same(ended.live.risk, expected[1])):
-        raise Broken("bits: the trajectory is another than without faults")
-
-
-def check(campaign: Campaign, seen: Seen, sent: dict[int, np.ndarray], written: set[int]) -> Outcome:
-    """The log as it must be, with all that was seen, sent and written; how each deployment ended."""
-    events = campaign.events()  # opening has verified the chain
-    of = {kind: [event for event in events if event.kind == kind] for kind in {event.kind for event in events}}
-    asked = {event.deployment: event for event in of["asked"]}
-    ended = [e.deployment for kind in ("told", "skipped", "withdrawn") for e in of.get(kind, [])]
-    if [event.deployment for event in of["asked"]] != list(range(1, len(asked) + 1)):
-        raise Broken("log: the ids are not 1, 2, ...")
-    if len(set(ended)) < len(ended):
-        raise Broken("log: a deployment ended twice")
-    steps = {number: (e.body["round"], e.body["client"], e.body["step"]) for number, e in asked.items()}
-    if len(set(steps.values())) < len(steps):
-        raise Broken("log: one step was asked for under two ids")
-    if [event.body["round"] for event in of["closed"]] != list(range(1, ROUNDS + 1)):
-        raise Broken("log: a round is missing, or twice there")
-    if len(events) != 1 + len(asked) + len(ended) + ROUNDS:
-        raise Broken("log: there are more events than calls can have made")
-    for number, (client, round_, step, theta) in seen.items():
-        if steps.get(number) != (round_ - 1, client, step - 1):
-            raise Broken(f"seen: deployment {number} was asked for, the log does not know it")
-        if campaign.data(asked[number])["theta"].tobytes() != theta:
-            raise Broken(f"seen: the model of deployment {number} is another in the log")
-    told = {event.deployment: event for event in of.get("told", [])}
-    if lost := written - set(told):
-        raise Broken(f"told: {lost} were written, and are lost")
-    for number, event in told.items():
-        np.testing.assert_array_equal(campaign.data(event)["batch"], sent[number].astype(np.float32))
-    how = {e.deployment: e.kind for kind in ("told", "skipped", "withdrawn") for e in of.get(kind, [])}
-    return tuple(sorted((*steps[number], how.get(number, "expired")) for number in steps))
-
-
-@cache
-def undisturbed(outcome: Outcome) -> tuple[Any, Any]:
-    """(theta, the risks) of a campaign in memory whose deployments end in these ways."""
-    ends = {step: how for *step_, how in outcome for step in [tuple(step_)]}
-    deadline = DEADLINE if "expired" in ends.values() else None
-    now = [START]
-    with open_campaign(None, deadline, lambda: now[0]) as campaign:
-        while asked := campaign.ask():
-            before = len(campaign.events())
-            for one in asked:
-                how = ends[one.round - 1, one.client, one.step - 1]
-                if how == "told":
-                    campaign.tell(one.id, answer(one))
-                elif how != "expired":
-                    {"skipped": campaign.skip, "withdrawn": campaign.withdraw}[how](one.id, "closed")
-            if len(campaign.events()) == before:
-                now[0] += timedelta(days=2 * DEADLINE)
-        run = campaign.run()
-    return run.theta, run.live.risk
