@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -11,6 +12,7 @@ import sqlalchemy as sa
 
 import profl
 from profl.campaign import Campaign
+from profl.campaign.readings import check_units
 from tests.problems import QUICK
 
 CASE = profl.cases.pricing(clients=3, goods=2)
@@ -88,7 +90,9 @@ def test_the_state_is_a_fold_of_the_log_and_a_snapshot_only_a_cache(url):
         connection.execute(sa.text("delete from profl_snapshots"))
     np.testing.assert_array_equal(with_snapshot, finished())
     with engine.begin() as connection:
-        connection.execute(sa.text("insert into profl_snapshots values (1, 3, x'00')"))
+        connection.execute(
+            sa.text("insert into profl_snapshots select 1, seq, chain, x'00' from profl_events where kind = 'closed'")
+        )
     np.testing.assert_array_equal(with_snapshot, finished())
 
 
@@ -239,6 +243,11 @@ BAD = {
     "a word": (lambda: sales().assign(sold_pears="many"), "must hold numbers"),
     "another shape": (lambda: np.zeros((20, 3)), r"must have shape \(2,\), got \(3,\)"),
     "other units": (lambda: sales(scale=100.0), "typically 1e\\+02 times those that were told before"),
+    "other units, smaller": (lambda: sales(scale=0.01), "typically 0.01 times those that were told before"),
+    "missing rows": (lambda: sales().assign(sold_pears=None), "all 20 rows have missing values"),
+    "a column twice": (lambda: pandas.concat([sales(), sales()], axis=1), "twice"),
+    "no table": (lambda: "many", "there is no file many"),
+    "nothing": (lambda: None, "sent nothing"),
     "far too many": (lambda: sales(rows=64 * SAMPLES + 1), "too many"),
     "no file": (lambda: "nowhere.csv", "there is no file nowhere.csv"),
 }
@@ -280,6 +289,111 @@ def test_tables_of_strangers_are_refused(url):
     with pytest.raises(profl.InputError, match="Bern"):
         campaign.tell_frame(both)  # all or nothing
     assert campaign.status().told == 0
+
+
+IDS = {
+    "of last month": (1, "closed with its round on 2026-01-13, without data"),
+    "of nothing": (99, "there is no deployment 99; open are 3, 4"),
+    "in words": ("Basel", "there is no deployment 'Basel'"),
+    "a half": (3.5, r"there is no deployment 3\.5"),
+    "none": (None, "there is no deployment None"),
+}
+
+
+@pytest.mark.parametrize("kind", IDS)
+def test_an_id_that_is_not_open_is_one_sentence_and_nothing_is_written(url, kind):
+    clock = Clock()
+    campaign = Campaign(
+        url, Shop.problem(), POFL, ["Basel", "Bern"], samples=SAMPLES, clock=clock, deadline=7, min_reports=1
+    )
+    campaign.ask()
+    campaign.tell(2, sales())
+    clock.now += timedelta(days=8)
+    assert [one.id for one in campaign.ask()] == [3, 4]
+    number, words = IDS[kind]
+    before = len(campaign.events())
+    calls = [
+        lambda: campaign.tell(number, sales()),
+        lambda: campaign.skip(number, "closed"),
+        lambda: campaign.withdraw(number),
+    ]
+    if isinstance(number, (int, float, str)):
+        calls.append(lambda: campaign.tell_frame(sales(deployment=number)))
+    for call in calls:
+        with pytest.raises(profl.InputError, match=words) as error:
+            call()
+        assert "\n" not in str(error.value)
+    assert len(campaign.events()) == before
+
+
+def test_a_table_that_names_another_client_is_refused(url):
+    campaign = shops(url)
+    campaign.ask()
+    with pytest.raises(profl.InputError, match="deployment 1 belongs to Basel, the table says Bern: nothing"):
+        campaign.tell_frame(sales(deployment=1, client="Bern"))
+    assert campaign.tell_frame(sales(deployment=1, client="Basel"))[0].client == "Basel"
+
+
+def test_of_a_table_that_grows_only_the_new_rows_are_written(url):
+    """Basel's old rows are no data of its next deployment."""
+    campaign = Campaign(url, Shop.problem(), POFL, ["Basel", "Bern"], samples=SAMPLES, local_steps=2)
+    campaign.ask()
+    campaign.tell_frame(sales(client="Basel", seed=1))
+    assert [(one.id, one.client) for one in campaign.ask()] == [(2, "Bern"), (3, "Basel")]
+    both = pandas.concat([sales(client="Basel", seed=1), sales(client="Bern", seed=2)])
+    assert [(told.deployment, told.again) for told in campaign.tell_frame(both)] == [(1, True), (2, False)]
+    assert [one.client for one in campaign.ask()] == ["Basel", "Bern"]
+
+
+def test_a_loss_that_has_changed_since_is_refused(url):
+    with shops(url) as campaign:
+        campaign.ask()
+        before = campaign.events()
+    other = dataclasses.replace(Shop.problem(), loss=lambda price, sold: -0.5 * price @ sold)
+    with pytest.raises(profl.InputError, match=r"made with something else: loss was .*Nothing was written"):
+        Campaign(url, other, POFL)
+    with shops(url) as campaign:
+        assert campaign.events() == before
+
+
+def poisson_tellings(rows, means, rule, seed=0, shops=83, weeks=52):
+    """(share of false alarms, share of hundredfold numbers, but zeros, that are caught) of weekly sales."""
+    rng = np.random.default_rng(seed)
+    usual = means(rng, shops)
+    own, told = [[] for _ in range(shops)], []
+    alarms, caught = [], []
+    for _ in range(weeks):
+        for shop in range(shops):
+            price = 1.0 + rng.uniform(-0.2, 0.2)
+            size = [float(rng.poisson(usual[shop] * price**-3.0, rows).mean())]
+            others = told if not own[shop] else []
+            alarms.append(rule(size, own[shop], others))
+            if size[0] > 0 and (own[shop] or others) and rng.random() < 0.2:
+                caught += [rule([factor * size[0]], own[shop], others) for factor in (100.0, 0.01)]
+            own[shop].append(size)
+            told.append(size)
+    return np.mean(alarms), np.mean(caught)
+
+
+def test_units_are_doubted_where_they_changed_and_hardly_ever_else():
+    def refused(*sizes):
+        try:
+            check_units(*sizes)
+        except profl.InputError:
+            return True
+        return False
+
+    def even(rng, shops):
+        return rng.uniform(1.0, 50.0, shops)
+
+    def uneven(rng, shops):
+        return np.exp(rng.uniform(0.0, np.log(50.0), shops))
+
+    found = [poisson_tellings(rows, means, refused) for rows in (1, 7) for means in (even, uneven)]
+    false, caught = np.mean(found, axis=0)
+    assert false < 1e-3
+    assert caught > 0.99
+    assert min(share for _, share in found) > 0.99
 
 
 def test_another_problem_method_or_setting_is_refused(url):

@@ -1,8 +1,9 @@
-"""Runs in which things go wrong, from one seed each: ``python -m tests.faults SEED`` runs one again and tells of it.
+"""Runs in which things go wrong, from one seed each; ``python -m tests.faults WHERE SEED`` runs one again.
 
 A schedule is a list of faults: at a client (it hangs, raises, sends NaN, absurd numbers, nothing, too much, words with
 control codes), of the process (killed between rounds, in the middle of one, while a file is written; a full disk), of
 the clock, and between server and nodes (messages lost, doubled, reordered, replayed, corrupted; nodes that restart).
+What happens to the operators and the database of a campaign is in ``campaign``, with what must hold there.
 Whatever happens, this must hold:
 
     space     no model that is not finite or outside its space is deployed, by anybody

@@ -1,4 +1,4 @@
-"""``python -m tests.faults live SEED`` or ``flower SEED``: one schedule again."""
+"""``python -m tests.faults WHERE SEED``: one schedule again; WHERE is live, flower, campaign or campaign_postgresql."""
 
 from __future__ import annotations
 

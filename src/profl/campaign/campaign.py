@@ -28,7 +28,7 @@ from profl.campaign.fold import forecast_of
 from profl.campaign.journal import Journal
 from profl.campaign.ledger import Entry
 from profl.campaign.names import named
-from profl.campaign.readings import Reader, Reading, read_csv
+from profl.campaign.readings import Reader, Reading, Usual, read_csv
 from profl.campaign.status import Expected, Status, expected_of, status_of
 from profl.checks import InputError
 from profl.methods.method import Method
@@ -117,7 +117,8 @@ class Campaign:
             "deadline": None if deadline is None else setting_up.days(deadline),
             "rounds": None if rounds is None else checks.positive_int("rounds", rounds),
         }
-        opened = setting_up.open_campaign(url, problem, method, name, given, initial, stop, clock or utc_now)
+        clock = setting_up.check_clock(clock or utc_now)
+        opened = setting_up.open_campaign(url, problem, method, name, given, initial, stop, clock)
         self.problem, self.method, self.name = opened.problem, method, name
         self.theta_names = opened.theta_names
         self._columns: list[str] | None = opened.columns
@@ -177,8 +178,8 @@ class Campaign:
     def tell_frame(self, frame: Any, *, check: bool = True) -> list[Told]:
         """Write a long table, or the CSV file of that path: a column ``deployment`` or ``client``, then the data.
 
-        With ``client`` the rows belong to the client's open deployment. A table that is told again is harmless as long
-        as the next one has not been told.
+        With ``client`` the rows belong to the client's open deployment. Rows that are told again are harmless as long
+        as the client's next ones have not been told: where two weeks may bring the same numbers, name the deployments.
         """
         if isinstance(frame, (str, os.PathLike)):
             frame = read_csv(frame)
@@ -231,7 +232,7 @@ class Campaign:
         trace: Any = history.trace(plan, history.final_outputs_on_host(plan))
         trace = jax.tree.map(lambda leaf: np.asarray(leaf)[None], trace)
         first, last = (datetime.fromisoformat(journal.events[i].at) for i in (0, -1))
-        run = make_run(self.problem, self.method, trace, describe(plan), (last - first).total_seconds())
+        run = make_run(self.problem, self.method, trace, describe(plan), max(0.0, (last - first).total_seconds()))
         return replace(run, live=live_figures(history), incidents=live.all_incidents)
 
     def events(self) -> list[Event]:
@@ -272,7 +273,8 @@ class Campaign:
 
     def _entry(self, deployment: int) -> Entry:
         entries = self._journal.ledger.entries
-        if isinstance(deployment, bool) or deployment not in entries:
+        known = isinstance(deployment, (int, float, np.number)) and not isinstance(deployment, bool)
+        if not known or deployment not in entries:
             ids = [entry.id for entry in self._journal.ledger.open]
             raise InputError(f"there is no deployment {deployment!r}; open are {_shown(ids) or 'none'}")
         return entries[int(deployment)]
@@ -316,13 +318,20 @@ class Campaign:
         return Draft("told", _now(self._journal), body, entry.id, arrays), told
 
     def _read(self, entry: Entry, data: Any, check: bool) -> Reading:
-        fold, ledger = self._journal.fold, self._journal.ledger
+        fold = self._journal.fold
         columns = self._columns or next((e.body["columns"] for e in self._tellings() if e.body["columns"]), None)
         reader = Reader(fold.setup.like, fold.plan.settings.functions.family, columns)
-        own = [event for event in self._tellings() if ledger.entries[_id(event)].client == entry.client]
-        before = [event.body["scale"] for event in own or self._tellings() if event.deployment != entry.id]
-        like = self._journal.model(entry)
-        return reader.read(data, entry.samples, like, before, check and entry.state == "open")
+        return reader.read(data, entry.samples, self._journal.model(entry), self._usual(entry) if check else None)
+
+    def _usual(self, entry: Entry) -> Usual | None:
+        """The scales of what was told before; None where it is this deployment that was told."""
+        if entry.state != "open":
+            return None
+        usual = Usual([], [])
+        for event in self._tellings():
+            teller = self._journal.ledger.entries[_id(event)].client
+            (usual.own if teller == entry.client else usual.others).append(event.body["scale"])
+        return usual
 
     def _tellings(self) -> list[Event]:
         return [event for event in self._journal.events if event.kind == "told"]
@@ -338,17 +347,26 @@ class Campaign:
             raise InputError(f"the column {keys[0]!r} has empty cells: every row belongs to one; nothing was written")
         groups = {key: rows.drop(columns=keys) for key, rows in frame.groupby(keys[0], sort=False)}
         if keys[0] == "deployment":
-            return {int(key): rows for key, rows in groups.items()}
+            owners = {key: set(rows["client"]) for key, rows in frame.groupby("deployment")} if keys[1:] else {}
+            return {self._entry_of(key, owners.get(key, set())).id: rows for key, rows in groups.items()}
         waiting = {entry.client: entry for entry in self._journal.ledger.open}
         newest = {name: self._journal.ledger.newest_told(str(name)) for name in groups}
         repeated = {name: entry for name, entry in newest.items() if entry and self._same(entry, groups[name])}
-        if len(repeated) == len(groups):
-            return {entry.id: groups[name] for name, entry in repeated.items()}
         for name in groups:
             self._number(str(name))
-            if str(name) not in waiting:
+            if name not in repeated and str(name) not in waiting:
                 raise InputError(f"{name} has no open deployment: nothing was written")
-        return {waiting[str(name)].id: rows for name, rows in groups.items()}
+        return {(repeated.get(name) or waiting[str(name)]).id: rows for name, rows in groups.items()}
+
+    def _entry_of(self, number: Any, owners: set[Any]) -> Entry:
+        """The deployment that rows of a table name; ``owners`` are the clients that they name beside it."""
+        entry = self._entry(number)
+        if others := {str(owner) for owner in owners} - {entry.client}:
+            raise InputError(
+                f"deployment {entry.id} belongs to {entry.client}, the table says {', '.join(sorted(others))}: nothing "
+                "was written"
+            )
+        return entry
 
     def _same(self, entry: Entry, rows: Any) -> bool:
         """Whether a deployment that was told was told these rows."""

@@ -8,7 +8,7 @@ the first frame that was told. What is checked beside its shape: NaN and Inf, la
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,9 +22,9 @@ from profl.run.live import batches
 from profl.run.live.batches import Delayed, Failure
 from profl.typing import Batch, Theta
 
-UNIT_CHANGE = 30.0
-"""Numbers so many times as large, or as small, as all before: between what people's reactions do (a factor of ten) and
-the smallest change of units (a hundred)."""
+UNIT_CHANGE = 10.0
+"""Numbers so many times as large, or as small, as is usual are in other units: the smallest change of units is a factor
+of a hundred, and this lies midway between it and none."""
 
 
 class Reading(NamedTuple):
@@ -37,6 +37,13 @@ class Reading(NamedTuple):
     deployed: Theta = None  # of a ``Delayed`` batch
 
 
+class Usual(NamedTuple):
+    """The scales of what came in before."""
+
+    own: list[list[float]]  # of the same client
+    others: list[list[float]]
+
+
 class Reader(NamedTuple):
     """How the data of one campaign are read."""
 
@@ -44,8 +51,8 @@ class Reader(NamedTuple):
     family: Family
     columns: list[str] | None  # the names of a sample's numbers; None where nobody has stated them yet
 
-    def read(self, data: Any, requested: int, deployed: Theta, before: Iterable[list[float]], check: bool) -> Reading:
-        """The batch in ``data``; ``before`` are the scales of what came in earlier. Raises ``InputError``."""
+    def read(self, data: Any, requested: int, deployed: Theta, usual: Usual | None) -> Reading:
+        """The batch in ``data``, of ``usual`` sizes unless that is None. Raises ``InputError``."""
         if isinstance(data, (str, os.PathLike)):
             data = read_csv(data)
         earlier = None
@@ -60,13 +67,15 @@ class Reader(NamedTuple):
         except Failure as error:
             raise InputError(f"the data cannot be used: {error}") from None
         scale = mean_sizes(answer.batch)
-        if check:
-            check_units(scale, before)
+        if usual is not None:
+            check_units(scale, *usual)
         return Reading(answer.batch, answer.missing, columns, scale, None if earlier is None else answer.deployed)
 
     def _by_name(self, frame: Any) -> tuple[Any, list[str]]:
         """(the frame with the sample's columns alone, in their order; their names)."""
         have = [str(name) for name in frame.columns]
+        if repeated := sorted({name for name in have if have.count(name) > 1}):
+            raise InputError(f"every column needs a name of its own, {', '.join(repeated)} is there twice")
         wanted = self.columns
         if wanted is None:
             wanted = _usual_columns(self.like, have)
@@ -106,31 +115,36 @@ def mean_sizes(batch: Batch) -> list[float]:
     return [float(size) for size in np.concatenate(leaves)]
 
 
-def check_units(scale: Sequence[float], before: Iterable[Sequence[float]]) -> None:
-    """Refuse numbers that are typically ``UNIT_CHANGE`` times as large, or as small, as all that came before.
+def check_units(scale: Sequence[float], own: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> None:
+    """Refuse numbers that are ``UNIT_CHANGE`` times as large, or as small, as what the same client told before.
 
-    >>> check_units([100.0, 210.0], [[1.0, 2.0], [1.5, 2.0]])
+    A client's first numbers are compared with the middle of the others', and all between their smallest and their
+    largest is usual. A zero is one in all units.
+
+    >>> check_units([100.0, 210.0], [[1.0, 2.0], [1.5, 2.0]], [])
     Traceback (most recent call last):
         ...
-    profl.checks.InputError: the numbers are typically 92 times those that were told before: are they in other units?
+    profl.checks.InputError: the numbers are typically 93 times those that were told before: are they in other units?
+    >>> check_units([30.0, 50.0], [], [[1.0, 2.0], [25.0, 40.0]])
     """
-    earlier = np.array(list(before), float)
-    if earlier.size == 0:
+    own = [sizes for sizes in own if any(sizes)]
+    before, sizes = np.array(own or others, float), np.asarray(scale, float)
+    if before.size == 0:
         return
-    sizes, usual = np.asarray(scale, float), _typical(earlier)
-    both = (sizes > 0) & (usual > 0)
-    if not both.any():
+    known = (sizes > 0) & (before > 0).any(axis=0)
+    if not known.any():
         return
-    ratio = float(np.exp(np.median(np.log(sizes[both] / usual[both]))))
+    new, old = np.log(sizes[known]), np.log(np.where(before > 0, before, np.nan)[:, known])
+    if own:
+        usual = np.nanmedian(old, axis=0)
+    else:
+        least, most = np.nanmin(old, axis=0), np.nanmax(old, axis=0)
+        usual = np.where((least <= new) & (new <= most), new, (least + most) / 2.0)
+    ratio = float(np.exp(np.median(new - usual)))
     if not 1 / UNIT_CHANGE < ratio < UNIT_CHANGE:
         raise InputError(
             f"the numbers are typically {ratio:.2g} times those that were told before: are they in other units?"
         )
-
-
-def _typical(earlier: np.ndarray) -> np.ndarray:
-    """The median of each number's sizes over earlier batches, of those that are not zero."""
-    return np.array([np.median(column[column > 0]) if (column > 0).any() else 0.0 for column in earlier.T])
 
 
 def _usual_columns(like: Batch, have: list[str]) -> list[str]:

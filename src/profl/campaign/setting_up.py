@@ -185,7 +185,18 @@ def days(deadline: float | timedelta) -> float:
     """A deadline in days."""
     if isinstance(deadline, timedelta):
         deadline = deadline / timedelta(days=1)
-    return checks.positive("deadline", deadline)
+    try:
+        datetime.now(UTC) + timedelta(days=checks.positive("deadline", deadline))
+    except OverflowError as error:
+        raise InputError(f"deadline must be so many days that the calendar has them, got {deadline:g}") from error
+    return float(deadline)
+
+
+def check_clock(clock: Callable[[], datetime]) -> Callable[[], datetime]:
+    """The clock, if it says which time zone it means."""
+    if clock().tzinfo is None:
+        raise InputError("clock must give a datetime with a time zone, such as datetime.now(UTC)")
+    return clock
 
 
 def _first_model(store: Store, opened: Event, problem: Problem | LiveProblem) -> Theta:

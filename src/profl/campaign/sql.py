@@ -1,4 +1,4 @@
-"""A campaign's log in a database, through SQLAlchemy Core: SQLite as the embedded default, PostgreSQL by its URL.
+"""A campaign's log in tables of a database.
 
     meta        the version of the tables
     campaigns   one row each, so that a database can hold several
@@ -12,28 +12,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
-from profl.campaign.events import Arrays, DamagedLog, Event, Sealed, verify_data
-from profl.campaign.store import Conflict, DatabaseError
+from profl.campaign.database import Database, sa
+from profl.campaign.events import START, Arrays, DamagedLog, Event, Sealed, link, verify_data
+from profl.campaign.store import Conflict, ConnectionLost, DatabaseError
 from profl.checks import InputError, words
 from profl.storage import archive
 from profl.storage.archive import DamagedFile
 
-try:
-    import sqlalchemy as sa
-    from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError
-except ImportError as error:
-    raise ImportError("a campaign's database needs SQLAlchemy: pip install 'profl[campaign]'") from error
-
 SCHEMA = 1
 """The version of the tables; ``MIGRATIONS[n]`` brings a database of version n to n + 1."""
 MIGRATIONS: dict[int, Callable[[sa.Connection], None]] = {}
-BUSY_SECONDS = 30
-"""How long a write waits for another process's."""
 KEEP_SNAPSHOTS = 2
+LONGEST_NAME = 200  # characters of a campaign's name
 
 METADATA = sa.MetaData()
 META = sa.Table("profl_meta", METADATA, sa.Column("name", sa.String(50), primary_key=True), sa.Column("value", sa.Text))
@@ -41,7 +34,7 @@ CAMPAIGNS = sa.Table(
     "profl_campaigns",
     METADATA,
     sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("name", sa.String(200), unique=True, nullable=False),
+    sa.Column("name", sa.String(LONGEST_NAME), unique=True, nullable=False),
 )
 EVENTS = sa.Table(
     "profl_events",
@@ -63,6 +56,7 @@ SNAPSHOTS = sa.Table(
     METADATA,
     sa.Column("campaign", sa.Integer, sa.ForeignKey(CAMPAIGNS.c.id), primary_key=True),
     sa.Column("seq", sa.Integer, primary_key=True),
+    sa.Column("chain", sa.String(64), nullable=False),  # of that event: a snapshot of another log is not used
     sa.Column("data", sa.LargeBinary, nullable=False),
 )
 
@@ -71,39 +65,35 @@ class SqlStore:
     """The log of one campaign in a database.
 
     Args:
-      url: of the database, such as ``sqlite:///prices.db`` or ``postgresql+psycopg://user@host/name``.
+      url: of the database, such as ``sqlite:///prices.db`` or ``postgresql://user@host/name``.
       name: of the campaign in it.
       create: make the database and the campaign where they do not exist; without it that is an error.
     """
 
     def __init__(self, url: str, name: str, create: bool) -> None:
+        if (
+            not isinstance(name, str)
+            or not name.isprintable()
+            or not 0 < len(name.strip()) <= len(name) <= LONGEST_NAME
+        ):
+            raise InputError(f"name must be a word of at most {LONGEST_NAME} characters, got {words(repr(name))}")
         self.url, self.name = url, name
-        self._engine = make_engine(url)
-        if not create and _is_missing_file(self._engine):
-            raise InputError(f"there is no database {self._engine.url.database}: make the campaign first")
-        try:
-            try:
-                self._id = self._prepare(name, create)
-            except (DatabaseError, IntegrityError):  # another process made the tables, or the campaign, first
-                self._id = self._prepare(name, create)
-        except BaseException:
-            self.close()
-            raise
+        self._database = Database(url, create)
+        with self._database.transaction() as connection:
+            number = _find(connection, name, self._database.shown)
+        self._id = self._make(name, create) if number is None else number
 
-    def _prepare(self, name: str, create: bool) -> int:
+    def _make(self, name: str, create: bool) -> int:
         """The number of the campaign, after tables and campaign are made where that is asked for."""
-        with self._transaction(write=True) as connection:
-            _prepare(connection, create, self._shown)
-            return _campaign_id(connection, name, create, self._shown)
-
-    @property
-    def _shown(self) -> str:
-        return self._engine.url.render_as_string(hide_password=True)
+        with self._database.transaction(write=True) as connection:
+            self._database.lock_setting_up(connection)
+            _prepare(connection, create, self._database.shown)
+            return _campaign_id(connection, name, create, self._database.shown)
 
     def read(self, after: int) -> list[Event]:
         columns = [column for column in EVENTS.c if column.name not in ("campaign", "data")]
         chosen = sa.select(*columns).where(EVENTS.c.campaign == self._id, EVENTS.c.seq > after).order_by(EVENTS.c.seq)
-        with self._transaction() as connection:
+        with self._database.transaction() as connection:
             rows = connection.execute(chosen).mappings().all()
         return [Event(**{**row, "body": _body(row["seq"], row["body"])}) for row in rows]
 
@@ -111,7 +101,7 @@ class SqlStore:
         hashes = {event.seq: event.data_hash for event in events}
         chosen = sa.select(EVENTS.c.seq, EVENTS.c.data).where(EVENTS.c.campaign == self._id)
         arrays: dict[int, Arrays] = {}
-        with self._transaction() as connection:
+        with self._database.transaction() as connection:
             for block in _blocks(sorted(hashes), 500):
                 for seq, content in connection.execute(chosen.where(EVENTS.c.seq.in_(block))):
                     arrays[seq] = verify_data(seq, _arrays(seq, content), hashes[seq])
@@ -129,104 +119,93 @@ class SqlStore:
             }
             for event, data in sealed
         ]
+        first, last = sealed[0].event, sealed[-1].event
         try:
-            with self._transaction(write=True) as connection:
+            with self._database.transaction(write=True) as connection:
+                self._check_follows(connection, first)
                 connection.execute(sa.insert(EVENTS), rows)
-        except IntegrityError as error:
+        except sa.exc.IntegrityError as error:
+            if self._chain(first.seq) is None:
+                raise DatabaseError(
+                    f"the database {self._database.shown} refuses the event: {words(error.orig)}"
+                ) from error
             raise Conflict from error
+        except ConnectionLost as error:  # it may have been written all the same
+            with suppress(DatabaseError):
+                if self._chain(last.seq) == last.chain:
+                    return
+            raise ConnectionLost(f"{error}; whether it was written shows when you call again") from error
+
+    def _chain(self, seq: int) -> str | None:
+        """The hash of an event; None where there is none."""
+        with self._database.transaction() as connection:
+            return self._chain_in(connection, seq)
+
+    def _chain_in(self, connection: sa.Connection, seq: int) -> str | None:
+        chosen = sa.select(EVENTS.c.chain).where(EVENTS.c.campaign == self._id, EVENTS.c.seq == seq)
+        chain: str | None = connection.execute(chosen).scalar()
+        return chain
+
+    def _check_follows(self, connection: sa.Connection, event: Event) -> None:
+        """Refuse to write behind another log than the one that was read, as where an old copy was put in its place."""
+        before = START if event.seq == 1 else self._chain_in(connection, event.seq - 1)
+        if before is None or link(event, before) != event.chain:
+            raise DamagedLog(
+                f"the log in {self._database.shown} is no longer the one that was read: event {event.seq - 1} is "
+                f"{'missing' if before is None else 'another'}; nothing was written, open the campaign again"
+            )
 
     def snapshot(self) -> bytes | None:
-        chosen = sa.select(SNAPSHOTS.c.data).where(SNAPSHOTS.c.campaign == self._id).order_by(SNAPSHOTS.c.seq.desc())
-        with self._transaction() as connection:
-            content: bytes | None = connection.execute(chosen.limit(1)).scalar()
+        event = (EVENTS.c.campaign == SNAPSHOTS.c.campaign) & (EVENTS.c.seq == SNAPSHOTS.c.seq)
+        chosen = sa.select(SNAPSHOTS.c.data).join(EVENTS, event & (EVENTS.c.chain == SNAPSHOTS.c.chain))
+        newest = chosen.where(SNAPSHOTS.c.campaign == self._id).order_by(SNAPSHOTS.c.seq.desc()).limit(1)
+        with self._database.transaction() as connection:
+            content: bytes | None = connection.execute(newest).scalar()
         return content
 
     def keep_snapshot(self, seq: int, content: bytes) -> None:
         """Store it in place of older ones; another process may have stored the same one, or a newer one."""
         own = SNAPSHOTS.c.campaign == self._id
-        try:
-            with self._transaction(write=True) as connection:
-                connection.execute(sa.delete(SNAPSHOTS).where(own, SNAPSHOTS.c.seq == seq))
-                connection.execute(sa.insert(SNAPSHOTS), [{"campaign": self._id, "seq": seq, "data": content}])
-                newest = connection.execute(sa.select(SNAPSHOTS.c.seq).where(own).order_by(SNAPSHOTS.c.seq.desc()))
-                if old := list(newest.scalars())[KEEP_SNAPSHOTS:]:
-                    connection.execute(sa.delete(SNAPSHOTS).where(own, SNAPSHOTS.c.seq.in_(old)))
-        except IntegrityError:
-            pass
+        with suppress(sa.exc.IntegrityError), self._database.transaction(write=True) as connection:
+            row = {"campaign": self._id, "seq": seq, "chain": self._chain_in(connection, seq), "data": content}
+            connection.execute(sa.delete(SNAPSHOTS).where(own, SNAPSHOTS.c.seq == seq))
+            connection.execute(sa.insert(SNAPSHOTS), [row])
+            newest = connection.execute(sa.select(SNAPSHOTS.c.seq).where(own).order_by(SNAPSHOTS.c.seq.desc()))
+            if old := list(newest.scalars())[KEEP_SNAPSHOTS:]:
+                connection.execute(sa.delete(SNAPSHOTS).where(own, SNAPSHOTS.c.seq.in_(old)))
 
     def close(self) -> None:
-        self._engine.dispose()
-
-    @contextmanager
-    def _transaction(self, write: bool = False) -> Iterator[sa.Connection]:
-        """A transaction; what the database reports is one sentence of a ``DatabaseError``."""
-        try:
-            with self._engine.connect() as connection:
-                if write:
-                    connection = connection.execution_options(profl_write=True)
-                with connection.begin():
-                    yield connection
-        except IntegrityError:
-            raise
-        except DBAPIError as error:
-            raise DatabaseError(
-                f"the database {self._shown} could not be {'written' if write else 'read'}: {words(error.orig)}"
-            ) from error
+        self._database.close()
 
 
-def make_engine(url: str) -> sa.Engine:
-    """The engine for a URL; SQLite writes ahead, waits for others, and loses nothing to a power cut."""
-    try:
-        engine = sa.create_engine(url, pool_pre_ping=True)
-    except (ArgumentError, NoSuchModuleError, ValueError) as error:
+def _find(connection: sa.Connection, name: str, shown: str) -> int | None:
+    """The number of a campaign; None where it, its tables or their version must be made first."""
+    if not sa.inspect(connection).has_table(META.name) or _version(connection, shown) < SCHEMA:
+        return None
+    number: int | None = connection.execute(sa.select(CAMPAIGNS.c.id).where(CAMPAIGNS.c.name == name)).scalar()
+    return number
+
+
+def _version(connection: sa.Connection, shown: str) -> int:
+    """The version of the tables; newer ones are refused."""
+    value = str(connection.execute(sa.select(META.c.value).where(META.c.name == "schema")).scalar())
+    if not value.isdigit():
+        raise InputError(f"the tables in {shown} are none of profl's: they have no version")
+    if int(value) > SCHEMA:
         raise InputError(
-            f"the database must be a URL such as sqlite:///prices.db, got {words(url)}: {words(error)}"
-        ) from error
-    except ImportError as error:
-        raise ImportError(f"{url.split(':')[0]} needs {error.name}: pip install 'profl[postgresql]'") from error
-    if engine.dialect.name == "sqlite":
-        _set_up_sqlite(engine)
-    return engine
-
-
-def _set_up_sqlite(engine: sa.Engine) -> None:
-    @sa.event.listens_for(engine, "connect")
-    def connect(raw: Any, _: Any) -> None:
-        raw.isolation_level = None  # transactions begin below, and not where the driver thinks fit
-        for setting in (
-            f"busy_timeout={1000 * BUSY_SECONDS}",
-            "journal_mode=WAL",
-            "synchronous=FULL",
-            "foreign_keys=ON",
-        ):
-            raw.execute(f"PRAGMA {setting}")
-
-    @sa.event.listens_for(engine, "begin")
-    def begin(connection: sa.Connection) -> None:
-        write = connection.get_execution_options().get("profl_write")
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
-
-
-def _is_missing_file(engine: sa.Engine) -> bool:
-    """Whether the database is a file that does not exist, which opening it would make."""
-    name = engine.url.database
-    return engine.dialect.name == "sqlite" and name not in (None, "", ":memory:") and not Path(str(name)).exists()
+            f"{shown} is of a newer profl (tables of version {value}, this one knows {SCHEMA}): update profl"
+        )
+    return int(value)
 
 
 def _prepare(connection: sa.Connection, create: bool, shown: str) -> None:
-    """Make the tables, or bring old ones to this version; newer ones are refused."""
+    """Make the tables, or bring old ones to this version."""
     if not sa.inspect(connection).has_table(META.name):
         if not create:
             raise InputError(f"there is no campaign in {shown}: make it first")
         METADATA.create_all(connection)
         connection.execute(sa.insert(META), [{"name": "schema", "value": str(SCHEMA)}])
-        return
-    version = int(connection.execute(sa.select(META.c.value).where(META.c.name == "schema")).scalar_one())
-    if version > SCHEMA:
-        raise InputError(
-            f"{shown} is of a newer profl (tables of version {version}, this one knows {SCHEMA}): update profl"
-        )
-    for old in range(version, SCHEMA):
+    for old in range(version := _version(connection, shown), SCHEMA):
         MIGRATIONS[old](connection)
     if version < SCHEMA:
         connection.execute(sa.update(META).where(META.c.name == "schema").values(value=str(SCHEMA)))

@@ -20,6 +20,10 @@ class DatabaseError(OSError):
     """The database could not do what was asked; nothing was written."""
 
 
+class ConnectionLost(DatabaseError):
+    """The connection broke; what was being written may have been written, and the next call reads whether it was."""
+
+
 class Store(Protocol):
     """The log of one campaign."""
 
