@@ -6,6 +6,7 @@ the clock, and between server and nodes (messages lost, doubled, reordered, repl
 Whatever happens, this must hold:
 
     space     no model that is not finite or outside its space is deployed, by anybody
+    deploy    over ``train``: a client's step is one deployment, of one model, however often it is asked for
     states    a client that is left out keeps its state to the bit; after a crash all states are those of the last file
     end       the run comes to its end, or stops with its reason
     bits      where faults were only crashes, the trajectory is that of the run without faults, to the bit

@@ -76,8 +76,7 @@ class SqlStore:
       create: make the database and the campaign where they do not exist; without it that is an error.
     """
 
-    def __init__(self, url: str, name: str, create: bool) -> None:
-        self.url, self.name = url, name
+    def __init__(self, url: str | sa.URL, name: str, create: bool) -> None:
         self._engine = make_engine(url)
         if not create and _is_missing_file(self._engine):
             raise InputError(f"there is no database {self._engine.url.database}: make the campaign first")
@@ -174,16 +173,21 @@ class SqlStore:
             ) from error
 
 
-def make_engine(url: str) -> sa.Engine:
+def sqlite_file(path: Path) -> sa.URL:
+    """The URL of a file, whatever signs are in its name."""
+    return sa.URL.create("sqlite", database=str(path.absolute()))
+
+
+def make_engine(url: str | sa.URL) -> sa.Engine:
     """The engine for a URL; SQLite writes ahead, waits for others, and loses nothing to a power cut."""
     try:
         engine = sa.create_engine(url, pool_pre_ping=True)
     except (ArgumentError, NoSuchModuleError, ValueError) as error:
         raise InputError(
-            f"the database must be a URL such as sqlite:///prices.db, got {words(url)}: {words(error)}"
+            f"the database must be a URL such as sqlite:///prices.db, got {words(str(url))}: {words(error)}"
         ) from error
     except ImportError as error:
-        raise ImportError(f"{url.split(':')[0]} needs {error.name}: pip install 'profl[postgresql]'") from error
+        raise ImportError(f"{str(url).split(':')[0]} needs {error.name}: pip install 'profl[postgresql]'") from error
     if engine.dialect.name == "sqlite":
         _set_up_sqlite(engine)
     return engine
