@@ -1,6 +1,6 @@
 """What a checkpoint costs, early and late in a run: ``python -m benchmarks.rounds``, milliseconds per round.
 
-A ledger of ``train`` with four clients is given a history of so many rounds, and kept fifty times, each time with one
+The history of a server over Flower with four clients is given so many rounds, and kept fifty times, each time with one
 record more; medians, on the clock and of the processor.
 """
 

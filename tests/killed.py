@@ -1,9 +1,16 @@
-"""A run with checkpoints that a test kills: ``python -m tests.killed ENGINE FOLDER OUT ROUNDS`` writes theta."""
+"""A run with checkpoints that a test kills: ``python -m tests.killed ENGINE FOLDER OUT ROUNDS`` writes theta.
+
+The engines ``sites`` and ``shops`` have clients whose deployments are real: each one changes something, is noted, and
+brings in data that nobody can draw again. A site can hand them over again (``collect``), a shop cannot.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -38,8 +45,12 @@ CASE = profl.Problem(
     project=profl.Box(0.0, 6.0),
     weights=[0.1, 0.2, 0.3, 0.4],
 )
+QUICK = profl.pofl(jacobian="least_squares")  # compiles in a third of the time
 METHODS = {
-    "loop": profl.pofl(jacobian="least_squares"),  # compiles in a third of the time
+    "loop": QUICK,
+    "sites": QUICK,
+    "shops": QUICK,
+    "quick": QUICK,
     "simulate": profl.pofl(),
     "shared": profl.profl(filter="none", share=2),
     "adaptive": profl.profl(filter="none", samples=profl.parts.AdaptiveSamples(0.2, 20, 80)),
@@ -50,8 +61,11 @@ SETTINGS = {"rounds": 12, "local_steps": 2, "samples": 30, "participation": 0.75
 def run(engine: str, folder: str | None = None, pause: float = 0.0, **settings) -> profl.Run:
     method = METHODS[engine]
     settings = {**SETTINGS, "checkpoint": folder, **settings}
-    if engine in ("simulate", "adaptive"):
+    if engine in ("simulate", "adaptive", "quick"):
         return profl.simulate(CASE, method, seeds=[0, 1], **settings)
+    if engine in ("sites", "shops"):
+        made = [{"sites": Site, "shops": Shop}[engine](number, Path(folder).parent) for number in range(CASE.count)]
+        return profl.train(CASE, method, made, **{**settings, "local_steps": 5, "participation": 1.0})
     clients = profl.worlds.simulated_clients(CASE, method, samples=30)
     clients[0] = Paced(clients[0], pause)
     return profl.train(CASE, method, clients, **settings)
@@ -66,6 +80,43 @@ class Paced:
     def deploy(self, theta, samples, step):
         time.sleep(self.pause)
         return self.client.deploy(theta, samples, step)
+
+
+class Shop:
+    """A client that writes down what it deploys, in ``deployed.jsonl``."""
+
+    def __init__(self, number: int, folder: Path) -> None:
+        self.number, self.folder = number, folder
+
+    def deploy(self, theta, samples, step, id):
+        line = {"client": self.number, "step": step, "id": id, "theta": np.asarray(theta).tobytes().hex()}
+        sold = DEMAND - (1 + 0.4 * self.number) * theta + np.random.default_rng().normal(size=(samples, 2))
+        self.keep(id, sold)
+        with open(self.folder / "deployed.jsonl", "ab", buffering=0) as file:
+            file.write(json.dumps(line).encode() + b"\n")
+        time.sleep(0.01)  # so that a kill finds it deployed and not told
+        return sold
+
+    def keep(self, id, sold):
+        pass
+
+
+class Site(Shop):
+    """One that keeps the data of its deployments."""
+
+    def keep(self, id, sold):
+        np.save(self.folder / f".{id}.npy", sold)
+        os.replace(self.folder / f".{id}.npy", self.folder / f"{id}.npy")
+
+    def collect(self, id, theta, samples):
+        file = self.folder / f"{id}.npy"
+        return np.load(file) if file.exists() else None
+
+
+def deployments(folder: Path) -> list[dict]:
+    """What was deployed, in order."""
+    lines = (folder / "deployed.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
 
 
 if __name__ == "__main__":

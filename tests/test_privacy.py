@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import stat
 import warnings
+from contextlib import closing
 from dataclasses import replace
 
 import jax
@@ -18,11 +20,14 @@ import pytest
 from scipy.stats import chi2, kstest
 
 import profl
+from profl.campaign import fold
 from profl.parts import privacy as mechanism
 from profl.run.live import protection
-from profl.run.live.workers import Workers
+from profl.run.plan import make_plan
+from profl.run.run_history import run_round
 from profl.server import entries
 from profl.storage.atomic import atomic
+from profl.storage.checkpoints import Checkpoints
 from tests.killed import CASE
 from tests.problems import QUICK
 
@@ -113,15 +118,15 @@ WIDE = profl.LiveProblem("wide", lambda theta, z: jnp.sum(theta * z), profl.Gaus
 
 def sent_and_reported(clients, method, problem, **settings):
     """(the model that was sent, a report) of every client and round."""
-    seen, work = [], Workers.work
+    seen = []
 
-    def watched(self, round_, asked, theta):
-        done = work(self, round_, asked, theta)
-        seen.extend((np.asarray(theta), entries.values(report.reports)) for report in done.values())
-        return done
+    def watched(plan, root, history, clients, *rest):
+        theta = np.asarray(history.carry.theta)
+        seen.extend((theta, entries.values(report.reports)) for report in clients().values())
+        return run_round(plan, root, history, clients, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Workers, "work", watched)
+        patch.setattr(fold, "run_round", watched)
         return seen, profl.train(problem, method, clients, progress=False, **settings)
 
 
@@ -246,29 +251,41 @@ class Crash(Exception):
     pass
 
 
-def test_a_round_that_is_repeated_counts_twice(shops, tmp_path, monkeypatch):
-    """A crash when the reports of round 2 were there and no checkpoint yet; the last file is the owner's alone."""
-    privacy, work = profl.parts.Privacy(1.0), Workers.work
+def test_noise_is_drawn_once_and_a_report_counts_once(shops, tmp_path, monkeypatch):
+    """A crash before round 2 is in the log, and one after; all files are the owner's alone."""
+    privacy, folder = profl.parts.Privacy(1.0), tmp_path / "run"
+    settings = {"privacy": privacy, "checkpoint": folder, **SETTINGS}
 
-    def crashing(self, round_, *arguments):
-        done = work(self, round_, *arguments)
-        if round_ == 1:
+    def crashing(plan, root, history, *rest):
+        if history.round == 1:
             raise Crash
-        return done
+        return run_round(plan, root, history, *rest)
 
-    folder = tmp_path / "run"
+    def stopping(record):
+        models.append(record.theta[0])
+        if record.round == 2:
+            raise Crash
+
+    models = []
     with monkeypatch.context() as patch:
-        patch.setattr(Workers, "work", crashing)
+        patch.setattr(fold, "run_round", crashing)
         with pytest.raises(Crash):
-            profl.train(CASE, SHARED, shops, privacy=privacy, checkpoint=folder, **SETTINGS)
-    run = profl.train(CASE, SHARED, shops, privacy=privacy, checkpoint=folder, **SETTINGS)
-    assert run.privacy.reports.tolist() == [4] * 4
-    assert run.privacy.epsilon[0] == privacy.epsilon(4, share=True)
+            profl.train(CASE, SHARED, shops, callbacks=lambda record: models.append(record.theta[0]), **settings)
+    with pytest.raises(Crash):
+        profl.train(CASE, SHARED, shops, callbacks=stopping, **settings)
+    with closing(sqlite3.connect(folder / "campaign.db")) as database, database:
+        database.execute("delete from profl_snapshots")  # a cache: the log has the noise
+    run = profl.train(CASE, SHARED, shops, **settings)
+    np.testing.assert_array_equal(run.theta[0, :3], [models[0], models[1], models[-1]])
+    assert run.privacy.reports.tolist() == [3] * 4
+    assert run.privacy.epsilon[0] == privacy.epsilon(3, share=True)
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
     assert set(modes.values()) == {0o600}, modes
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    again = profl.train(CASE, SHARED, shops, privacy=privacy, checkpoint=folder, **SETTINGS)
-    assert again.privacy.reports.tolist() == [4] * 4
+    again = profl.train(CASE, SHARED, shops, **settings)
+    assert again.privacy.reports.tolist() == [3] * 4
+    with pytest.raises(profl.InputError, match=r"privacy was Privacy\(noise=1\.0"):
+        profl.train(CASE, SHARED, shops, **{**settings, "privacy": profl.parts.Privacy(2.0)})
 
 
 @pytest.mark.parametrize(
@@ -281,14 +298,17 @@ def test_a_round_that_is_repeated_counts_twice(shops, tmp_path, monkeypatch):
         ('{"privacy": "%s", "reports": [9, 9, -1, 9]}', "choose another folder"),
     ],
 )
-def test_an_account_that_cannot_be_read_ends_a_run_before_it_begins(shops, tmp_path, content, message):
-    privacy = profl.parts.Privacy(1.0)
-    settings = {"privacy": privacy, "checkpoint": tmp_path, **SETTINGS}
-    profl.train(CASE, SHARED, shops, **{**settings, "rounds": 1})
-    file = tmp_path / "privacy.json"
-    file.unlink() if content is None else file.write_text(content.replace("%s", repr(privacy)))
-    with pytest.raises(profl.InputError, match=message):
-        profl.train(CASE, SHARED, shops, **settings)
+def test_an_account_beside_checkpoints_that_cannot_be_read_ends_a_run_before_it_begins(tmp_path, content, message):
+    """That of a Flower server."""
+    privacy, plan = profl.parts.Privacy(1.0), make_plan(CASE, SHARED, profl.RunConfig(rounds=1, seeds=[0]))
+    with Checkpoints(tmp_path, {}) as saved:
+        protection.Account(privacy, plan, saved).charge(range(4))
+        saved.save(1, {})
+        assert protection.Account(privacy, plan, saved).counts.tolist() == [1] * 4
+        file = tmp_path / "privacy.json"
+        file.unlink() if content is None else file.write_text(content.replace("%s", repr(privacy)))
+        with pytest.raises(profl.InputError, match=message):
+            protection.Account(privacy, plan, saved)
 
 
 def test_a_private_file_is_its_owners_alone(tmp_path):

@@ -19,11 +19,12 @@ import optax
 import pytest
 
 import profl
+from profl.campaign import fold
 from profl.parts.jacobian.estimators import ESTIMATORS
 from profl.parts.privacy import Privacy
 from profl.run.live import protection
-from profl.run.live.workers import Workers
 from profl.run.round import Work
+from profl.run.run_history import run_round
 from profl.server.rules import MIX, RULES
 from tests.killed import CASE
 from tests.problems import QUICK
@@ -96,16 +97,15 @@ def blinded(monkeypatch):
 
 def by_train(method, spoil, problem=CASE, timeout=60.0):
     """Reports, and all that a run shows, saves or tells."""
-    seen, work = [], Workers.work
+    seen = []
 
-    def watched(self, *arguments):
-        done = work(self, *arguments)
-        seen.append({client: report._replace(states="stay") for client, report in sorted(done.items())})
-        return done
+    def watched(plan, root, history, clients, *rest):
+        seen.append({client: report._replace(states="stay") for client, report in sorted(clients().items())})
+        return run_round(plan, root, history, clients, *rest)
 
     shops = [Shop(client, spoil) for client in range(CLIENTS)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Workers, "work", watched)
+        patch.setattr(fold, "run_round", watched)
         listen = {"report": seen.append, "callbacks": seen.append, "progress": False, "timeout": timeout}
         run = profl.train(problem, method, shops, privacy=PRIVACY, **SETTINGS, **listen)
     return [*seen, *shown(run)]

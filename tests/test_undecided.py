@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import profl
 from profl import parts
+from profl.campaign.fold import Fold
 from profl.parts.filters import RobustFilter
-from profl.run.live.workers import Workers
+from profl.run.live.client_round import make_setup
 from profl.run.plan import make_plan
 from profl.run.undecided import group_apart, may_be_two, robust_filter
 
@@ -45,9 +44,8 @@ def test_a_live_run_has_an_incident_and_only_one():
 
 def test_with_privacy_nobody_looks():
     plan = make_plan(CASE, METHOD, profl.RunConfig(rounds=1, seeds=[0]))
-    for account, expected in ((None, RobustFilter()), (SimpleNamespace(privacy=None), None)):
-        workers = Workers([], plan, 1.0, account)
-        assert workers.filter == expected
+    for privacy, expected in ((None, RobustFilter()), (parts.Privacy(1.0), None)):
+        assert Fold(make_setup(plan, privacy)).filter == expected
 
 
 def test_only_the_robust_filter_is_asked_about():

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from profl import callbacks, cases, data, methods, parts, server, worlds
 from profl.campaign import Campaign
+from profl.campaign.train import train
 from profl.checks import DivergedError, InputError, TooFewReports
 from profl.interrupts import Interrupted
 from profl.methods import StopWhenSettled, chain, dfo, pfl, pg, pofl, prm, profl, rgd, rrm, two_stage
@@ -31,7 +32,6 @@ from profl.results.record import Run
 from profl.run.compare import compare
 from profl.run.compiled.simulate import simulate
 from profl.run.config import RunConfig
-from profl.run.live.train import train
 from profl.storage.compile_cache import cache
 
 __version__ = "0.1.0"

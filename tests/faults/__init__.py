@@ -7,6 +7,7 @@ What happens to the operators and the database of a campaign is in ``campaign``,
 Whatever happens, this must hold:
 
     space     no model that is not finite or outside its space is deployed, by anybody
+    deploy    over ``train``: a client's step is one deployment, of one model, however often it is asked for
     states    a client that is left out keeps its state to the bit; after a crash all states are those of the last file
     end       the run comes to its end, or stops with its reason
     bits      where faults were only crashes, the trajectory is that of the run without faults, to the bit

@@ -29,7 +29,7 @@ class Fault(NamedTuple):
     kind: str
     round: int  # counted from 0
     client: int = -1
-    number: int = 0  # how often what it interrupts happens in the round before it does; or how many rounds it lasts
+    number: int = 0  # how often what it interrupts happens in the round before it does; or of how long it lasts
 
 
 class Broken(AssertionError):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,11 +18,13 @@ import numpy as np
 
 import profl
 from profl import trees
-from profl.run.live.workers import Workers
+from profl.campaign.crew import Crew
+from profl.campaign.fold import Fold
+from profl.campaign.sql import SqlStore
+from profl.campaign.store import DatabaseError
 from profl.run.run_history import run_round
 from tests.faults.common import (
     CASE,
-    FILES,
     METHOD,
     ROUNDS,
     SAMPLES,
@@ -28,12 +33,12 @@ from tests.faults.common import (
     Broken,
     Fault,
     Killed,
-    breaking_files,
     deployable,
     same,
 )
 
-CRASHES = ("killed before a round", "killed in a round", *FILES)
+WRITES = ("full disk", "killed before writing", "killed while writing", "killed after writing")
+CRASHES = ("killed before a round", "killed in a round", *WRITES)
 HARMLESS = ("clock ahead", "clock back", "slow")
 AT_CLIENTS = ("hang", "nan", "absurd", "raise", "exit", "nothing", "empty", "shape", "many", "words", "label")
 TIMEOUT = 5.0  # seconds, of a clock that stands still unless a fault moves it
@@ -46,7 +51,7 @@ def schedule(seed: int) -> list[Fault]:
     faults = []
     for _ in range(int(rng.integers(1, 7))):
         kind = kinds[rng.integers(len(kinds))]
-        faults.append(Fault(kind, int(rng.integers(ROUNDS)), int(rng.integers(CASE.count)), int(rng.integers(3))))
+        faults.append(Fault(kind, int(rng.integers(ROUNDS)), int(rng.integers(CASE.count)), int(rng.integers(9))))
     return faults
 
 
@@ -58,11 +63,9 @@ class World:
         self.clock, self.round = 1000.0, 0
         self.over = threading.Event()
         self.hung: dict[int, Fault] = {}
-        self.team: Any = None
-        self.before: dict[int, Any] = {}  # jobs of earlier rounds
-        self.expected: set[int] = set()
+        self.crew: Any = None
         self.states: dict[int, Any] = {}  # round -> all states after it
-        self.begun = 0  # the last round that began: all before it is on disk
+        self.deployed: dict[tuple[int, int], tuple[int, bytes]] = {}  # (client, step) -> (id, model)
         self.broken: list[str] = []
 
     def take(self, kind: str, client: int | None = None) -> Fault | None:
@@ -74,21 +77,28 @@ class World:
         return None
 
     def others_are_done(self) -> bool:
-        """Whether nobody but those who hang is at work."""
-        jobs = {client: self.team.jobs.get(client) for client in self.expected - set(self.hung)}
-        return all(job is not None and job is not self.before.get(client) and job.done for client, job in jobs.items())
+        """Whether nobody but those who hang has anything to do in this round."""
+        ledger, hung = self.crew.journal.ledger, {f"client {client}" for client in self.hung}
+        absent = ledger.absent()
+        return all(count == STEPS or name in absent or name in hung for name, count in ledger.told().items())
 
     def hang(self, client: int, fault: Fault) -> None:
         """Until others have done their work and the time is up; the client itself comes back some rounds later."""
         self.hung[client] = fault
         while not self.others_are_done() and not self.over.is_set():
             time.sleep(0.0005)
-        with self.team.changed:
+        with self.crew.changed:
             self.clock += 2 * TIMEOUT
-            self.team.changed.notify_all()
-        while self.round <= fault.round + fault.number and not self.over.is_set():
+            self.crew.changed.notify_all()
+        while self.round <= fault.round + fault.number % 3 and not self.over.is_set():
             time.sleep(0.0005)
         del self.hung[client]
+
+    def note(self, client: int, step: int, id: int, theta: Any) -> None:
+        """What is deployed: a client's step is one deployment, of one model, whenever it is asked for."""
+        one = (id, np.asarray(theta).tobytes())
+        if self.deployed.setdefault((client, step), one) != one:
+            self.broken.append(f"deployments: client {client} was asked for another one in step {step}")
 
 
 class Client:
@@ -97,8 +107,9 @@ class Client:
     def __init__(self, world: World, number: int, inner: Any) -> None:
         self.world, self.number, self.inner, self.absurd = world, number, inner, -1
 
-    def deploy(self, theta: Any, samples: int, step: int) -> Any:
+    def deploy(self, theta: Any, samples: int, step: int, id: int) -> Any:
         deployable(theta, self.world.broken)
+        self.world.note(self.number, step, id, theta)
         world, batch = self.world, self.inner.deploy(theta, samples, step)
         kind = next((kind for kind in (*AT_CLIENTS, *HARMLESS) if (fault := world.take(kind, self.number))), None)
         if kind == "absurd":
@@ -155,10 +166,7 @@ def _until_the_end(world: World, folder: Path) -> tuple[Any, int]:
         clients = [Client(world, number, one) for number, one in enumerate(inner)]
         named: dict[str, Any] = {**SETTINGS, "checkpoint": folder, "timeout": TIMEOUT, "progress": False}
         try:
-            with (
-                breaking_files(world.left, lambda: world.round),
-                mock.patch("profl.run.live.train.run_round", _watched(world)),
-            ):
+            with _watched(world), _breaking_writes(world):
                 return profl.train(CASE, METHOD, clients, **named), starts
         except Killed:
             continue
@@ -170,34 +178,61 @@ def _until_the_end(world: World, folder: Path) -> tuple[Any, int]:
     raise Broken("end: it was started more often than it was killed")
 
 
-def _watched(world: World) -> Any:
-    """``run_round`` with faults of the process before and inside it, and a look at all states after it."""
+@contextmanager
+def _breaking_writes(world: World) -> Iterator[None]:
+    """A database that is full, or whose process dies before it writes, before it has committed, or just after."""
+    counted: Counter[tuple[int, str]] = Counter()
+    real = SqlStore._transaction
 
-    def watched(plan: Any, root: Any, history: Any, clients: Any, *rest: Any) -> Any:
-        team: Workers = clients.__self__
-        world.round = history.round
-        if history.round < world.begun:
-            raise Broken(f"states: round {world.begun} had begun, and the run goes on from round {history.round}")
-        world.begun = history.round
-        states = jax.tree.map(np.array, history.carry.states)
-        if history.round and not same(states, world.states[history.round]):
-            raise Broken(f"states: round {history.round} goes on from others than it ended with")
+    def hit(kind: str) -> bool:
+        counted[world.round, kind] += 1
+        for fault in world.left:
+            if fault.kind == kind and fault.round == world.round and counted[world.round, kind] > fault.number:
+                world.left.remove(fault)
+                return True
+        return False
+
+    @contextmanager
+    def transaction(self: SqlStore, write: bool = False) -> Iterator[Any]:
+        if write and hit("full disk"):
+            raise DatabaseError("No space left on device")
+        if write and hit("killed before writing"):
+            raise Killed
+        with real(self, write) as connection:
+            yield connection
+            if write and hit("killed while writing"):
+                raise Killed
+        if write and hit("killed after writing"):
+            raise Killed
+
+    with mock.patch.object(SqlStore, "_transaction", transaction):
+        yield
+
+
+@contextmanager
+def _watched(world: World) -> Iterator[None]:
+    """Rounds with faults of the process before and inside them, and a look at all states before and after."""
+    begin = Fold.begin
+
+    def crew(*arguments: Any) -> Crew:
+        world.crew = Crew(*arguments)
+        return world.crew
+
+    def begun(self: Fold, state: Any) -> Any:
+        world.round = state.live.history.round
         if world.take("killed before a round"):
             raise Killed
         if world.take("clock ahead"):
             world.clock += 3600.0
-        done: dict[int, Any] = {}
+        return begin(self, state)
 
-        def work(round_: int, asked: Any, theta: Any) -> Any:
-            named = set(np.asarray(asked.clients).tolist())
-            world.team, world.before = team, dict(team.jobs)
-            world.expected = {c for c in named if c not in team.jobs or not team.jobs[c].alive}
-            done.update(clients(round_, asked, theta))
-            if world.take("killed in a round"):
-                raise Killed
-            return done
-
-        after = run_round(plan, root, history, work, *rest)
+    def watched(plan: Any, root: Any, history: Any, clients: Any, *rest: Any) -> Any:
+        if world.take("killed in a round"):
+            raise Killed
+        states, done = jax.tree.map(np.array, history.carry.states), clients()
+        if not same(states, world.states.setdefault(history.round, states)):
+            raise Broken(f"states: round {history.round} goes on from others than it ended with")
+        after = run_round(plan, root, history, clients, *rest)
         refused = np.asarray(after.carry.refused) > np.asarray(history.carry.refused)
         for client in range(CASE.count):
             kept = same(*(trees.take(each, client) for each in (states, after.carry.states)))
@@ -205,10 +240,17 @@ def _watched(world: World) -> Any:
                 raise Broken(
                     f"states: client {client} in round {history.round}, {'kept' if kept else 'lost'} its state"
                 )
-        world.states[after.round] = jax.tree.map(np.array, after.carry.states)
+        ended = jax.tree.map(np.array, after.carry.states)
+        if not same(ended, world.states.setdefault(after.round, ended)):
+            raise Broken(f"states: round {history.round} has another end when it is folded again")
         return after
 
-    return watched
+    with (
+        mock.patch("profl.campaign.train.Crew", crew),
+        mock.patch.object(Fold, "begin", begun),
+        mock.patch("profl.campaign.fold.run_round", watched),
+    ):
+        yield
 
 
 @cache

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import jax
@@ -25,7 +25,7 @@ from profl.campaign import setting_up
 from profl.campaign.deployment import Deployment, Deployments
 from profl.campaign.events import Draft, Event, hash_arrays
 from profl.campaign.fold import forecast_of
-from profl.campaign.journal import Journal
+from profl.campaign.journal import Journal, utc_now
 from profl.campaign.ledger import Entry
 from profl.campaign.names import named
 from profl.campaign.readings import Reader, Reading, Usual, read_csv
@@ -37,10 +37,10 @@ from profl.problem.live import LiveProblem
 from profl.problem.problem import Problem
 from profl.results.measure import make_run
 from profl.results.record import Run
+from profl.run.live import batches
 from profl.run.live.state import live_figures
 from profl.run.plan import describe
 from profl.run.run_history import pad_records
-from profl.storage import archive
 from profl.typing import Counts, Theta
 
 
@@ -304,18 +304,14 @@ class Campaign:
             reading = self._read(entry, data, check)
         except InputError as error:
             raise InputError(f"{what}: {error}; nothing was written") from error
-        arrays = archive.named_arrays("batch", reading.batch)
-        if reading.deployed is not None:
-            arrays |= archive.named_arrays("deployed", reading.deployed)
-        rows = len(next(iter(jax.tree.leaves(reading.batch))))
+        rows = batches.rows(reading.batch)
         told = Told(entry.id, entry.client, rows, reading.missing, entry.state == "told")
         if entry.state == "told":
             assert entry.ended is not None
-            if hash_arrays(arrays) != entry.ended.data_hash:
+            if hash_arrays(reading.arrays) != entry.ended.data_hash:
                 raise InputError(f"{what} was told on {entry.ended.at[:10]} with other data: nothing was written")
             return None, told
-        body = {"rows": rows, "missing": reading.missing, "columns": reading.columns, "scale": reading.scale}
-        return Draft("told", _now(self._journal), body, entry.id, arrays), told
+        return reading.draft(entry.id, self._journal.now()), told
 
     def _read(self, entry: Entry, data: Any, check: bool) -> Reading:
         fold = self._journal.fold
@@ -386,18 +382,10 @@ class Campaign:
                 return []
             if entry.state != "open":
                 raise InputError(f"deployment {entry.id} ({entry.client}) was {_ended(entry)}: nothing was written")
-            return [Draft(kind, _now(journal), body, entry.id)]
+            return [Draft(kind, journal.now(), body, entry.id)]
 
         with journal.lock:
             journal.tell(drafts)
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
-def _now(journal: Journal) -> str:
-    return journal.clock().astimezone(UTC).isoformat()
 
 
 def _ended(entry: Entry) -> str:

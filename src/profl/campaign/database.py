@@ -32,7 +32,7 @@ class Database:
       create: whether SQLite may make the file.
     """
 
-    def __init__(self, url: str, create: bool) -> None:
+    def __init__(self, url: str | sa.URL, create: bool) -> None:
         self._engine = make_engine(url)
         self.dialect = self._engine.dialect.name
         self.shown = self._engine.url.render_as_string(hide_password=True)
@@ -74,25 +74,30 @@ class Database:
         return self._file is not None and not self._file.exists()
 
 
-def make_engine(url: str) -> sa.Engine:
+def sqlite_file(path: Path) -> sa.URL:
+    """The URL of a file, whatever signs are in its name."""
+    return sa.URL.create("sqlite", database=str(path.absolute()))
+
+
+def make_engine(url: str | sa.URL) -> sa.Engine:
     """The engine for a URL; SQLite writes ahead, waits for others, and loses nothing to a power cut."""
     try:
         address = _address(url)
         engine = sa.create_engine(address, poolclass=sa.NullPool, **_settings(address))
     except (ArgumentError, NoSuchModuleError, ValueError) as error:
-        shown = words(url) if "@" not in str(url) else "another one"  # it may hold a password
+        shown = words(str(url)) if "@" not in str(url) else "another one"  # it may hold a password
         raise InputError(
             f"the database must be a URL such as sqlite:///prices.db or postgresql://user@host/name, got {shown}: "
             f"{words(error).replace(str(url), shown)}"
         ) from error
     except ImportError as error:
-        raise ImportError(f"{url.split(':')[0]} needs {error.name}: pip install 'profl[postgresql]'") from error
+        raise ImportError(f"{str(url).split(':')[0]} needs {error.name}: pip install 'profl[postgresql]'") from error
     set_up = _set_up_sqlite if engine.dialect.name == "sqlite" else _set_up_postgresql
     set_up(engine)
     return engine
 
 
-def _address(url: str) -> sa.URL:
+def _address(url: str | sa.URL) -> sa.URL:
     """The URL in full: with the driver that ``profl[postgresql]`` brings, and a file's place from the root."""
     address = sa.make_url(url)
     backend, driver = address.get_backend_name(), address.drivername

@@ -6,6 +6,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+import numpy as np
+
 from profl.storage.atomic import atomic
 from profl.typing import Theta
 
@@ -54,3 +57,20 @@ class Deployments(tuple[Deployment, ...]):
         """Write ``frame`` to a file, whole or not at all."""
         with atomic(path) as temporary:
             self.frame().to_csv(temporary, index=False)
+
+
+def purpose(model: Theta, newest: Theta, last: Theta | None) -> str:
+    """Why a model is deployed: one of ``deployment.PURPOSES``.
+
+    >>> purpose(np.ones(2), np.ones(2), np.zeros(2)), purpose(np.ones(2), np.zeros(2), None)
+    ('improve', 'explore')
+    """
+    if not _close(model, newest):
+        return "explore"
+    return "hold" if last is not None and _close(model, last) else "improve"
+
+
+def _close(one: Theta, other: Theta) -> bool:
+    """Whether two models are equal up to rounding."""
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return all(np.allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-7) for a, b in pairs)

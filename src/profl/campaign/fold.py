@@ -18,11 +18,14 @@ import numpy as np
 
 from profl import trees
 from profl.methods.method import Forecast
+from profl.parts.privacy import Privacy
 from profl.run import step
 from profl.run.live import batches
-from profl.run.live.client_round import RoundSetup, deploy_next, finite_copy, use_batch
+from profl.run.live.client_round import RoundSetup, deploy_next, finite_copy, key_of, use_batch
 from profl.run.live.filter_alerts import FilterAlert, update_alerts
+from profl.run.live.protection import finished_report, protected_work, unchanged_report
 from profl.run.live.state import Guard, Incident, LiveState, refused_reports
+from profl.run.plan import Population
 from profl.run.round import Work
 from profl.run.run_history import (
     absent_work,
@@ -36,22 +39,22 @@ from profl.run.run_history import (
 )
 from profl.run.step import Progress
 from profl.run.undecided import ADVICE, group_apart, robust_filter
+from profl.server.entries import Report
 from profl.storage import archive
 from profl.storage.archive import DamagedFile
-from profl.typing import Batch, Theta
-
-GUARD = 10.0
-"""As in ``train``: the risk is told to be high above this many times its first scale."""
+from profl.typing import Batch, Key, Theta
 
 
 class Participant(NamedTuple):
     """A client in the round under way."""
 
+    row: Population
     now: Progress  # after the last batch that it made use of
     wanted: int  # rows of each deployment
     done: int = 0  # batches it made use of
     rows: int = 0
     missing: int = 0  # rows left out
+    key: Key | None = None  # of the step under way
     deployed: Theta | None = None  # the model that is out
     after: Progress | None = None  # the client after it deployed that
 
@@ -64,14 +67,19 @@ class State(NamedTuple):
     undecided: frozenset[int] = frozenset()  # clients of whom it was said that the filter cannot decide on a group
     participants: Mapping[int, Participant] | None = None  # None between two rounds
     notes: tuple[tuple[int, str], ...] = ()  # incidents of the round under way
+    noised: Mapping[int, Report] | None = None  # with privacy: what left the clients in the round that was just closed
 
 
 class Fold:
-    """Makes states; it has none of its own."""
+    """Makes states; it has none of its own. ``guard``: see ``train``.
 
-    def __init__(self, setup: RoundSetup) -> None:
-        self.setup, self.plan = setup, setup.plan
-        self.filter = robust_filter(self.plan.settings.method)
+    With privacy nothing is noted about a client that depends on its data.
+    """
+
+    def __init__(self, setup: RoundSetup, guard: float = 10.0) -> None:
+        self.setup, self.plan, self.guard = setup, setup.plan, guard
+        self.root = setup.plan.roots[0]
+        self.filter = None if setup.privacy is not None else robust_filter(self.plan.settings.method)
 
     @cached_property
     def first(self) -> State:
@@ -81,56 +89,66 @@ class Fold:
     def begin(self, state: State) -> State:
         """The state at the beginning of a round: who takes part in it (line 3)."""
         plan, history = self.plan, state.live.history
-        chosen = next_participants(plan, plan.roots[0], history)
+        chosen = next_participants(plan, self.root, history)
         participants: dict[int, Participant] = {}
         for slot, client in enumerate(np.asarray(chosen.clients).tolist()):
             if client not in participants:  # one may stand there twice, and works once
                 own, row = trees.take(chosen.states, slot), trees.take(plan.population, client)
                 now = step.start_round(plan.settings, history.carry.theta, own)
-                participants[client] = Participant(now, int(step.samples_wanted(plan.settings, row, own)))
-        return state._replace(participants=participants, notes=())
+                participants[client] = Participant(row, now, int(step.samples_wanted(plan.settings, row, own)))
+        return state._replace(participants=participants, notes=(), noised=None)
 
     def deploy(self, state: State, client: int) -> tuple[Theta, State]:
         """(what the client deploys next, as numpy arrays; the state after it)."""
-        own = self._participant(state, client)
-        deployed, after = deploy_next(self.setup, state.live.history.round, client, own.done, own.now)
-        model = finite_copy(deployed)
-        return model, _replace(state, client, own._replace(deployed=model, after=after))
+        own = self._deploying(state, client)
+        model = finite_copy(own.deployed)
+        return model, _replace(state, client, own._replace(deployed=model))
 
     def deployed(self, state: State, client: int, model: Theta) -> State:
         """The state after the client deployed ``model``, which the log holds; a rounding may be another today."""
-        _, state = self.deploy(state, client)
-        return _replace(state, client, self._participant(state, client)._replace(deployed=model))
+        return _replace(state, client, self._deploying(state, client)._replace(deployed=model))
+
+    def _deploying(self, state: State, client: int) -> Participant:
+        """The client once it has deployed its next model, which may not be finite."""
+        own = self._participant(state, client)
+        key = key_of(self.setup, self.root, client, state.live.history.round, own.done)
+        deployed, after = deploy_next(self.setup, own.row, key, own.now)
+        return own._replace(key=key, deployed=deployed, after=after)
 
     def use(self, state: State, client: int, batch: Batch, missing: int, deployed: Theta = None) -> State:
         """The state after the client's step on what ``deployed`` brought in, by default its open deployment."""
         own = self._participant(state, client)
         assert own.after is not None
-        deployed, round_ = trees.cast(own.deployed if deployed is None else deployed), state.live.history.round
-        now = use_batch(self.setup, round_, client, own.done, own.after, batch, deployed, own.wanted)
+        assert own.key is not None
+        deployed = trees.cast(own.deployed if deployed is None else deployed)
+        now = use_batch(self.setup, own.row, own.key, own.done, own.after, batch, deployed, own.wanted)
         rows = batches.rows(batch)
-        used = Participant(now, own.wanted, own.done + 1, own.rows + rows, own.missing + missing)
+        used = Participant(own.row, now, own.wanted, own.done + 1, own.rows + rows, own.missing + missing)
         return self._look_for_groups(_replace(state, client, used), client, deployed, batch)
 
-    def close(self, state: State, absent: Mapping[int, str]) -> State:
-        """The state after the round; ``absent`` says why a client is out of it."""
+    def close(self, state: State, absent: Mapping[int, str], noised: Mapping[int, Report] | None = None) -> State:
+        """The state after the round; ``absent`` says why a client is out of it.
+
+        ``noised``: with privacy, the reports that left the clients, where they have left; their noise is drawn once.
+        """
         plan, live = self.plan, state.live
         assert state.participants is not None
         steps = plan.settings.local_steps
-        work = {c: self._work(c, own) for c, own in state.participants.items() if own.done == steps and c not in absent}
-        root, where = plan.roots[0], f"campaign of {plan.settings.method.name}"
+        work = {c: self._work(own) for c, own in state.participants.items() if own.done == steps and c not in absent}
+        notes = self._notes(state, absent, work)
+        if self.setup.privacy is not None:
+            work = self._protected(self.setup.privacy, state, absent, work, noised)
+            noised = {client: done.reports for client, done in work.items()}
+        root, where = self.root, f"seed {plan.seeds[0]}"
         history = run_round(plan, root, live.history, lambda *_: work, where, self._absent)
-        notes = [*((c, absent[c]) for c in sorted(absent)), *sorted(state.notes)]
-        for client, own in state.participants.items():
-            if own.missing and client in work:
-                notes.append((client, f"sent {own.missing} rows with missing values, which were left out"))
         alerts, _ = update_alerts(live.alerts, plan, live.history, history)
         incidents = (
             *((history.round, client, what) for client, what in notes),
             *refused_reports(live.history, history),
         )
-        guard = live.guard.update(history, GUARD)
-        return State(state.seq, LiveState(history, guard, (*live.incidents, *incidents), alerts), state.undecided)
+        guard = live.guard.update(history, self.guard)
+        after = LiveState(history, guard, (*live.incidents, *incidents), alerts)
+        return State(state.seq, after, state.undecided, noised=noised)
 
     def pack(self, state: State) -> bytes:
         """A state between two rounds as bytes."""
@@ -186,9 +204,42 @@ class Fold:
         assert state.participants is not None
         return state.participants[client]
 
-    def _work(self, client: int, own: Participant) -> Work:
-        row = trees.take(self.plan.population, client)
-        return client_work(self.plan.settings, row, own.now, own.rows, self.setup.figures)
+    def _work(self, own: Participant) -> Work:
+        return client_work(self.plan.settings, own.row, own.now, own.rows, self.setup.figures)
+
+    def _notes(self, state: State, absent: Mapping[int, str], work: Mapping[int, Work]) -> list[tuple[int, str]]:
+        """(client, what happened to it) in the round under way."""
+        if self.setup.privacy is not None:
+            return []
+        notes = [*((client, absent[client]) for client in sorted(absent)), *sorted(state.notes)]
+        for client, own in (state.participants or {}).items():
+            if own.missing and client in work:
+                notes.append((client, f"sent {own.missing} rows with missing values, which were left out"))
+        return notes
+
+    def _protected(
+        self,
+        privacy: Privacy,
+        state: State,
+        absent: Mapping[int, str],
+        work: Mapping[int, Work],
+        noised: Mapping[int, Report] | None,
+    ) -> dict[int, Work]:
+        """The work of all participants with noised reports; nobody is seen to be absent."""
+        plan, history, protected = self.plan, state.live.history, {}
+        for client in state.participants or {}:
+            before = trees.take(history.carry.states, client)
+            if noised is not None:
+                good = client in work and bool(work[client].finite)
+                done = work[client] if good else self._absent_work._replace(states=before)
+                protected[client] = protected_work(plan, done, noised[client], client)
+                continue
+            circumstances = (privacy, plan, history.carry.theta, before, client, history.round)
+            if client in work:
+                protected[client] = finished_report(*circumstances, work[client])
+            else:
+                protected[client] = unchanged_report(*circumstances, absent.get(client, "nothing came"))
+        return protected
 
     def _look_for_groups(self, state: State, client: int, deployed: Theta, batch: Batch) -> State:
         """Note a group of a client's samples that the filter cannot decide on, once."""

@@ -10,21 +10,27 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import jax
 import numpy as np
 
 from profl import trees
+from profl.campaign.deployment import purpose
 from profl.campaign.events import Arrays, Draft, Event, seal
 from profl.campaign.fold import Fold, State, forecast_of
 from profl.campaign.ledger import Entry, Ledger
 from profl.campaign.store import Conflict, DatabaseError, Store
 from profl.methods.stopping import REASONS
 from profl.run.live.batches import Failure
+from profl.server.entries import Report
 from profl.storage import archive
 from profl.storage.archive import DamagedFile
 from profl.typing import Theta
 
+REFOLDED = 0.01
+"""The share of its rounds that a campaign makes again when it is opened, at most: a snapshot is as long as the campaign
+is, so one each round would cost more and more."""
 TURNS = 50
 """How often a decision is made anew because others write; each time another process has made progress."""
 
@@ -52,12 +58,14 @@ class Journal:
     ) -> None:
         self.store, self.fold, self.clients, self.deadline = store, fold, list(clients), deadline
         self.rounds, self.clock = rounds, clock
+        self._model_shape = trees.row_shape(fold.plan.models)
         self.numbers = {name: number for number, name in enumerate(self.clients)}
         self.lock = threading.RLock()
         self.ledger = Ledger()
         self.events: list[Event] = []
         self._state: State | None = None
         self._between: State | None = None  # after the round that this process closed last
+        self._kept = 0  # the round of the newest snapshot
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -70,7 +78,7 @@ class Journal:
         """The state after all events."""
         state = self._state or self._snapshot() or self.fold.first
         new = self.events[state.seq :]
-        data = self.store.data(event for event in new if event.kind in ("asked", "told"))
+        data = self.store.data(event for event in new if event.kind in ("asked", "told") or "noised" in event.body)
         for event in new:
             state = self._applied(state, event, data.get(event.seq, {}))
         self._state = state
@@ -84,7 +92,7 @@ class Journal:
         """The models of deployments, read at once."""
         asked = [entry.asked for entry in entries]
         data = self.store.data(asked)
-        return [self._theta("theta", data[event.seq]) for event in asked]
+        return [jax.tree.map(np.array, self._theta("theta", data[event.seq])) for event in asked]  # the log's stay
 
     def why_over(self) -> str:
         """Why nothing more is asked; "" where the campaign goes on."""
@@ -94,6 +102,10 @@ class Journal:
         if self.rounds is not None and self.ledger.round >= self.rounds:
             return f"all {self.rounds} rounds are done"
         return ""
+
+    def now(self) -> str:
+        """The time, as events have it."""
+        return _text(self.clock())
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -175,7 +187,7 @@ class Journal:
             }
             drafts.append(Draft("asked", at, body, number, archive.named_arrays("theta", model)))
             if problem:
-                drafts.append(Draft("skipped", at, {"reason": problem}, number))
+                drafts.append(Draft("skipped", at, {"reason": problem, "failed": True}, number))
             number += 1
         return drafts, state
 
@@ -197,7 +209,7 @@ class Journal:
         history, before = state.live.history, self._state.live if self._state else self.fold.first.live
         expected = forecast_of(state)
         fresh = state.live.all_incidents[len(before.all_incidents) :]
-        body = {
+        body: dict[str, Any] = {
             "round": history.round,
             "reports": sum(count == self.fold.plan.settings.local_steps for count in self.ledger.told().values()),
             "risk": _finite(history.latest["loss"]),
@@ -205,8 +217,12 @@ class Journal:
             "settled": settled_reason(state),
             "incidents": [[round_, self.clients[client], what] for round_, client, what in fresh],
         }
-        theta = jax.tree.map(np.asarray, history.carry.theta)
-        return Draft("closed", _text(now), body, data=archive.named_arrays("theta", theta))
+        data = archive.named_arrays("theta", jax.tree.map(np.asarray, history.carry.theta))
+        if state.noised is not None:
+            clients, reports = zip(*sorted(state.noised.items()), strict=True)
+            body["noised"] = [*clients]
+            data |= archive.named_arrays("noised", trees.stack([*reports]))
+        return Draft("closed", _text(now), body, data=data)
 
     # -- folding -------------------------------------------------------------------------------------------------------
 
@@ -228,7 +244,7 @@ class Journal:
             other = self._theta("deployed", data) if _of("deployed", data) else None
             state = fold.use(state, self.numbers[entry.client], batch, event.body["missing"], other)
         elif event.kind == "closed":
-            state = fold.close(state, self._absent_at(event))
+            state = fold.close(state, self._absent_at(event), self._noised(event, data))
         return state._replace(seq=event.seq)
 
     def _absent_at(self, closed: Event) -> dict[int, str]:
@@ -238,9 +254,16 @@ class Journal:
         out = {"skipped", "withdrawn", "expired"}
         return {self.numbers[entry.client]: entry.reason for entry in entries if entry.state in out}
 
+    def _noised(self, closed: Event, data: Arrays) -> dict[int, Report] | None:
+        """With privacy, the reports that left the clients in a round that was closed."""
+        if "noised" not in closed.body:
+            return None
+        reports = archive.restore_tree("noised", _of("noised", data), self.fold.plan.report, same_shape=False)
+        reports = jax.device_put(reports)
+        return {client: trees.take(reports, row) for row, client in enumerate(closed.body["noised"])}
+
     def _theta(self, name: str, data: Arrays) -> Theta:
-        like = trees.row_shape(self.fold.plan.models)
-        return archive.restore_tree(name, _of(name, data), like, same_shape=True)
+        return archive.restore_tree(name, _of(name, data), self._model_shape, same_shape=True)
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
@@ -252,6 +275,7 @@ class Journal:
         with suppress(DamagedFile):
             state = self.fold.unpack(content)
             if state.seq <= self.ledger.seq and self.events[state.seq - 1].kind == "closed":
+                self._kept = state.live.history.round
                 return state
         return None
 
@@ -259,30 +283,16 @@ class Journal:
         """Store a snapshot of the state after a round that was closed; that it cannot be stored loses nothing."""
         for event in written:
             if event.kind == "closed" and self._between is not None:
-                with suppress(DatabaseError):
-                    self.store.keep_snapshot(event.seq, self.fold.pack(self._between._replace(seq=event.seq)))
-
-
-def purpose(model: Theta, newest: Theta, last: Theta | None) -> str:
-    """Why a model is deployed: one of ``deployment.PURPOSES``.
-
-    >>> purpose(np.ones(2), np.ones(2), np.zeros(2)), purpose(np.ones(2), np.zeros(2), None)
-    ('improve', 'explore')
-    """
-    if not _close(model, newest):
-        return "explore"
-    return "hold" if last is not None and _close(model, last) else "improve"
+                round_ = self.ledger.round
+                if round_ - self._kept > REFOLDED * round_:
+                    with suppress(DatabaseError):
+                        self.store.keep_snapshot(event.seq, self.fold.pack(self._between._replace(seq=event.seq)))
+                        self._kept = round_
 
 
 def settled_reason(state: State) -> str | None:
     """Why ``StopWhenSettled`` has ended the campaign; None where it has not."""
     return REASONS.get(int(state.live.history.carry.why))
-
-
-def _close(one: Theta, other: Theta) -> bool:
-    """Whether two models are equal up to rounding."""
-    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
-    return all(np.allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-7) for a, b in pairs)
 
 
 def _of(name: str, data: Mapping[str, np.ndarray]) -> Arrays:
@@ -293,6 +303,11 @@ def _of(name: str, data: Mapping[str, np.ndarray]) -> Arrays:
 def _finite(value: float) -> float | None:
     """A number that JSON knows."""
     return value if np.isfinite(value) else None
+
+
+def utc_now() -> datetime:
+    """The time in UTC."""
+    return datetime.now(UTC)
 
 
 def _text(time: datetime) -> str:

@@ -28,7 +28,10 @@ class Entry(NamedTuple):
         """Why there are no data."""
         if self.state == "expired":
             return f"no data came by {self.until}"
-        return f"{self.state}: {self.ended.body['reason']}" if self.ended and "reason" in self.ended.body else ""
+        body = {} if self.ended is None else self.ended.body
+        if body.get("failed"):  # the client did; the other reasons are somebody's decision
+            return str(body["reason"])
+        return f"{self.state}: {body['reason']}" if "reason" in body else ""
 
     def overdue(self, now: datetime) -> bool:
         return self.until is not None and now >= datetime.fromisoformat(self.until)
@@ -40,6 +43,7 @@ class Ledger:
     def __init__(self) -> None:
         self.seq, self.chain = 0, START
         self.opened: Event | None = None
+        self.next_id = 1
         self.entries: dict[int, Entry] = {}
         self.closed: list[Event] = []
         self._current: list[int] = []  # the ids of the round under way
@@ -62,6 +66,7 @@ class Ledger:
             words = (body["client"], body["round"], body["step"], body["purpose"], body["samples"])
             self.entries[event.deployment] = Entry(event.deployment, *words, event.at, body["until"], event)
             self._current.append(event.deployment)
+            self.next_id = event.deployment + 1
         elif event.kind == "closed":
             for number in self._current:
                 if self.entries[number].state == "open":
@@ -87,10 +92,6 @@ class Ledger:
     def round(self) -> int:
         """The number of the round under way, which is how many are closed."""
         return len(self.closed)
-
-    @property
-    def next_id(self) -> int:
-        return len(self.entries) + 1
 
     @property
     def current(self) -> list[Entry]:

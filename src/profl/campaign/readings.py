@@ -16,10 +16,12 @@ import jax
 import numpy as np
 
 from profl import checks
+from profl.campaign.events import Arrays, Draft
 from profl.checks import InputError
 from profl.problem.families import Family
 from profl.run.live import batches
 from profl.run.live.batches import Delayed, Failure
+from profl.storage import archive
 from profl.typing import Batch, Theta
 
 UNIT_CHANGE = 10.0
@@ -35,6 +37,18 @@ class Reading(NamedTuple):
     columns: list[str] | None  # the columns of a frame, in the order of the sample's numbers
     scale: list[float]  # the mean size of each of the sample's numbers
     deployed: Theta = None  # of a ``Delayed`` batch
+
+    @property
+    def arrays(self) -> Arrays:
+        """The data of the event that tells it."""
+        arrays = archive.named_arrays("batch", self.batch)
+        return arrays if self.deployed is None else arrays | archive.named_arrays("deployed", self.deployed)
+
+    def draft(self, deployment: int, at: str) -> Draft:
+        """The event that tells it."""
+        rows = batches.rows(self.batch)
+        body = {"rows": rows, "missing": self.missing, "columns": self.columns, "scale": self.scale}
+        return Draft("told", at, body, deployment, self.arrays)
 
 
 class Usual(NamedTuple):

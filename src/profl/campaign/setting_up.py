@@ -98,30 +98,36 @@ def _open(
     elif given["clients"] is None:
         raise InputError("there is no campaign here yet: name its clients to make it")
     world, plan = make(problem, method, settings, start, stop)
-    own = identity(world, plan)
     deadline = None if settings["deadline"] is None else timedelta(days=settings["deadline"])
     journal = Journal(store, Fold(make_setup(plan)), settings["clients"], deadline, settings["rounds"], clock)
-    theta = trees.take(plan.models, 0)
-
-    def drafts() -> list[Draft]:
-        if journal.ledger.opened is not None:
-            return []
-        body = {"settings": settings, "identity": own}
-        at = clock().astimezone(UTC).isoformat()
-        return [Draft("opened", at, body, data=archive.named_arrays("theta", jax.tree.map(np.asarray, theta)))]
-
-    journal.tell(drafts)
-    assert journal.ledger.opened is not None
+    differing = begin(journal, settings, {"identity": identity(world, plan)})
     _check_same(given, journal.ledger.settings)  # another process may have made it in the meantime
-    if differing := difference(journal.ledger.opened.body["identity"], own):
+    if differing:
         raise InputError(
             f"this campaign was made with something else: {'; '.join(differing)}. Nothing was written; take what it "
             "was made with, or make a new campaign under another name"
         )
+    theta = trees.take(plan.models, 0)
     names, columns = (problem.names, problem.columns) if isinstance(problem, LiveProblem) else (None, None)
     sample = trees.row_shape(journal.fold.setup.like)
     stated = None if columns is None else names_of(sample, columns, "columns")
     return Opened(world, journal, names_of(theta, names), stated)
+
+
+def begin(journal: Journal, settings: dict[str, Any], words: dict[str, dict[str, str]]) -> list[str]:
+    """Write the first event if there is none; what it says of the campaign that differs from ``words``, and how."""
+    theta = jax.tree.map(np.asarray, trees.take(journal.fold.plan.models, 0))
+
+    def drafts() -> list[Draft]:
+        if journal.ledger.opened is not None:
+            return []
+        at = journal.clock().astimezone(UTC).isoformat()
+        return [Draft("opened", at, {"settings": settings, **words}, data=archive.named_arrays("theta", theta))]
+
+    journal.tell(drafts)
+    assert journal.ledger.opened is not None
+    stored = journal.ledger.opened.body
+    return [line for name, own in words.items() for line in difference(stored.get(name, {}), own)]
 
 
 def make(
@@ -158,8 +164,14 @@ def identity(problem: Problem, plan: CompiledPlan) -> dict[str, str]:
 
     A campaign lives longer than a library's version. Nor is the first model in it: it is in the log.
     """
+    return split_fingerprint(problem, plan)[0]
+
+
+def split_fingerprint(problem: Problem, plan: CompiledPlan) -> tuple[dict[str, str], dict[str, str]]:
+    """(``identity``, the words that are left: only where they are the same are the bits)."""
     words = fingerprint("campaign", problem, plan)
-    return {name: word for name, word in words.items() if not name.startswith("package ") and name != "start"}
+    exact = {name: word for name, word in words.items() if name.startswith("package ") or name == "start"}
+    return {name: word for name, word in words.items() if name not in exact}, exact
 
 
 def open_store(url: str | None, name: str, create: bool) -> Store:

@@ -70,14 +70,13 @@ class SqlStore:
       create: make the database and the campaign where they do not exist; without it that is an error.
     """
 
-    def __init__(self, url: str, name: str, create: bool) -> None:
+    def __init__(self, url: str | sa.URL, name: str, create: bool) -> None:
         if (
             not isinstance(name, str)
             or not name.isprintable()
             or not 0 < len(name.strip()) <= len(name) <= LONGEST_NAME
         ):
             raise InputError(f"name must be a word of at most {LONGEST_NAME} characters, got {words(repr(name))}")
-        self.url, self.name = url, name
         self._database = Database(url, create)
         with self._database.transaction() as connection:
             number = _find(connection, name, self._database.shown)

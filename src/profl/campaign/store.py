@@ -47,11 +47,13 @@ class Store(Protocol):
 
 
 class MemoryStore:
-    """A log that ends with its process; it holds the data of the newest round only."""
+    """A log that ends with its process; of closed rounds it holds no data but each client's last model."""
 
     def __init__(self) -> None:
         self._events: list[Event] = []
         self._data: dict[int, Arrays] = {}
+        self._asked: dict[int, Event] = {}  # by the deployments of the round under way
+        self._last: dict[str, int] = {}  # the event that asked for each client's last deployment that was told
 
     def read(self, after: int) -> list[Event]:
         return self._events[after:]
@@ -66,16 +68,15 @@ class MemoryStore:
             self._events.append(event)
             if data is not None:
                 self._data[event.seq] = data
-            if event.kind == "closed":
-                self._forget()
-
-    def _forget(self) -> None:
-        """Drop the batches of closed rounds and the models before the last round: nobody reads them again."""
-        closed = [event.seq for event in self._events if event.kind == "closed"][-2:]
-        for seq in [seq for seq in self._data if seq < closed[-1]]:
-            kind = self._events[seq - 1].kind
-            if kind == "told" or (kind in ("asked", "closed") and len(closed) > 1 and seq < closed[0]):
-                del self._data[seq]
+            if event.kind == "asked" and event.deployment is not None:
+                self._asked[event.deployment] = event
+            elif event.kind == "told" and event.deployment is not None:
+                asked = self._asked[event.deployment]
+                self._last[asked.body["client"]] = asked.seq
+            elif event.kind == "closed":
+                last = self._last.values()
+                self._data = {seq: self._data[seq] for seq in (1, *last, event.seq)}
+                self._asked = {}
 
     def snapshot(self) -> bytes | None:
         return None

@@ -1,7 +1,7 @@
 """A client's part of a round (paper, Algorithm 1, lines 5-16), on data that come from elsewhere.
 
-The same step as in every engine, with the same keys. ``local_round`` makes all R steps at once, for ``train`` and
-Flower; a campaign makes them one at a time, with days between ``deploy_next`` and ``use_batch``.
+The same step as in every engine, with the same keys. ``local_round`` makes all R steps at once, for Flower; a campaign
+makes them one at a time, and days may lie between ``deploy_next`` and ``use_batch``.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from profl.run import step
 from profl.run.live import batches
 from profl.run.live.batches import Answer, Failure
 from profl.run.live.protection import private_round
-from profl.run.plan import CompiledPlan, batch_shape, compile_for_settings
+from profl.run.plan import CompiledPlan, Population, batch_shape, compile_for_settings
 from profl.run.round import Work
 from profl.run.run_history import client_work, figure_names
 from profl.run.step import Progress
-from profl.typing import Batch, Theta
+from profl.typing import Batch, Key, Theta
 
 Read = Callable[[Any], Answer]
 Ask = Callable[[Read, Theta, int, int, Any], Answer]
@@ -43,7 +43,7 @@ class RoundSetup(NamedTuple):
 
 
 def make_setup(plan: CompiledPlan, privacy: Privacy | None = None) -> RoundSetup:
-    """The setup of a run whose clients are in this process."""
+    """The setup of a run whose clients are known to this process."""
     like = batch_shape(plan.settings, plan.population, trees.take(plan.models, 0), plan.settings.samples)
     return RoundSetup(plan, like, figure_names(plan), privacy)
 
@@ -56,40 +56,42 @@ def local_round(setup: RoundSetup, round_: int, client: int, theta: Theta, state
     plan, like, figures, privacy = setup
 
     def steps() -> Work:
-        settings, row = plan.settings, trees.take(plan.population, client)
+        settings, root, row = plan.settings, plan.roots[0], trees.take(plan.population, client)
         wanted = int(step.samples_wanted(settings, row, state))
         now, total = step.start_round(settings, theta, state), 0
         for r in range(settings.local_steps):
-            deployed, now = deploy_next(setup, round_, client, r, now)
+            key = key_of(setup, root, client, round_, r)
+            deployed, now = deploy_next(setup, row, key, now)
             family, number = settings.functions.family, round_ * settings.local_steps + r
             read = partial(batches.read_answer, like=like, deployed=deployed, family=family, requested=wanted)
             batch, deployed, _ = ask(read, finite_copy(deployed), wanted, number, now.state.world)
-            now = use_batch(setup, round_, client, r, now, batch, deployed, wanted)
+            now = use_batch(setup, row, key, r, now, batch, deployed, wanted)
             total += batches.rows(batch)
         return client_work(settings, row, now, total, figures)
 
     return steps() if privacy is None else private_round(privacy, plan, theta, state, client, round_, steps)
 
 
-def deploy_next(setup: RoundSetup, round_: int, client: int, r: int, now: Progress) -> tuple[Theta, Progress]:
-    """(what the client deploys in step r of a round, the client after that)."""
-    plan = setup.plan
-    row, key = trees.take(plan.population, client), _key(plan.settings, plan.roots[0], client, round_, r)
-    deployed, after = _deploy(plan.settings, row, key, now)
+def key_of(setup: RoundSetup, root: Key, client: int, round_: int, r: int) -> Key:
+    """The key of a client's step r in a round."""
+    return _key(setup.plan.settings, root, client, round_, r)
+
+
+def deploy_next(setup: RoundSetup, row: Population, key: Key, now: Progress) -> tuple[Theta, Progress]:
+    """(what the client of that ``row`` deploys, the client after that)."""
+    deployed, after = _deploy(setup.plan.settings, row, key, now)
     return deployed, after
 
 
 def use_batch(
-    setup: RoundSetup, round_: int, client: int, r: int, now: Progress, batch: Batch, deployed: Theta, wanted: int
+    setup: RoundSetup, row: Population, key: Key, r: int, now: Progress, batch: Batch, deployed: Theta, wanted: int
 ) -> Progress:
     """The client after step r, given what the ``deployed`` model brought in; ``wanted`` rows were asked for."""
-    plan = setup.plan
-    settings, row = plan.settings, trees.take(plan.population, client)
+    settings = setup.plan.settings
     count = batches.rows(batch)
     batch = batches.pad(batch, settings.size(wanted))
     weights = _weights(row.clients, batches.rows(batch), np.int32(count))
     last = jax.device_put(r == settings.local_steps - 1)
-    key = _key(settings, plan.roots[0], client, round_, r)
     after: Progress = _use(settings, row, key, now, Arrival(batch, weights, deployed, last))
     return after
 

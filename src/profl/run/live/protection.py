@@ -76,12 +76,19 @@ def private_round(
     except (KeyboardInterrupt, Overdue):
         raise
     except BaseException as error:  # a client may raise anything, SystemExit included
-        return unchanged_report(
-            privacy, plan, theta, state, client, round_, f"{type(error).__name__}: {checks.words(error)}"
-        )
-    if not bool(result.finite):
-        return unchanged_report(privacy, plan, theta, state, client, round_, "NaN or Inf in its loss or its state")
-    return protect_report(privacy, plan, theta, result, client, round_)
+        why = f"{type(error).__name__}: {checks.words(error)}"
+        return unchanged_report(privacy, plan, theta, state, client, round_, why)
+    return finished_report(privacy, plan, theta, state, client, round_, result)
+
+
+def finished_report(
+    privacy: Privacy, plan: CompiledPlan, theta: Theta, state: Any, client: int, round_: int, work: Work
+) -> Work:
+    """The protected report of a client that made all its steps, from ``state``."""
+    if not bool(work.finite):
+        why = "NaN or Inf in its loss or its state"
+        return unchanged_report(privacy, plan, theta, state, client, round_, why)
+    return protect_report(privacy, plan, theta, work, client, round_)
 
 
 def unchanged_report(
@@ -94,15 +101,20 @@ def unchanged_report(
 
 def protect_report(privacy: Privacy, plan: CompiledPlan, theta: Theta, work: Work, client: int, round_: int) -> Work:
     """The report with noised model and Jacobian, and no other number that depends on the client's data."""
-    settings, number = plan.settings, round_ * 2**20 + client
+    noised = _add_noise(privacy, plan.settings, theta, work.reports, round_ * 2**20 + client)
+    return protected_work(plan, work, noised, client)
+
+
+def protected_work(plan: CompiledPlan, work: Work, noised: Report, client: int) -> Work:
+    """The work with its ``noised`` report and nothing else that depends on the client's data."""
     nothing = jnp.full((), jnp.nan, float)
     return Work(
         states=work.states,  # stays at the client
-        reports=_add_noise(privacy, settings, theta, work.reports, number),
+        reports=noised,
         regret=nothing,
         info=dict.fromkeys(work.info, nothing),
         figures=dict.fromkeys(work.figures, nothing),
-        samples=jnp.int32(settings.local_steps * int(plan.population.counts[client])),
+        samples=jnp.int32(plan.settings.local_steps * int(plan.population.counts[client])),
         answered=jax.device_put(True),
         finite=jax.device_put(True),
     )
@@ -141,8 +153,8 @@ def hide_errors(privacy: Privacy | None, client: int) -> Iterator[None]:
 class Account:
     """The number of reports that have left each client.
 
-    Beside checkpoints it is a file of its own, written before a round begins: a round that is repeated after a crash
-    counts twice, as it must.
+    Over Flower; ``train`` counts them in its log. Beside checkpoints it is a file of its own, written before a round
+    begins: a round that is repeated after a crash counts twice, as it must.
     """
 
     def __init__(self, privacy: Privacy, plan: CompiledPlan, checkpoints: Checkpoints | None = None) -> None:

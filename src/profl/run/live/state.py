@@ -67,7 +67,7 @@ class LiveState(NamedTuple):
         return tuple(sorted((*self.incidents, *(alert.incident for alert in self.alerts)), key=lambda one: one[0]))
 
     def save(self, checkpoints: Checkpoints) -> None:
-        """Write what the next round needs, and what is new in the history."""
+        """Write what the next round of a Flower server needs, and what is new in the history."""
         arrays, lists = pack(self.history)
         notes = {"alerts": [_plain(alert) for alert in self.alerts], "guard": _plain(self.guard)}
         checkpoints.save(self.history.round, arrays, {**lists, "incidents": self.incidents}, notes)

@@ -1,9 +1,9 @@
 """``train``: clients are objects that deploy a model and hand back what came in (paper, Algorithm 1).
 
-Each client of a round works in a thread of its own: deploy, wait for the data, one local step, R times. One that
-raises, is silent, sends what cannot be used, or takes longer than ``timeout`` for a deployment is left out of that
-round and reported; its state stays what it was. The rest is what every engine does, with the same keys: clients that
-wrap a simulated reaction give ``simulate``'s trajectory.
+It drives a campaign: ask what is to be deployed, deploy it in threads, tell what came in. One client's deployment never
+waits for another client's. What was told is in the log before anything is made of it; with ``checkpoint=`` the log is
+a database, and a process that is started again goes on with the deployments that are open. Clients that wrap a
+simulated reaction give ``simulate``'s trajectory.
 """
 
 from __future__ import annotations
@@ -14,13 +14,18 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import cache, partial
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
 
-from profl import checks, trees
+from profl import checks
+from profl.campaign.crew import Crew
+from profl.campaign.fold import Fold
+from profl.campaign.folder import client_names, new_incidents, open_store, privacy_account
+from profl.campaign.journal import Journal, utc_now
+from profl.campaign.setting_up import USUAL, begin, split_fingerprint
+from profl.campaign.store import Store
 from profl.interrupts import remembered_interrupts
 from profl.methods.method import Method
 from profl.methods.stopping import StopWhenSettled
@@ -32,16 +37,12 @@ from profl.results.callbacks import Callback, Watch
 from profl.results.measure import make_run
 from profl.results.record import Run
 from profl.run.config import RunConfig, one_seed
-from profl.run.fingerprint import fingerprint
-from profl.run.live.filter_alerts import update_alerts
-from profl.run.live.protection import Account, check_privacy
-from profl.run.live.state import LiveState, live_figures, refused_reports, report_incidents
-from profl.run.live.workers import Workers
+from profl.run.live.client_round import make_setup
+from profl.run.live.protection import check_privacy
+from profl.run.live.state import live_figures, report_incidents
 from profl.run.plan import CompiledPlan, describe, make_plan
-from profl.run.round import Work
-from profl.run.run_history import absent_work, complete_records, notify_callbacks, run_round, start_history
+from profl.run.run_history import complete_records, notify_callbacks
 from profl.server.attacks import Attack
-from profl.storage.checkpoints import Checkpoints
 from profl.typing import Batch, Counts, Theta
 
 OLD_ORDER = "profl.train(problem, method, clients) is the order of arguments now; clients first is gone in 0.3"
@@ -52,9 +53,13 @@ class Client(Protocol):
 
     It deploys theta (a pytree of numpy arrays), waits, and returns the data that came in as a numpy array, a pandas
     frame or a pytree of arrays. The batch may have fewer rows than ``samples``, or up to 64 times as many. ``deploy``
-    may be a coroutine. If it takes an argument ``step``, that is the number of the deployment, which is the same again
-    when a round is repeated after a crash. A batch that belongs to an earlier deployment is returned as
-    ``profl.worlds.Delayed(batch, deployed)``.
+    may be a coroutine. If it takes an argument ``id``, that is the deployment's number in the whole run, which never
+    stands for another model; ``step`` counts the client's own: round * R + step. A batch that belongs to an earlier
+    deployment is returned as ``profl.worlds.Delayed(batch, deployed)``.
+
+    A run that goes on after a crash deploys again what was open: the same id, the same theta. A client that has a
+    method ``collect(id, theta, samples)`` is asked first: it returns the batch of that deployment, or None where it
+    never deployed it.
     """
 
     @property
@@ -89,7 +94,7 @@ def train(
     resume: bool = True,
     callbacks: Iterable[Callback] | Callback = (),
 ) -> Run:
-    """The run of ``method`` on clients that deploy for real; ``profl.run.live.train.Client`` says what a client does.
+    """The run of ``method`` on clients that deploy for real; ``profl.campaign.train.Client`` says what a client does.
 
     Args:
       problem: a ``LiveProblem``; or a ``Problem``, whose exact answers are then measured as well.
@@ -104,7 +109,9 @@ def train(
       privacy: a ``profl.parts.Privacy``, which clips and noises every report at its client; nothing else about its data
         leaves it, and ``run.privacy`` states what was spent.
       report: called with one sentence per incident, such as ``print``; they are also in ``run.incidents``.
-      progress, checkpoint, resume, callbacks: as in ``profl.simulate``; only its owner can read the checkpoint.
+      checkpoint: a folder for the run's log, a database that only its owner can read (``pip install
+        'profl[campaign]'``). The same call goes on from it, wherever the process ended.
+      progress, resume, callbacks: as in ``profl.simulate``.
 
     Ctrl-C ends the run at once with ``profl.Interrupted``, whose ``run`` holds the rounds that were finished.
 
@@ -158,61 +165,72 @@ class _Session:
         self.problem, self.plan, self.execution = problem, plan, execution
         self.watch = Watch(problem, plan.settings.method, describe(plan), execution.callbacks)
         self.started = time.perf_counter()
-        self.live = LiveState(start_history(plan, trees.take(plan.models, 0)))
-        self.account: Account | None = None
+        self.fold = Fold(make_setup(plan, execution.privacy), execution.guard)
+        self.live = self.fold.first.live
 
     def run(self, clients: Sequence[Client]) -> Run:
         """The run, once all rounds are done or it was ended."""
-        plan, execution, privacy = self.plan, self.execution, self.execution.privacy
-        checkpoints, rounds = None, plan.settings.rounds
-        if execution.checkpoint is not None:
-            words = fingerprint("train", self.problem, plan) | {"privacy": repr(privacy)}
-            checkpoints = Checkpoints(execution.checkpoint, words, execution.resume)
-            self.live = self.live.restore(checkpoints, rounds)
-        if privacy is not None:
-            self.account = Account(privacy, plan, checkpoints)
-        workers = Workers(clients, plan, execution.timeout, self.account)
-        absent = cache(partial(absent_work, plan))
-        try:
-            title = f"{plan.settings.method.name} on {self.problem.name}"
-            with remembered_interrupts() as check, progress_bar(title, rounds, execution.progress) as advance:
-                workers.check = check
-                advance(self.live.history.round)
-                while self.live.history.round < rounds and not self.live.history.settled and not self.watch.stopped:
-                    before = self.live.history
-                    self._round(workers, absent)
-                    check()
-                    advance(1)
-                    self._check()
-                    if checkpoints is not None:
-                        self.live.save(checkpoints)
-                    notify_callbacks(plan, self.watch, before, self.live.history)
-        except KeyboardInterrupt:
-            if not self.live.history.totals:
-                raise
-            self.watch.interrupt()
-        finally:
-            workers.close()
-            self.watch.close()
-            if checkpoints is not None:
-                checkpoints.close()
+        rounds, title = self.plan.settings.rounds, f"{self.plan.settings.method.name} on {self.problem.name}"
+        with open_store(self.execution.checkpoint) as store:
+            self.journal = self._open(store)
+            crew = Crew(clients, self.journal, self.execution.timeout)
+            try:
+                with remembered_interrupts() as check, progress_bar(title, rounds, self.execution.progress) as advance:
+                    advance(self.live.history.round)
+                    self._check_reports()
+                    while not self._finish_round(advance):
+                        check()
+                        self.journal.advance()
+                        crew.work(check)
+            except KeyboardInterrupt:
+                if not self.live.history.totals:
+                    raise
+                self.watch.interrupt()
+            finally:
+                crew.close()
+                self.watch.close()
         return self.watch.finish(self._finish())
 
-    def _round(self, workers: Workers, absent: Callable[[], Work]) -> None:
-        """Run one more round and report its incidents."""
-        plan, live = self.plan, self.live
-        history = run_round(plan, plan.roots[0], live.history, workers.work, f"seed {plan.seeds[0]}", absent)
-        alerts, fresh = update_alerts(live.alerts, plan, live.history, history)
-        incidents = (*workers.take_incidents(history.round), *refused_reports(live.history, history))
-        report_incidents(self.execution.report, (*incidents, *(alert.incident for alert in fresh)))
-        guard = live.guard.update(history, self.execution.guard)
-        self.live = LiveState(history, guard, (*live.incidents, *incidents), alerts)
+    def _open(self, store: Store) -> Journal:
+        """The journal of this run, new or gone on with."""
+        settings, folder = self.plan.settings, self.execution.checkpoint
+        journal = Journal(store, self.fold, client_names(settings.clients), None, settings.rounds, utc_now)
+        journal.refresh()
+        done = journal.ledger.round
+        if journal.ledger.opened is not None and not self.execution.resume:
+            raise checks.InputError(
+                f"{folder} holds a run up to round {done}: pass resume=True to go on from there, "
+                "or choose another folder"
+            )
+        if done > settings.rounds:
+            raise checks.InputError(f"{folder} holds round {done}, asked for {settings.rounds} rounds")
+        if folder is not None:  # what nobody goes on with needs no name
+            stated, exact = split_fingerprint(self.problem, self.plan)
+            if self.execution.privacy is not None:
+                stated["privacy"] = repr(self.execution.privacy)
+            if differing := begin(journal, _stored_settings(self.plan), {"identity": stated, "exact": exact}):
+                raise checks.InputError(f"cannot resume from {folder}, it is of another run: {'; '.join(differing)}")
+        self.live = journal.state().live
+        return journal
 
-    def _check(self) -> None:
-        """Stop a run that has too few reports or diverges."""
+    def _finish_round(self, advance: Callable[[int], None]) -> bool:
+        """Close the round under way if it has ended, and tell of it; whether the run is over."""
+        journal, before = self.journal, self.live
+        journal.advance(ask=False)
+        if journal.ledger.round > before.history.round:
+            self.live = journal.state().live
+            report_incidents(self.execution.report, new_incidents(before, self.live))
+            advance(1)
+            self._check_reports()
+            self.live.guard.check(self.live.history.round, self.execution.guard)
+            notify_callbacks(self.plan, self.watch, before.history, self.live.history)
+        return self.watch.stopped or bool(journal.why_over())
+
+    def _check_reports(self) -> None:
+        """Stop a run that has too few reports."""
         settings, live = self.plan.settings, self.live
-        number = live.history.round
         if live.history.given_up:
+            number = live.history.round
             last = [f"client {client} {what}" for round_, client, what in live.incidents if round_ == number]
             raise checks.TooFewReports(
                 f"round {number}: fewer than min_reports={settings.min_reports} reports could be used, "
@@ -220,18 +238,32 @@ class _Session:
                 f"{'; '.join(last)}",
                 self._finish(),
             )
-        live.guard.check(number, self.execution.guard)
 
     def _finish(self) -> Run:
         """The run so far; with privacy it does not contain the clients' final states."""
-        plan, account = self.plan, self.account
+        plan, privacy = self.plan, self.execution.privacy
         history = complete_records(plan.settings, self.live.history)
-        trace: Any = history.trace(plan, history.final_outputs_on_host(plan) if account is None else None)
+        trace: Any = history.trace(plan, history.final_outputs_on_host(plan) if privacy is None else None)
         trace = jax.tree.map(lambda leaf: np.asarray(leaf)[None], trace)
         seconds = time.perf_counter() - self.started
         run = make_run(self.problem, plan.settings.method, trace, describe(plan), seconds)
-        spent = None if account is None else account.spent()
+        spent = None if privacy is None else privacy_account(privacy, plan, self.journal.ledger.closed)
         return replace(run, live=live_figures(history), incidents=self.live.all_incidents, privacy=spent)
+
+
+def _stored_settings(plan: CompiledPlan) -> dict[str, Any]:
+    """The settings of the run as a ``Campaign`` has them; it may go on for any number of rounds."""
+    settings = plan.settings
+    return {
+        **USUAL,
+        "clients": client_names(settings.clients),
+        "local_steps": settings.local_steps,
+        "samples": np.asarray(plan.population.counts).tolist(),
+        "seed": plan.seeds[0],
+        "participation": settings.slots / settings.clients,
+        "scheme": settings.scheme,
+        "min_reports": settings.min_reports,
+    }
 
 
 def _make_live_plan(
