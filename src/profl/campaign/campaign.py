@@ -29,6 +29,7 @@ from profl.campaign.journal import Journal
 from profl.campaign.ledger import Entry
 from profl.campaign.names import named
 from profl.campaign.readings import Reader, Reading, read_csv
+from profl.campaign.report import Models, Report, make_report
 from profl.campaign.status import Expected, Status, expected_of, status_of
 from profl.checks import InputError
 from profl.methods.method import Method
@@ -72,6 +73,7 @@ class Campaign:
         have told theirs; None waits for all.
       rounds: nothing is asked after so many; None: no limit.
       clock: ``clock() -> datetime`` in UTC, for tests.
+      source: where problem and method come from, kept in the log of a new campaign for those who open it again.
 
     >>> import profl
     >>> case = profl.cases.housing(clients=2)
@@ -105,6 +107,7 @@ class Campaign:
         rounds: int | None = None,
         stop: StopWhenSettled | None = None,
         clock: Callable[[], datetime] | None = None,
+        source: dict[str, Any] | None = None,
     ) -> None:
         given = {
             "clients": None if clients is None else setting_up.client_names(clients),
@@ -117,11 +120,13 @@ class Campaign:
             "deadline": None if deadline is None else setting_up.days(deadline),
             "rounds": None if rounds is None else checks.positive_int("rounds", rounds),
         }
-        opened = setting_up.open_campaign(url, problem, method, name, given, initial, stop, clock or utc_now)
+        clock = clock or utc_now
+        opened = setting_up.open_campaign(url, problem, method, name, given, initial, stop, clock, source)
         self.problem, self.method, self.name = opened.problem, method, name
         self.theta_names = opened.theta_names
         self._columns: list[str] | None = opened.columns
         self._journal: Journal = opened.journal
+        self._models = Models(opened.journal)
 
     # -- what to deploy ------------------------------------------------------------------------------------------------
 
@@ -233,6 +238,12 @@ class Campaign:
         first, last = (datetime.fromisoformat(journal.events[i].at) for i in (0, -1))
         run = make_run(self.problem, self.method, trace, describe(plan), (last - first).total_seconds())
         return replace(run, live=live_figures(history), incidents=live.all_incidents)
+
+    def report(self) -> Report:
+        """The figures of the page about the campaign; nothing is written, so a round that is told stays open."""
+        with self._journal.lock:
+            self._journal.refresh()
+            return make_report(self._journal, self.name, self._journal.fold, self._models)
 
     def events(self) -> list[Event]:
         """The log, oldest first."""

@@ -61,6 +61,7 @@ def open_campaign(
     initial: Theta | None,
     stop: StopWhenSettled | None,
     clock: Callable[[], datetime],
+    source: dict[str, Any] | None = None,
 ) -> Opened:
     """The campaign of that name, made where ``given`` names its clients and there is none.
 
@@ -74,7 +75,7 @@ def open_campaign(
         make(problem, method, wanted, initial, stop)
     store = open_store(url, name, create)
     try:
-        return _open(store, problem, method, given, initial, stop, clock)
+        return _open(store, problem, method, given, initial, stop, clock, source)
     except BaseException:
         store.close()
         raise
@@ -88,6 +89,7 @@ def _open(
     initial: Theta | None,
     stop: StopWhenSettled | None,
     clock: Callable[[], datetime],
+    source: dict[str, Any] | None,
 ) -> Opened:
     events = store.read(0)
     settings, start = {**USUAL, **{name: value for name, value in given.items() if value is not None}}, initial
@@ -102,11 +104,14 @@ def _open(
     deadline = None if settings["deadline"] is None else timedelta(days=settings["deadline"])
     journal = Journal(store, Fold(make_setup(plan)), settings["clients"], deadline, settings["rounds"], clock)
     theta = trees.take(plan.models, 0)
+    given_names, columns = (problem.names, problem.columns) if isinstance(problem, LiveProblem) else (None, None)
+    names = names_of(theta, given_names)
 
     def drafts() -> list[Draft]:
         if journal.ledger.opened is not None:
             return []
-        body = {"settings": settings, "identity": own}
+        body = {"settings": settings, "identity": own, "names": names}
+        body |= {} if source is None else {"source": source}
         at = clock().astimezone(UTC).isoformat()
         return [Draft("opened", at, body, data=archive.named_arrays("theta", jax.tree.map(np.asarray, theta)))]
 
@@ -118,10 +123,9 @@ def _open(
             f"this campaign was made with something else: {'; '.join(differing)}. Nothing was written; take what it "
             "was made with, or make a new campaign under another name"
         )
-    names, columns = (problem.names, problem.columns) if isinstance(problem, LiveProblem) else (None, None)
     sample = trees.row_shape(journal.fold.setup.like)
     stated = None if columns is None else names_of(sample, columns, "columns")
-    return Opened(world, journal, names_of(theta, names), stated)
+    return Opened(world, journal, names, stated)
 
 
 def make(
