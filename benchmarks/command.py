@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from benchmarks import accelerator, attacks, dynamics, jacobian, network, robust, speed, track
+from benchmarks import accelerator, attacks, campaign, dynamics, jacobian, network, robust, speed, track
 from benchmarks.deployments import bench as deployments
 from benchmarks.wild import bench as wild
 from profl import checks, cli
@@ -21,6 +21,7 @@ from profl.storage.atomic import write_json
 BENCHMARKS: dict[str, tuple[Callable[..., dict[str, Any]], int]] = {
     "accelerator": (accelerator.bench, accelerator.PARTS),
     "attacks": (attacks.bench, attacks.PARTS),
+    "campaign": (campaign.bench, campaign.PARTS),
     "robust": (robust.bench, robust.PARTS),
     "jacobian": (jacobian.bench, jacobian.PARTS),
     "deployments": (deployments.bench, deployments.PARTS),

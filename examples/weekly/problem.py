@@ -21,6 +21,6 @@ problem = profl.LiveProblem(
     sample=np.zeros(len(BRANDS)),
     initial=np.ones(len(BRANDS)),  # prices as they are
     project=profl.Box(0.7, 1.5),  # nothing else is ever asked for
-    names=[f"{brand}, times usual" for brand in BRANDS],
-    columns=list(BRANDS),
+    names=[f"price {brand}" for brand in BRANDS],
+    columns=[f"sold {brand}" for brand in BRANDS],
 )

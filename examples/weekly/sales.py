@@ -10,16 +10,16 @@ import sys
 
 import numpy as np
 import pandas
-from problem import BRANDS, COSTS, OUNCES, USUAL
+from problem import BRANDS, COSTS, OUNCES, USUAL, problem
 
 from profl.data.orange_juice import demand
 
 DAYS = 7
-NAMES = [f"{brand}, times usual" for brand in BRANDS]
+NAMES, SOLD = problem.names, problem.columns
 
 
 def cartons(store: str, times_usual: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(the mean number of cartons that a store sells in a day at these prices, the spread of its logarithm)."""
+    """(the mean number of cartons that a store sells in a day, the spread of its logarithm)."""
     known = demand()
     row = list(known.store).index(int(store.removeprefix("store ")))
     sd = known.sd[row]
@@ -33,7 +33,7 @@ def sell(asked: pandas.DataFrame) -> pandas.DataFrame:
         mean, sd = cartons(one["client"], np.array([one[name] for name in NAMES]))
         chance = np.random.default_rng(one["deployment"])
         sold = mean * np.exp(sd * chance.normal(size=(DAYS, len(BRANDS))) - sd**2 / 2)
-        rows += [{"client": one["client"], **dict(zip(BRANDS, day, strict=True))} for day in np.round(sold, 2)]
+        rows += [{"client": one["client"], **dict(zip(SOLD, day, strict=True))} for day in np.round(sold, 2)]
     return pandas.DataFrame(rows)
 
 

@@ -127,6 +127,8 @@ class Campaign:
         self._columns: list[str] | None = opened.columns
         self._journal: Journal = opened.journal
         self._models = Models(opened.journal)
+        self._told_by: dict[str, list[Event]] = {}
+        self._looked_at = 0
 
     # -- what to deploy ------------------------------------------------------------------------------------------------
 
@@ -327,16 +329,25 @@ class Campaign:
         return Draft("told", _now(self._journal), body, entry.id, arrays), told
 
     def _read(self, entry: Entry, data: Any, check: bool) -> Reading:
-        fold, ledger = self._journal.fold, self._journal.ledger
-        columns = self._columns or next((e.body["columns"] for e in self._tellings() if e.body["columns"]), None)
+        fold = self._journal.fold
+        told = self._tellings()
+        columns = self._columns or next(
+            (e.body["columns"] for own in told.values() for e in own if e.body["columns"]), None
+        )
         reader = Reader(fold.setup.like, fold.plan.settings.functions.family, columns)
-        own = [event for event in self._tellings() if ledger.entries[_id(event)].client == entry.client]
-        before = [event.body["scale"] for event in own or self._tellings() if event.deployment != entry.id]
+        earlier = told.get(entry.client) or [event for own in told.values() for event in own]
+        before = [event.body["scale"] for event in earlier if event.deployment != entry.id]
         like = self._journal.model(entry)
         return reader.read(data, entry.samples, like, before, check and entry.state == "open")
 
-    def _tellings(self) -> list[Event]:
-        return [event for event in self._journal.events if event.kind == "told"]
+    def _tellings(self) -> dict[str, list[Event]]:
+        """What was told so far, by client; events are only ever added, so that each is looked at once."""
+        events, entries = self._journal.events, self._journal.ledger.entries
+        for event in events[self._looked_at :]:
+            if event.kind == "told":
+                self._told_by.setdefault(entries[_id(event)].client, []).append(event)
+        self._looked_at = len(events)
+        return self._told_by
 
     def _by_deployment(self, frame: Any) -> dict[int, Any]:
         """{deployment: its rows} of a long table."""

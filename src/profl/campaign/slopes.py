@@ -1,4 +1,4 @@
-"""What a campaign's method has learned of the reaction: df/dtheta of every client, with standard errors where it has them.
+"""What a campaign's method has learned of the reaction: df/dtheta of each client, with errors where it has them.
 
 ``prm`` fits a response per client and states how well it knows each slope. Methods that share Jacobians keep each
 client's own estimate, without an error of each entry. Others keep what they know in memories of their own: None.

@@ -42,7 +42,7 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Deployments that take days: ask what to deploy, tell what came in, with the memory in a database.\n\n"
     "Start with `profl campaign new problem.py:problem --db prices.db --clients Basel,Bern`. Then every week "
-    "`profl campaign tell --db prices.db --csv sales.csv` and `profl campaign ask --db prices.db --csv next_week.csv`.\n\n"
+    "`profl campaign tell --db prices.db --csv sales.csv` and `profl campaign ask --db prices.db --csv next.csv`.\n\n"
     "Exit status: 0 done, 3 nothing to ask yet, 4 the campaign is over, 2 errors.",
 )
 
@@ -102,9 +102,9 @@ def new(
     outputs.check_files(json=json_path)
     url, own = url_of(db), name or "campaign"
     folder = folder_of(url)
-    if folder is None or Path(db.removeprefix("sqlite:///")).exists():
-        if own in campaign_names(url):
-            raise InputError(f"there is a campaign {own!r} in {db} already: go on with it, or give another --name")
+    known = [] if folder is not None and not Path(db.removeprefix("sqlite:///")).exists() else campaign_names(url)
+    if own in known:
+        raise InputError(f"there is a campaign {own!r} in {db} already: go on with it, or give another --name")
     options: dict[str, Any] = {"learning_rate": learning_rate, "window": window, "jacobian": jacobian}
     options |= {"filter": filter, "aggregate": aggregate, "share": share}
     words, stop = method_words(method, options, problem, folder), stopping(tolerance, cost)

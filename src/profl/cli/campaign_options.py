@@ -14,7 +14,7 @@ Name: TypeAlias = Annotated[
     str | None, typer.Option("--name", help="Which campaign of the database.", show_default="the only one")
 ]
 ProblemSpec: TypeAlias = Annotated[
-    str | None, typer.Option("--problem", help="FILE.py:NAME of the problem, where its file was moved.")
+    str | None, typer.Option("--problem", help="FILE.py:NAME of the problem, where its file, of the same name, is now.")
 ]
 Json: TypeAlias = Annotated[
     Path | None, typer.Option("--json", help="Also write it to this file as JSON; /dev/stdout with --quiet prints it.")

@@ -1,4 +1,4 @@
-"""``profl campaign``: what a campaign knows. ``list``, ``status`` and ``events`` read the log alone: nothing is compiled."""
+"""``profl campaign``: what a campaign knows. ``list``, ``status`` and ``events`` read the log and compile nothing."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def run(
     json_path: Json = None,
     quiet: Quiet = False,
 ) -> None:
-    """What was done so far as a run: the summary, and with --save a file for profl.load. A round that is told ends here.
+    """What was done so far as a run: a summary, and with --save a file for profl.load. A round that is told ends here.
 
     Example: profl campaign run --db prices.db --save prices.npz
     """

@@ -1,0 +1,116 @@
+"""``python -m benchmarks campaign``: a year of weekly calls for 83 stores with 11 prices and 7 days of sales each.
+
+The campaign and its world are those of ``examples/weekly``. A year goes by in one process; then a few weeks with a
+process for every command, as cron runs them, with compiled programs kept on disk. Times are CPU seconds of all
+threads: they depend less on what else a machine does, and on an idle one with two cores or more a call takes no longer than that.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from profl.campaign import Campaign
+from profl.methods import prm
+from profl.objects import import_object
+from profl_papers.claims import Advance, Part, at_most, item, nothing
+
+ROOT = Path(__file__).parent.parent
+WORLD = ROOT / "examples" / "weekly"
+WEEKS, QUICK_WEEKS, QUICK_STORES = 52, 4, 3
+PROCESS_WEEKS = 4
+AROUND = 5
+"""Weeks at both ends of the year whose medians are compared; the first two compile."""
+CALL_BAR, PROCESS_BAR, SIZE_BAR, GROWTH_BAR = 1.0, 4.0, 200.0, 1.25
+"""Seconds of a call, of a process; MB of the database; the last weeks' time over the first's."""
+PARTS = 2
+
+
+def bench(seeds: int = 10, quick: bool = False, advance: Advance = nothing) -> dict[str, Any]:
+    """``seeds`` play no part."""
+    stores = WORLD.joinpath("stores.csv").read_text(encoding="utf-8").split("\n")[1:-1]
+    chosen, weeks = (stores[:QUICK_STORES], QUICK_WEEKS) if quick else (stores, WEEKS)
+    few = 2 if quick else PROCESS_WEEKS
+    return item("campaign", seeds, [partial(year, chosen, weeks), partial(processes, chosen, few)], advance)
+
+
+def year(stores: list[str], weeks: int) -> Part:
+    """All weeks in one process."""
+    problem, sell = import_object(f"{WORLD}/problem.py:problem"), import_object(f"{WORLD}/sales.py:sell")
+    asks, tells = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "prices.db"
+        with Campaign(f"sqlite:///{file}", problem, prm(), stores, samples=7, deadline=10) as campaign:
+            for _ in range(weeks):
+                deployments, seconds = timed(campaign.ask)
+                asks.append(seconds)
+                sold = sell(deployments.frame())
+                tells.append(timed(partial(campaign.tell_frame, sold))[1])
+        size = sum(part.stat().st_size for part in Path(folder).iterdir()) / 2**20
+    rows, claims = [], []
+    for name, times in (("ask", asks), ("tell", tells)):
+        later = times[2:]
+        early, late = statistics.median(later[:AROUND]), statistics.median(later[-AROUND:])
+        rows.append({"part": f"{name}, in one process", "unit": "CPU s", "first": times[0], "week 3 on": early})
+        rows[-1] |= {"last weeks": late, "slowest": max(later)}
+        claims.append(at_most(f"{name}, once compiled: CPU seconds", statistics.median(later), CALL_BAR))
+        claims.append(at_most(f"{name}, last weeks over the first", late / early, GROWTH_BAR))
+    rows.append({"part": f"database after {weeks} weeks", "unit": "MB", "last weeks": size})
+    claims.append(at_most("size of the database, MB", size, SIZE_BAR))
+    return Part(rows, claims)
+
+
+def processes(stores: list[str], weeks: int) -> Part:
+    """A process for every command; the first weeks fill the cache of compiled programs."""
+    times: dict[str, list[float]] = {"ask": [], "tell": [], "status": [], "page": []}
+    with tempfile.TemporaryDirectory() as folder:
+        own = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+        own |= {"XDG_CACHE_HOME": f"{folder}/cache", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+
+        def call(*words: str) -> None:
+            command = [sys.executable, "-m", "profl", "campaign", *words, "--db", "prices.db", "--quiet"]
+            subprocess.run(command, check=True, env=own, cwd=folder)
+
+        (Path(folder) / "stores.csv").write_text("client\n" + "\n".join(stores) + "\n", encoding="utf-8")
+        spec = f"{WORLD}/problem.py:problem"
+        call("new", spec, "--clients", "stores.csv", "--samples", "7")
+        for _ in range(weeks):
+            times["ask"].append(of_children(partial(call, "ask", "--csv", "next_week.csv")))
+            outside = [sys.executable, str(WORLD / "sales.py"), "next_week.csv", "sales.csv"]
+            subprocess.run(outside, check=True, env=own, cwd=folder)
+            times["tell"].append(of_children(partial(call, "tell", "--csv", "sales.csv")))
+        call("ask")
+        for name, words in (("status", ()), ("page", ("--out", "page.html"))):
+            times[name] = [of_children(partial(call, name, *words)) for _ in range(2)]
+    rows, claims = [], []
+    for name, found in times.items():
+        rows.append({"part": f"{name}, a process", "unit": "CPU s", "first": found[0], "last weeks": found[-1]})
+        claims.append(at_most(f"{name}, a fresh process: CPU seconds", found[-1], PROCESS_BAR))
+    return Part(rows, claims)
+
+
+def timed(call: Callable[[], Any]) -> tuple[Any, float]:
+    """(what the call gives, its CPU seconds)."""
+    began = time.process_time()
+    return call(), time.process_time() - began
+
+
+def of_children(call: Callable[[], Any]) -> float:
+    """CPU seconds of the processes that the call starts and waits for."""
+
+    def spent() -> float:
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
+    began = spent()
+    call()
+    return spent() - began
