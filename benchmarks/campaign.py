@@ -2,7 +2,7 @@
 
 The campaign and its world are those of ``examples/weekly``. A year goes by in one process; then a few weeks with a
 process for every command, as cron runs them, with compiled programs kept on disk. Times are CPU seconds of all
-threads: they depend less on what else a machine does, and on an idle one with two cores or more a call takes no longer than that.
+threads: they depend less on what else a machine does, and on an idle one no call takes longer.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Chart(NamedTuple):
     zero: bool = False  # whether the axis of y begins at zero
 
 
-def figure(chart: Chart, key: str) -> str:
+def figure(chart: Chart) -> str:
     """The chart as HTML: a title, the SVG, buttons for what is in it, a line that says what is pointed at."""
     low, high, ticks = limits([v for line in chart.lines for v in (*line.y, *(line.high or ()))], chart.zero)
     left, right, xs = limits([v for line in chart.lines for v in line.x], whole=True)
@@ -64,7 +64,7 @@ def figure(chart: Chart, key: str) -> str:
         ],
     }
     return (
-        f'<figure class="chart" data-key="{escape(key)}"><figcaption>{escape(chart.title)}</figcaption>'
+        f'<figure class="chart" data-x="{escape(chart.x)}"><figcaption>{escape(chart.title)}</figcaption>'
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" tabindex="0" aria-label="{escape(chart.title)}: '
         f'{escape(chart.y)} against {escape(chart.x)}">{"".join(drawn)}</svg>'
         f'<div class="tools">{buttons}</div><p class="readout" aria-live="polite"></p>'

@@ -30,7 +30,7 @@
       }
       if (clients.length === 1) words.push(`client ${short(clients[0])}`);
       if (clients.length > 1) words.push(`clients ${short(Math.min(...clients))} to ${short(Math.max(...clients))}`);
-      return `${figure.dataset.x ?? "round"} ${short(at)}: ${words.join(", ")}`;
+      return `${figure.dataset.x} ${short(at)}: ${words.join(", ")}`;
     };
     const show = (i) => {
       shown = i;
@@ -92,8 +92,7 @@
   for (const form of document.querySelectorAll("form[data-once]")) {
     form.addEventListener("submit", () => {
       const button = form.querySelector("button");
-      if (form.dataset.once === "tell") setTimeout(() => { button.disabled = true; button.textContent = "Working ..."; });
-      else setTimeout(() => { location.href = "./"; }, 3000);
+      setTimeout(() => { button.disabled = true; button.textContent = "Working ..."; });
     });
   }
 })();

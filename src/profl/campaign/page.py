@@ -93,7 +93,11 @@ def _head(report: Report) -> str:
         )
     if expected:
         facts.append(("left to gain", f"{number(expected.excess)}<small>± {number(expected.error)} a sample</small>"))
-    made = " · ".join(escape(str(report.source[key])) for key in ("problem", "method_words") if key in report.source)
+    made = " · ".join(
+        escape(str(report.source[key]).rpartition("/")[2])
+        for key in ("problem", "method_words")
+        if key in report.source
+    )
     cards = "".join(f"<div><dt>{what}</dt><dd>{value}</dd></div>" for what, value in facts)
     return (
         f"<header><h1>{escape(status.name)}</h1>"
@@ -153,24 +157,24 @@ def _models(report: Report) -> str:
     """The numbers of the models, round by round."""
     shown = report.names[:MOST_NUMBERS]
     more = f" The first {MOST_NUMBERS} of {len(report.names)} are drawn." if len(report.names) > MOST_NUMBERS else ""
-    trained = np.arange(len(report.models))
+    trained = [float(number) for number in range(len(report.models))]
     charts = []
     for k, name in enumerate(shown):
-        lines = [Line("global model", "main", trained, report.models[:, k])]
+        lines = [Line("global model", "main", trained, report.models[:, k].tolist())]
         charts.append(Chart(name, "rounds closed", name, [*lines, *_clients(report, k + 1)]))
     words = f"The global model after each round, and what each client deployed: perturbed where it explores.{more}"
-    return _section("The models", f"<p>{words}</p>", _grid(charts, "model"))
+    return _section("The models", f"<p>{words}</p>", _grid(charts))
 
 
 def _clients(report: Report, column: int) -> list[Line]:
     """What the clients deployed of one number: a line each, or a band where they are many."""
     known = {name: rows for name, rows in report.deployed.items() if len(rows)}
     if len(known) <= MOST_LINES:
-        return [Line(name, "client", rows[:, 0], rows[:, column]) for name, rows in known.items()]
+        return [Line(name, "client", rows[:, 0].tolist(), rows[:, column].tolist()) for name, rows in known.items()]
     rows = np.concatenate(list(known.values()))
     when = np.unique(rows[:, 0])
     each = [rows[rows[:, 0] == at, column] for at in when]
-    return [Line("all clients", "band", when, [v.min() for v in each], [v.max() for v in each])]
+    return [Line("all clients", "band", when.tolist(), [v.min() for v in each], [v.max() for v in each])]
 
 
 def _risk(report: Report) -> str:
@@ -185,7 +189,7 @@ def _risk(report: Report) -> str:
     charts = [Chart("Estimated risk", "round", "mean loss of a sample", lines)]
     forecasts = [one.forecast for one in report.rounds]
     if any(forecasts):
-        excess, error, gain, price = (_known(f and f[i] for f in forecasts) for i in range(4))
+        excess, error, gain, price = (_known(None if f is None else f[i] for f in forecasts) for i in range(4))
         low = [max(e - s, 0.0) for e, s in zip(excess, error, strict=True)]
         high = [e + s for e, s in zip(excess, error, strict=True)]
         expected = [Line("expected", "main", at, excess), Line("± standard error", "band", at, low, high)]
@@ -195,7 +199,7 @@ def _risk(report: Report) -> str:
         words = "As the clients' own data tell it; what is left to gain is the method's own forecast."
     else:
         words = "As the clients' own data tell it. The method states no forecast of what is left to gain."
-    return _section("Risk, and what is left to gain", f"<p>{words}</p>", _grid(charts, "risk"))
+    return _section("Risk, and what is left to gain", f"<p>{words}</p>", _grid(charts))
 
 
 def _learned(report: Report) -> str:
@@ -209,7 +213,8 @@ def _learned(report: Report) -> str:
     spread = None if errors is None else np.sqrt((errors**2).mean(0))
     of = " (± 95 % interval of a client, root mean square)" if errors is not None else ""
     words = (
-        "With 95 % intervals, as the method states them."
+        "With 95 % intervals, as the method states them: they rest on its priors, and can be too narrow while "
+        "deployments are few."
         if errors is not None
         else "The method states no interval of each entry."
     )
@@ -266,9 +271,8 @@ def _incidents(report: Report) -> str:
     )
 
 
-def _grid(charts: Iterable[Chart], key: str) -> str:
-    drawn = "".join(figure(chart, f"{key}-{i}") for i, chart in enumerate(charts))
-    return f'<div class="charts">{drawn}</div>'
+def _grid(charts: Iterable[Chart]) -> str:
+    return f'<div class="charts">{"".join(map(figure, charts))}</div>'
 
 
 def _known(values: Iterable[float | None]) -> list[float]:

@@ -126,10 +126,11 @@ def closed_state(journal: Journal, fold: Fold) -> State:
 
 def _client(name: str, entries: Sequence[Entry], rows: dict[int, np.ndarray]) -> ClientFigures:
     told = [entry.ended for entry in entries if entry.state == "told" and entry.ended is not None]
-    counts = [sum(event.body[key] for event in told) for key in ("rows", "missing")]
+    rows_told, missing = (sum(event.body[key] for event in told) for key in ("rows", "missing"))
     newest = entries[-1] if entries else None
     model = [] if newest is None else rows[newest.id].tolist()
-    return ClientFigures(name, newest, model, len(told), *counts, max((event.at for event in told), default=""))
+    last = max((event.at for event in told), default="")
+    return ClientFigures(name, newest, model, len(told), rows_told, missing, last)
 
 
 def _rounds(closed: Sequence[Event], entries: Sequence[Entry], state: State | None) -> list[Round]:

@@ -146,15 +146,15 @@ def forms(said: str = "", error: bool = False) -> str:
     words = f'<p class="advice{kind}" role="status">{escape(said)}</p>' if said else ""
     return (
         f'{words}<div class="forms">'
-        '<form method="post" action="tell" enctype="multipart/form-data" data-once="tell">'
+        '<form method="post" action="tell" enctype="multipart/form-data" data-once>'
         "<h2>This week's data</h2>"
         "<p class=soft>A CSV file with a column client or deployment, then the data. All or nothing is taken.</p>"
         '<input type="file" name="file" accept=".csv,text/csv" required aria-label="CSV file">'
         '<p><label><input type="checkbox" name="other_units" value="yes"> the units changed on purpose</label></p>'
         '<button class="go">Upload</button></form>'
-        '<form method="post" action="ask" data-once="ask"><h2>Next week\'s models</h2>'
+        '<form method="post" action="ask"><h2>Next week\'s models</h2>'
         "<p class=soft>A CSV file with a row per client. Where this round is told, it ends and the next one begins; "
-        "else it is the same file again.</p>"
+        "else it is the same file again. Reload this page to see what is out.</p>"
         '<button class="go">Download</button></form></div>'
     )
 

@@ -46,7 +46,15 @@ def _stated(fold: Fold, state: State) -> tuple[np.ndarray | None, np.ndarray | N
         unit = own.surrogate.signal_unit.scale[:, None, :]
         size = unit.shape[-1]
         mean = own.surrogate.response.mean[:, :, 1 : 1 + size] / unit
-        return mean, np.sqrt(own.variance[:, :, :size]) / unit
+        return mean, np.sqrt(_variance(own)[:, :, :size]) / unit
     final = history.final_outputs_on_host(fold.plan)
     jacobians = final.get("jacobians") if isinstance(final, dict) else None
     return (None, None) if jacobians is None else (np.asarray(jacobians.own), None)
+
+
+def _variance(own: Any) -> np.ndarray:
+    """Of each client's coefficients: its own fit's given what all clients have in common, and that of the common mean
+    as far as the fit rests on it."""
+    prior = own.prior.variance * own.width[:, None, None] ** 2
+    rests_on_prior = np.minimum(own.variance / prior, 1.0)
+    return np.asarray(own.variance + rests_on_prior**2 * own.common_error)

@@ -149,6 +149,6 @@ def stopping(tolerance: float | None, cost: float | None) -> dict[str, Any] | No
     """The arguments of ``StopWhenSettled``; None for a campaign that goes on until somebody ends it."""
     if tolerance is None and cost is None:
         return None
-    stop = {"tolerance": tolerance, "cost": 0.0 if cost is None else cost}
+    stop: dict[str, Any] = {"tolerance": tolerance, "cost": 0.0 if cost is None else cost}
     StopWhenSettled(**stop)  # refused at once where it cannot be used
     return stop
