@@ -75,7 +75,7 @@ def test_the_page_says_what_is_known(known):
         "apples",
         "Left to gain",
         "How the data react",
-        "With 95 % intervals, as the method states them:",
+        "With 95\N{NO-BREAK SPACE}% intervals, as the method states them:",
         "closed &lt;for&gt; repairs",
         "Go on." if not expected.stop else "Stop:",
     ):
@@ -121,7 +121,7 @@ def test_a_report_neither_closes_a_round_nor_replays_one(known, monkeypatch):
     assert len(campaign.events()) == before
     result = CliRunner().invoke(cli.app, ["campaign", "page", "--db", f"{folder}/p.db", "--out", f"{folder}/a.html"])
     assert result.exit_code == 0, result.output
-    assert "With 95 % intervals" in (folder / "a.html").read_text()
+    assert "With 95\N{NO-BREAK SPACE}% intervals" in (folder / "a.html").read_text()
 
 
 def test_the_log_alone_is_enough_for_most_of_it(known, monkeypatch):
@@ -174,6 +174,13 @@ def test_many_clients_are_a_band(known, monkeypatch):
     html = page.page(campaign.report())
     assert "all clients" in html
     assert "The first 1 of 2 are drawn." in html
+
+
+def test_a_logarithmic_axis_of_anything_has_ends():
+    for values in ([], [0.0], [-1.0, np.nan], [1.0], [1e-9, 1e9]):
+        low, high, ticks = charts.decades(values)
+        assert 0 < low < high
+        assert 2 <= len(ticks) <= 7
 
 
 @pytest.mark.parametrize("values", [[], [0.0], [5.0, 5.0], [np.nan], [-1e9, 1e9], [1e-12, 2e-12]])

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
-from profl.results.cells import number
-
 WIDTH, HEIGHT = 460, 250
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 10, 40
 """Of a chart, in its own units; a page scales it to the width that there is."""
@@ -38,17 +36,19 @@ class Chart(NamedTuple):
     x: str  # what the axes say
     y: str
     lines: list[Line]
-    zero: bool = False  # whether the axis of y begins at zero
+    log: bool = False  # whether the axis of y is logarithmic; what is not above zero then lies on its edge
 
 
 def figure(chart: Chart) -> str:
     """The chart as HTML: a title, the SVG, buttons for what is in it, a line that says what is pointed at."""
-    low, high, ticks = limits([v for line in chart.lines for v in (*line.y, *(line.high or ()))], chart.zero)
+    values = [v for line in chart.lines for v in (*line.y, *(line.high or ()))]
+    low, high, ticks = decades(values) if chart.log else limits(values)
     left, right, xs = limits([v for line in chart.lines for v in line.x], whole=True)
 
     def at(x: float, y: float) -> tuple[float, float]:
         across = LEFT + (x - left) / (right - left) * (WIDTH - LEFT - RIGHT)
-        return across, HEIGHT - BOTTOM - (y - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
+        share = math.log(max(y, low) / low) / math.log(high / low) if chart.log else (y - low) / (high - low)
+        return across, HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
 
     drawn = [*_axes(chart, ticks, xs, at), *(_drawn(line, at) for line in sorted(chart.lines, key=_order))]
     kinds = list(dict.fromkeys((line.kind, label(line)) for line in chart.lines))
@@ -82,7 +82,7 @@ def embedded(content: object) -> str:
     return json.dumps(content, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
-def limits(values: Iterable[float], zero: bool = False, whole: bool = False) -> tuple[float, float, list[float]]:
+def limits(values: Iterable[float], whole: bool = False) -> tuple[float, float, list[float]]:
     """(the ends of an axis, round numbers between them) for values of which at least one is finite.
 
     >>> limits([0.0, 9.0])
@@ -90,7 +90,6 @@ def limits(values: Iterable[float], zero: bool = False, whole: bool = False) -> 
     """
     known = [value for value in values if math.isfinite(value)]
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
-    low = min(low, 0.0) if zero else low
     if high == low:
         low, high = (low, low + 1) if whole else (low - (abs(low) or 1) / 10, high + (abs(high) or 1) / 10)
     rough = (high - low) / 4
@@ -101,7 +100,20 @@ def limits(values: Iterable[float], zero: bool = False, whole: bool = False) -> 
     edge = 0.0 if whole else 0.04 * (high - low)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     ticks = [round(k * step, digits) for k in range(first, last + 1)]
-    return (low if zero and low == 0 else round(low - edge, 12)), round(high + edge, 12), ticks
+    return round(low - edge, 12), round(high + edge, 12), ticks
+
+
+def decades(values: Iterable[float]) -> tuple[float, float, list[float]]:
+    """(the ends of a logarithmic axis, powers of ten between them), six at most.
+
+    >>> decades([0.0, 0.02, 3.0])
+    (0.01, 10.0, [0.01, 0.1, 1.0, 10.0])
+    """
+    known = [value for value in values if math.isfinite(value) and value > 0] or [1.0]
+    first, last = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
+    last = max(last, first + 1)
+    every = -(-(last - first) // 6)
+    return 10.0**first, 10.0**last, [10.0**power for power in range(first, last + 1, every)]
 
 
 def _order(line: Line) -> int:
@@ -112,11 +124,11 @@ def _axes(chart: Chart, ticks: Sequence[float], xs: Sequence[float], at: Place) 
     base = HEIGHT - BOTTOM
     parts = []
     for value in ticks:
-        y = at(0, value)[1]
+        y = at(xs[0], value)[1]
         parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{number(value)}</text>')
+        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.4g}</text>')
     for value in xs:
-        parts.append(f'<text x="{at(value, 0)[0]:.1f}" y="{base + 15}" text-anchor="middle">{value:g}</text>')
+        parts.append(f'<text x="{at(value, ticks[0])[0]:.1f}" y="{base + 15}" text-anchor="middle">{value:g}</text>')
     middle = (TOP + base) / 2
     parts.append(f'<path class="axis" d="M{LEFT} {TOP}V{base}H{WIDTH - RIGHT}"/>')
     across = (LEFT + WIDTH - RIGHT) / 2

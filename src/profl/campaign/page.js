@@ -2,7 +2,7 @@
 "use strict";
 (() => {
   const SVG = "http://www.w3.org/2000/svg", W = 460, H = 250, LEFT = 58, RIGHT = 14, TOP = 10, BOTTOM = 40;
-  const short = (v) => (v === null || v === undefined ? "-" : String(Number(v.toPrecision(4))));
+  const short = (v, digits = 4) => (v === null || v === undefined ? "-" : String(Number(v.toPrecision(digits))));
   const node = (parent, name, attributes) => {
     const made = document.createElementNS(SVG, name);
     for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
@@ -71,8 +71,8 @@
     const i = table.clients.indexOf(chosen);
     const [mean, error] = i < 0 ? [table.mean, table.error] : [table.each[i], table.errors && table.errors[i]];
     slopes.querySelectorAll("tbody tr").forEach((row, k) => [...row.cells].slice(1).forEach((cell, j) => {
-      cell.textContent = short(mean[k][j]) + " ";
-      if (error) cell.appendChild(document.createElement("small")).textContent = `± ${short(error[k][j])}`;
+      cell.textContent = short(mean[k][j], 3) + " ";
+      if (error) cell.appendChild(document.createElement("small")).textContent = `± ${short(error[k][j], 3)}`;
     }));
     document.getElementById("slopes-of").textContent = i < 0 ? table.all : chosen;
   };

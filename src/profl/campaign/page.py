@@ -117,8 +117,8 @@ def _advice(report: Report) -> str:
     if expected.stop:
         return f'<p class="advice stop"><strong>Stop:</strong> {escape(expected.stop)}.</p>'
     return (
-        f'<p class="advice"><strong>Go on.</strong> Another deployment is expected to gain {number(expected.gain)} '
-        f"and to cost {number(expected.price)} a sample.</p>"
+        f'<p class="advice"><strong>Go on.</strong> Another deployment is expected to cost {number(expected.price)} '
+        f"a sample, and to gain {number(expected.gain)} in each that comes after it.</p>"
     )
 
 
@@ -190,12 +190,13 @@ def _risk(report: Report) -> str:
     forecasts = [one.forecast for one in report.rounds]
     if any(forecasts):
         excess, error, gain, price = (_known(None if f is None else f[i] for f in forecasts) for i in range(4))
-        low = [max(e - s, 0.0) for e, s in zip(excess, error, strict=True)]
+        least = min((e for e in excess if e > 0), default=1.0)
+        low = [max(e - s, least) for e, s in zip(excess, error, strict=True)]
         high = [e + s for e, s in zip(excess, error, strict=True)]
         expected = [Line("expected", "main", at, excess), Line("± standard error", "band", at, low, high)]
-        charts.append(Chart("Left to gain", "round", "excess over the optimum", expected, zero=True))
+        charts.append(Chart("Left to gain", "round", "excess over the optimum", expected, log=True))
         both = [Line("gain", "main", at, gain), Line("cost", "other", at, price)]
-        charts.append(Chart("One more deployment", "round", "risk of a sample", both, zero=True))
+        charts.append(Chart("One more deployment", "round", "risk of a sample", both, log=True))
         words = "As the clients' own data tell it; what is left to gain is the method's own forecast."
     else:
         words = "As the clients' own data tell it. The method states no forecast of what is left to gain."
@@ -213,8 +214,8 @@ def _learned(report: Report) -> str:
     spread = None if errors is None else np.sqrt((errors**2).mean(0))
     of = " (± 95 % interval of a client, root mean square)" if errors is not None else ""
     words = (
-        "With 95 % intervals, as the method states them: they rest on its priors, and can be too narrow while "
-        "deployments are few."
+        "With 95\N{NO-BREAK SPACE}% intervals, as the method states them: they rest on its priors, and can be too "
+        "narrow while deployments are few."
         if errors is not None
         else "The method states no interval of each entry."
     )
@@ -230,7 +231,7 @@ def _learned(report: Report) -> str:
         [
             escape(output),
             *(
-                f"{number(mean[k, j])} {'' if spread is None else f'<small>± {number(spread[k, j])}</small>'}"
+                f"{_short(mean[k, j])} {'' if spread is None else f'<small>± {_short(spread[k, j])}</small>'}"
                 for j in range(len(slopes.inputs))
             ),
         ]
@@ -285,6 +286,10 @@ def _four(values: np.ndarray) -> list[object]:
     flat = [float(f"{value:.4g}") if np.isfinite(value) else None for value in values.ravel()]
     nested: list[object] = np.array(flat, object).reshape(shape).tolist()
     return nested
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}" if np.isfinite(value) else "-"
 
 
 def _asset(name: str) -> str:

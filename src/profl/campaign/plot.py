@@ -32,7 +32,7 @@ def plot_report(report: Report, path: str | os.PathLike[str] | None = None) -> A
         for i, tried in enumerate(report.deployed.values()):
             if len(tried):
                 label = "deployed by a client" if i == 0 else None
-                axis.plot(tried[:, 0], tried[:, k + 1], color=TRIED, lw=0.8, marker=".", ms=3, label=label, zorder=1)
+                axis.plot(tried[:, 0], tried[:, k + 1], color=TRIED, lw=0.6, label=label, zorder=1)
         axis.plot(np.arange(len(report.models)), report.models[:, k], color=MODEL, lw=2, label="global model")
         axis.set(xlabel="rounds closed", ylabel=name)
         axis.set_title(name, loc="left", fontweight="bold", fontsize=10)
@@ -65,10 +65,10 @@ def _risk(axis: Any, report: Report) -> None:
 def _left_to_gain(axis: Any, report: Report) -> None:
     rows = [(one.number, *map(_number, one.forecast[:2])) for one in report.rounds if one.forecast]
     at, excess, error = np.array(rows).T
-    low = np.maximum(excess - error, 0)
+    low = np.maximum(excess - error, np.min(excess, where=excess > 0, initial=np.inf))
     axis.fill_between(at, low, excess + error, color=MODEL, alpha=0.18, lw=0, label="± standard error")
     axis.plot(at, excess, color=MODEL, lw=2, marker=".", label="expected")
-    axis.set(xlabel="round", ylabel="excess over the optimum, per sample")
+    axis.set(xlabel="round", ylabel="excess over the optimum, per sample", yscale="log")
     axis.set_title("left to gain", loc="left", fontweight="bold", fontsize=10)
 
 
