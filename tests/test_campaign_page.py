@@ -75,7 +75,7 @@ def test_the_page_says_what_is_known(known):
         "apples",
         "Left to gain",
         "How the data react",
-        "With 95\N{NO-BREAK SPACE}% intervals, as the method states them:",
+        "With 95 % intervals, as the method states them:",
         "closed &lt;for&gt; repairs",
         "Go on." if not expected.stop else "Stop:",
     ):

@@ -86,7 +86,7 @@ def limits(values: Iterable[float], whole: bool = False) -> tuple[float, float, 
     """(the ends of an axis, round numbers between them) for values of which at least one is finite.
 
     >>> limits([0.0, 9.0])
-    (-0.36, 9.36, [0.0, 2.0, 4.0, 6.0, 8.0])
+    (-0.36, 9.36, [0.0, 5.0])
     """
     known = [value for value in values if math.isfinite(value)]
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
