@@ -76,7 +76,7 @@ class Campaign:
       source: where problem and method come from, kept in the log of a new campaign for those who open it again.
 
     >>> import profl
-    >>> case = profl.cases.housing(clients=2)
+    >>> case = profl.cases.pricing(clients=2, goods=2)
     >>> campaign = Campaign(None, case, profl.prm(), clients=["Basel", "Bern"], samples=50)
     >>> first = campaign.ask()
     >>> [(one.id, one.client, one.purpose) for one in first]
