@@ -48,23 +48,25 @@ def bench(seeds: int = 10, quick: bool = False, advance: Advance = nothing) -> d
 def year(stores: list[str], weeks: int) -> Part:
     """All weeks in one process."""
     problem, sell = import_object(f"{WORLD}/problem.py:problem"), import_object(f"{WORLD}/sales.py:sell")
-    times: dict[str, list[float]] = {"ask": [], "tell": []}
-    calls: dict[str, list[int]] = {"ask": [], "tell": []}
+    times: dict[str, list[Any]] = {"ask": [], "tell": []}
+    calls: dict[str, list[Any]] = {"ask": [], "tell": []}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "prices.db"
         with Campaign(f"sqlite:///{file}", problem, prm(), stores, samples=7, deadline=10) as campaign:
             for week in range(weeks):
-                measure, found = (counted, calls) if week in (EARLY, weeks - 1) else (timed, times)
+                count = week in (EARLY, weeks - 1)
+                measure: Callable[[Callable[[], Any]], tuple[Any, float]] = counted if count else timed
+                found = calls if count else times
                 deployments, figure = measure(campaign.ask)
                 found["ask"].append(figure)
                 _, figure = measure(partial(campaign.tell_frame, sell(deployments.frame())))
                 found["tell"].append(figure)
         size = sum(part.stat().st_size for part in Path(folder).iterdir()) / 2**20
     rows, claims = [], []
-    for name, found in times.items():
-        later = found[2:]
+    for name, seconds in times.items():
+        later = seconds[2:]
         usual = statistics.median(later)
-        rows.append({"part": f"{name}, in one process", "unit": "CPU s", "first": found[0], "usual": usual})
+        rows.append({"part": f"{name}, in one process", "unit": "CPU s", "first": seconds[0], "usual": usual})
         rows[-1] |= {"slowest": max(later), "last": later[-1]}
         early, last = calls[name]
         rows.append({"part": f"{name}, function calls", "unit": "calls", "first": early, "last": last})
