@@ -167,6 +167,12 @@ def test_shared_jacobians_are_shown_without_an_interval(plain):
     assert "The method states no interval of each entry." in text
 
 
+def test_a_campaign_in_memory_has_no_page():
+    campaign = profl.Campaign(None, profl.cases.pricing(clients=2, goods=2), profl.pfl(), ["a", "b"])
+    with pytest.raises(profl.InputError, match="needs a database"):
+        campaign.report()
+
+
 def test_many_clients_are_a_band(known, monkeypatch):
     campaign, _ = known
     monkeypatch.setattr(page, "MOST_LINES", 1)

@@ -21,6 +21,8 @@ from profl.campaign.ledger import Entry
 from profl.campaign.log import source_of
 from profl.campaign.slopes import Slopes, slopes_of
 from profl.campaign.status import Expected, Status, expected_of, status_of
+from profl.campaign.store import MemoryStore
+from profl.checks import InputError
 from profl.methods.method import Forecast
 from profl.methods.stopping import StopWhenSettled
 from profl.run.live.state import live_figures
@@ -86,6 +88,8 @@ class Models:
 
 def make_report(journal: Journal, name: str, fold: Fold | None = None, models: Models | None = None) -> Report:
     """The figures of a campaign whose journal is up to date; ``fold`` is None where its problem is not at hand."""
+    if isinstance(journal.store, MemoryStore):
+        raise InputError("a campaign in memory keeps its newest rounds alone: a page about it needs a database")
     ledger, models = journal.ledger, models or Models(journal)
     assert ledger.opened is not None
     state = closed_state(journal, fold) if fold and ledger.closed else None

@@ -22,6 +22,7 @@ from profl.cli.campaign_open import (
     method_of,
     method_words,
     open_again,
+    shown,
     stopping,
     url_of,
 )
@@ -104,7 +105,7 @@ def new(
     folder = folder_of(url)
     known = [] if folder is not None and not Path(db.removeprefix("sqlite:///")).exists() else campaign_names(url)
     if own in known:
-        raise InputError(f"there is a campaign {own!r} in {db} already: go on with it, or give another --name")
+        raise InputError(f"there is a campaign {own!r} in {shown(db)} already: go on with it, or give another --name")
     options: dict[str, Any] = {"learning_rate": learning_rate, "window": window, "jacobian": jacobian}
     options |= {"filter": filter, "aggregate": aggregate, "share": share}
     words, stop = method_words(method, options, problem, folder), stopping(tolerance, cost)
@@ -130,7 +131,9 @@ def new(
     if json_path:
         write_json(json_path, {"campaign": own, "clients": known, "source": source})
     if not quiet:
-        say(Console(), f"campaign {own} in {db}: {len(known)} clients. Next: profl campaign ask --db {db}")
+        say(
+            Console(), f"campaign {own} in {shown(db)}: {len(known)} clients. Next: profl campaign ask --db {shown(db)}"
+        )
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,15 @@ def url_of(db: str) -> str:
     if not db.strip():
         raise InputError("--db must be a file such as prices.db, or a URL such as postgresql://user@host/name, got ''")
     return db if "://" in db else PREFIX + db
+
+
+def shown(db: str) -> str:
+    """A database as it may be printed: without its password.
+
+    >>> shown("postgresql://me:secret@host/prices"), shown("prices.db")
+    ('postgresql://me:***@host/prices', 'prices.db')
+    """
+    return re.sub(r"(://[^:/@]*):.*@", r"\1:***@", db)
 
 
 def folder_of(url: str) -> Path | None:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from profl.checks import InputError
 from profl.cli import outputs
-from profl.cli.campaign_open import name_of, open_again, url_of
+from profl.cli.campaign_open import name_of, open_again, shown, url_of
 from profl.cli.campaign_options import Database, Json, Name, ProblemSpec
 from profl.cli.console import line_width, print_table, say
 from profl.cli.options import Quiet
@@ -50,7 +50,9 @@ def list_(db: Database, json_path: Json = None, quiet: Quiet = False) -> None:
         write_json(json_path, {"campaigns": rows})
     if not quiet:
         head = ["name", "round", "clients", "told", "rows", "waiting", "over"]
-        print_table(Console(), f"campaigns in {db}", head, [list(map(str, row.values())) for row in rows], ["over"])
+        print_table(
+            Console(), f"campaigns in {shown(db)}", head, [list(map(str, row.values())) for row in rows], ["over"]
+        )
 
 
 def status(db: Database, name: Name = None, json_path: Json = None, quiet: Quiet = False) -> None:
