@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from benchmarks import accelerator, attacks, dynamics, jacobian, network, robust, speed, track
+from benchmarks import accelerator, attacks, campaign, dynamics, jacobian, network, robust, speed, track
 from benchmarks.bench import Bench, Done, run
 from benchmarks.deployments import bench as deployments
 from benchmarks.wild import bench as wild
@@ -23,6 +23,7 @@ from profl_papers import pieces
 BENCHMARKS: dict[str, Callable[[int, bool], Bench]] = {
     "accelerator": accelerator.bench,
     "attacks": attacks.bench,
+    "campaign": campaign.bench,
     "robust": robust.bench,
     "jacobian": jacobian.bench,
     "deployments": deployments.bench,

@@ -77,7 +77,7 @@ def furnish(folder: Path) -> None:
 def line(number: int) -> list[str]:
     """A command line; where it is all right, one that is soon done."""
     draw = random.Random(number)
-    command = draw.choice([*["run"] * 5, *["compare"] * 3, "cases", "data", "check", "reproduce", "report"])
+    command = draw.choice([*["run"] * 5, *["compare"] * 3, "cases", "data", "check", "reproduce", "report", "campaign"])
     command = draw.choice(["flower", "demo", "", "rnu"]) if draw.random() < 0.1 else command
     return [command, *_arguments(draw, command)] if command else _arguments(draw, "")
 
@@ -101,12 +101,34 @@ def _arguments(draw: random.Random, command: str) -> list[str]:
         return draw.choice([["--list"], [draw.choice(ODD), "--out", place()], ["table1", "--json", "folder"]])
     if command == "report":
         return [place()]
+    if command == "campaign":
+        return _campaign(draw, place())
     if command == "cases":
         return draw.choice([[], ["--json", place()], ["--quiet"], ["--wide", draw.choice(ODD)]])
     if command == "flower":
         made = ["certificates", place(), "--clients", draw.choice(["1", *ODD])]
         return draw.choice([[], made, ["submit", place(), "--keys", place()], ["run", draw.choice(ODD)]])
     return draw.choice([["--help"], [draw.choice(ODD)], ["--version"], ["--json", "folder"]])
+
+
+def _campaign(draw: random.Random, place: str) -> list[str]:
+    """Commands of a campaign, which is there once one of them has made it."""
+    db = ["--db", draw.choice([place, *["made.db"] * 20, "sqlite:///made.db", "nosuch://x", *ODD])]
+    problem = draw.choice([*ODD_CASES, *["mine.py:problem"] * 10])
+    made = ["new", problem, "--clients", draw.choice([*["a,b"] * 20, "a", "file", *ODD]), "-a", draw.choice(METHODS)]
+    others = [
+        ["ask", "--csv", place],
+        ["tell", "--csv", place],
+        ["tell", draw.choice(["1", *ODD]), place],
+        ["skip", draw.choice(["1", *ODD]), draw.choice(ODD)],
+        ["status", "--json", place],
+        ["events", "--csv", place],
+        ["page", "--out", place],
+        ["plot", "--out", place],
+        ["list"],
+        [draw.choice(ODD)],
+    ]
+    return [*draw.choice([made, made, *others]), *db]
 
 
 def _run(draw: random.Random, command: str) -> list[str]:
@@ -139,7 +161,7 @@ def check(number: int, folder: Path) -> str:
     ENDED[status] += 1
     if status not in STATUSES or "Traceback" in text:
         return f"{again}: status {status}: {text[-300:]}"
-    if status == 2 and words[0] in ("run", "compare", "check") and len(said.getvalue().splitlines()) != 1:
+    if status == 2 and words[0] in ("run", "compare", "check", "campaign") and len(said.getvalue().splitlines()) != 1:
         return f"{again}: not one line: {said.getvalue()!r:.300}"
     return _harmed(folder, again)
 

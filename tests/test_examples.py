@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import jax
 import numpy as np
+import pandas
 import pytest
+from typer.testing import CliRunner
 
 import profl
+from profl.cli import app
 from profl.data import credit
+from profl.data.orange_juice import demand
 from tests.made import made_credit
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -157,3 +162,51 @@ def test_networks(name, package):
     assert done.returncode == 0, done.stdout + done.stderr
     first, last = (float(word) for word in done.stdout.replace(",", " ").split() if word.startswith("0."))
     assert last < first, done.stdout
+
+
+@pytest.fixture
+def weekly(tmp_path, monkeypatch):
+    """The weekly example in a folder of its own, with two of its stores."""
+    for path in (EXAMPLES / "weekly").iterdir():
+        if path.is_file():
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "stores.csv").write_text("client\nstore 2\nstore 137\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("problem", "sales"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return tmp_path
+
+
+def test_weekly_in_short(weekly):
+    """The commands of a week, in this process, with a method that is quick to compile."""
+    import sales
+
+    def call(*words):
+        return CliRunner().invoke(app, ["campaign", *words, "--db", "prices.db"], catch_exceptions=False)
+
+    start = np.ones(len(sales.NAMES))
+    call("new", "problem.py:problem", "--clients", "stores.csv", "--samples", "7", "--method", "pfl")
+    for _ in range(2):
+        assert call("ask", "--csv", "next_week.csv").exit_code == 0
+        asked = pandas.read_csv("next_week.csv")
+        sales.sell(asked).to_csv("sales.csv", index=False)
+        assert "told 2 deployments: 14 rows" in call("tell", "--csv", "sales.csv").output
+        assert sales.worth(asked) > 0.5 * sales.worth(asked.assign(**dict(zip(sales.NAMES, start, strict=True))))
+    call("page", "--out", "page.html")
+    assert "store 137" in (weekly / "page.html").read_text()
+
+
+def test_weekly_has_every_store():
+    stores = pandas.read_csv(EXAMPLES / "weekly" / "stores.csv").client
+    assert stores.tolist() == [f"store {number}" for number in demand().store]
+
+
+@pytest.mark.slow
+def test_weekly_as_cron_runs_it(weekly):
+    bin_ = str(Path(sys.executable).parent)
+    own = {**os.environ, "PATH": f"{bin_}:{os.environ['PATH']}", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(["sh", "run.sh", "2"], capture_output=True, text=True, timeout=600, env=own)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "$ a store and week" in done.stdout
+    assert (weekly / "page.html").is_file()

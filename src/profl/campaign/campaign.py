@@ -29,6 +29,7 @@ from profl.campaign.journal import Journal, utc_now
 from profl.campaign.ledger import Entry
 from profl.campaign.names import named
 from profl.campaign.readings import Reader, Reading, Usual, read_csv
+from profl.campaign.report import Models, Report, make_report
 from profl.campaign.status import Expected, Status, expected_of, status_of
 from profl.checks import InputError
 from profl.methods.method import Method
@@ -72,6 +73,7 @@ class Campaign:
         have told theirs; None waits for all.
       rounds: nothing is asked after so many; None: no limit.
       clock: ``clock() -> datetime`` in UTC, for tests.
+      source: where problem and method come from, kept in the log of a new campaign for those who open it again.
 
     >>> import profl
     >>> case = profl.cases.pricing(clients=2, goods=2)
@@ -105,6 +107,7 @@ class Campaign:
         rounds: int | None = None,
         stop: StopWhenSettled | None = None,
         clock: Callable[[], datetime] | None = None,
+        source: dict[str, Any] | None = None,
     ) -> None:
         given = {
             "clients": None if clients is None else setting_up.client_names(clients),
@@ -118,11 +121,14 @@ class Campaign:
             "rounds": None if rounds is None else checks.positive_int("rounds", rounds),
         }
         clock = setting_up.check_clock(clock or utc_now)
-        opened = setting_up.open_campaign(url, problem, method, name, given, initial, stop, clock)
+        opened = setting_up.open_campaign(url, problem, method, name, given, initial, stop, clock, source)
         self.problem, self.method, self.name = opened.problem, method, name
         self.theta_names = opened.theta_names
         self._columns: list[str] | None = opened.columns
         self._journal: Journal = opened.journal
+        self._models = Models(opened.journal)
+        self._told_by: dict[str, list[Event]] = {}
+        self._looked_at = 0
 
     # -- what to deploy ------------------------------------------------------------------------------------------------
 
@@ -235,6 +241,12 @@ class Campaign:
         run = make_run(self.problem, self.method, trace, describe(plan), max(0.0, (last - first).total_seconds()))
         return replace(run, live=live_figures(history), incidents=live.all_incidents)
 
+    def report(self) -> Report:
+        """The figures of the page about the campaign; nothing is written, so a round that is told stays open."""
+        with self._journal.lock:
+            self._journal.refresh()
+            return make_report(self._journal, self.name, self._journal.fold, self._models)
+
     def events(self) -> list[Event]:
         """The log, oldest first."""
         with self._journal.lock:
@@ -315,7 +327,8 @@ class Campaign:
 
     def _read(self, entry: Entry, data: Any, check: bool) -> Reading:
         fold = self._journal.fold
-        columns = self._columns or next((e.body["columns"] for e in self._tellings() if e.body["columns"]), None)
+        stated = (event.body["columns"] for own in self._tellings().values() for event in own)
+        columns = self._columns or next(filter(None, stated), None)
         reader = Reader(fold.setup.like, fold.plan.settings.functions.family, columns)
         return reader.read(data, entry.samples, self._journal.model(entry), self._usual(entry) if check else None)
 
@@ -323,14 +336,20 @@ class Campaign:
         """The scales of what was told before; None where it is this deployment that was told."""
         if entry.state != "open":
             return None
-        usual = Usual([], [])
-        for event in self._tellings():
-            teller = self._journal.ledger.entries[_id(event)].client
-            (usual.own if teller == entry.client else usual.others).append(event.body["scale"])
-        return usual
+        told = self._tellings()
+        own = [event.body["scale"] for event in told.get(entry.client, [])]
+        if any(map(any, own)):
+            return Usual(own, [])
+        return Usual(own, [event.body["scale"] for events in told.values() for event in events])
 
-    def _tellings(self) -> list[Event]:
-        return [event for event in self._journal.events if event.kind == "told"]
+    def _tellings(self) -> dict[str, list[Event]]:
+        """What was told so far, by client; events are only ever added, so that each is looked at once."""
+        events, entries = self._journal.events, self._journal.ledger.entries
+        for event in events[self._looked_at :]:
+            if event.kind == "told":
+                self._told_by.setdefault(entries[_id(event)].client, []).append(event)
+        self._looked_at = len(events)
+        return self._told_by
 
     def _by_deployment(self, frame: Any) -> dict[int, Any]:
         """{deployment: its rows} of a long table."""

@@ -61,6 +61,7 @@ def open_campaign(
     initial: Theta | None,
     stop: StopWhenSettled | None,
     clock: Callable[[], datetime],
+    source: dict[str, Any] | None = None,
 ) -> Opened:
     """The campaign of that name, made where ``given`` names its clients and there is none.
 
@@ -74,7 +75,7 @@ def open_campaign(
         make(problem, method, wanted, initial, stop)
     store = open_store(url, name, create)
     try:
-        return _open(store, problem, method, given, initial, stop, clock)
+        return _open(store, problem, method, given, initial, stop, clock, source)
     except BaseException:
         store.close()
         raise
@@ -88,6 +89,7 @@ def _open(
     initial: Theta | None,
     stop: StopWhenSettled | None,
     clock: Callable[[], datetime],
+    source: dict[str, Any] | None,
 ) -> Opened:
     events = store.read(0)
     settings, start = {**USUAL, **{name: value for name, value in given.items() if value is not None}}, initial
@@ -100,29 +102,33 @@ def _open(
     world, plan = make(problem, method, settings, start, stop)
     deadline = None if settings["deadline"] is None else timedelta(days=settings["deadline"])
     journal = Journal(store, Fold(make_setup(plan)), settings["clients"], deadline, settings["rounds"], clock)
-    differing = begin(journal, settings, {"identity": identity(world, plan)})
+    names, columns = (problem.names, problem.columns) if isinstance(problem, LiveProblem) else (None, None)
+    theta_names = names_of(trees.take(plan.models, 0), names)
+    more = {"names": theta_names} | ({} if source is None else {"source": source})
+    differing = begin(journal, settings, {"identity": identity(world, plan)}, more)
     _check_same(given, journal.ledger.settings)  # another process may have made it in the meantime
     if differing:
         raise InputError(
             f"this campaign was made with something else: {'; '.join(differing)}. Nothing was written; take what it "
             "was made with, or make a new campaign under another name"
         )
-    theta = trees.take(plan.models, 0)
-    names, columns = (problem.names, problem.columns) if isinstance(problem, LiveProblem) else (None, None)
     sample = trees.row_shape(journal.fold.setup.like)
     stated = None if columns is None else names_of(sample, columns, "columns")
-    return Opened(world, journal, names_of(theta, names), stated)
+    return Opened(world, journal, theta_names, stated)
 
 
-def begin(journal: Journal, settings: dict[str, Any], words: dict[str, dict[str, str]]) -> list[str]:
-    """Write the first event if there is none; what it says of the campaign that differs from ``words``, and how."""
+def begin(
+    journal: Journal, settings: dict[str, Any], words: dict[str, dict[str, str]], more: dict[str, Any] | None = None
+) -> list[str]:
+    """Write the first event if there is none, with ``more`` in it; what in it differs from ``words``, and how."""
     theta = jax.tree.map(np.asarray, trees.take(journal.fold.plan.models, 0))
 
     def drafts() -> list[Draft]:
         if journal.ledger.opened is not None:
             return []
         at = journal.clock().astimezone(UTC).isoformat()
-        return [Draft("opened", at, {"settings": settings, **words}, data=archive.named_arrays("theta", theta))]
+        body = {"settings": settings, **words, **(more or {})}
+        return [Draft("opened", at, body, data=archive.named_arrays("theta", theta))]
 
     journal.tell(drafts)
     assert journal.ledger.opened is not None

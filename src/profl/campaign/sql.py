@@ -215,11 +215,21 @@ def _campaign_id(connection: sa.Connection, name: str, create: bool, shown: str)
     number = connection.execute(chosen).scalar()
     if number is None:
         if not create:
-            names = list(connection.execute(sa.select(CAMPAIGNS.c.name).order_by(CAMPAIGNS.c.id)).scalars())
-            raise InputError(f"there is no campaign {name!r} in {shown}; there are: {', '.join(names) or 'none'}")
+            known = ", ".join(_names(connection)) or "none"
+            raise InputError(f"there is no campaign {name!r} in {shown}; there are: {known}")
         connection.execute(sa.insert(CAMPAIGNS), [{"name": name}])
         number = connection.execute(chosen).scalar_one()
     return int(number)
+
+
+def list_campaigns(url: str) -> list[str]:
+    """The names of the campaigns in a database, oldest first."""
+    with Database(url, create=False).transaction() as connection:
+        return _names(connection) if sa.inspect(connection).has_table(CAMPAIGNS.name) else []
+
+
+def _names(connection: sa.Connection) -> list[str]:
+    return list(connection.execute(sa.select(CAMPAIGNS.c.name).order_by(CAMPAIGNS.c.id)).scalars())
 
 
 def _body(seq: int, text: str) -> dict[str, Any]:
