@@ -302,7 +302,8 @@ def test_a_campaign_is_what_a_live_run_leaves(made, tmp_path):
 
 
 def test_without_the_extra_a_checkpoint_is_refused_in_words(tmp_path, monkeypatch):
-    monkeypatch.delitem(sys.modules, "profl.campaign.sql", raising=False)
+    for module in ("sql", "database"):
+        monkeypatch.delitem(sys.modules, f"profl.campaign.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
     with pytest.raises(ImportError, match=r"pip install 'profl\[campaign\]'"):
         killed.run("loop", tmp_path / "new")

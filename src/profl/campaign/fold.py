@@ -82,6 +82,11 @@ class Fold:
         self.filter = None if setup.privacy is not None else robust_filter(self.plan.settings.method)
 
     @cached_property
+    def model_shape(self) -> Theta:
+        """The shapes of a model."""
+        return trees.row_shape(self.plan.models)
+
+    @cached_property
     def first(self) -> State:
         """The state before the first round."""
         return State(0, LiveState(start_history(self.plan, trees.take(self.plan.models, 0))))

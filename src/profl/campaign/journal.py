@@ -58,7 +58,6 @@ class Journal:
     ) -> None:
         self.store, self.fold, self.clients, self.deadline = store, fold, list(clients), deadline
         self.rounds, self.clock = rounds, clock
-        self._model_shape = trees.row_shape(fold.plan.models)
         self.numbers = {name: number for number, name in enumerate(self.clients)}
         self.lock = threading.RLock()
         self.ledger = Ledger()
@@ -263,7 +262,7 @@ class Journal:
         return {client: trees.take(reports, row) for row, client in enumerate(closed.body["noised"])}
 
     def _theta(self, name: str, data: Arrays) -> Theta:
-        return archive.restore_tree(name, _of(name, data), self._model_shape, same_shape=True)
+        return archive.restore_tree(name, _of(name, data), self.fold.model_shape, same_shape=True)
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
 

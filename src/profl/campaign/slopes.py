@@ -55,6 +55,5 @@ def _stated(fold: Fold, state: State) -> tuple[np.ndarray | None, np.ndarray | N
 def _variance(own: Any) -> np.ndarray:
     """Of each client's coefficients: its own fit's given what all clients have in common, and that of the common mean
     as far as the fit rests on it."""
-    prior = own.prior.variance * own.width[:, None, None] ** 2
-    rests_on_prior = np.minimum(own.variance / prior, 1.0)
+    rests_on_prior = np.minimum(own.variance / own.prior.variance, 1.0)
     return np.asarray(own.variance + rests_on_prior**2 * own.common_error)

@@ -167,6 +167,9 @@ LEAST_ERROR = 0.05
 
 # -- numerics ----------------------------------------------------------------------------------------------------------
 
+RIDGE = 8
+"""Machine epsilons added to a normalised precision matrix, so that rounding does not make it indefinite."""
+
 LEAST_CURVATURE = 1e-4
 """Share of the largest curvature: a flatter direction is taken to be as curved as this."""
 
