@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import jax
@@ -91,31 +92,33 @@ class Shop:
     def deploy(self, theta, samples, step, id):
         line = {"client": self.number, "step": step, "id": id, "theta": np.asarray(theta).tobytes().hex()}
         sold = DEMAND - (1 + 0.4 * self.number) * theta + np.random.default_rng().normal(size=(samples, 2))
-        self.keep(id, sold)
-        with open(self.folder / "deployed.jsonl", "ab", buffering=0) as file:
-            file.write(json.dumps(line).encode() + b"\n")
+        self.note(id, json.dumps(line), sold)
         time.sleep(0.01)  # so that a kill finds it deployed and not told
         return sold
 
-    def keep(self, id, sold):
-        pass
+    def note(self, id, line, sold):
+        with open(self.folder / "deployed.jsonl", "ab", buffering=0) as file:
+            file.write(line.encode() + b"\n")
 
 
 class Site(Shop):
-    """One that keeps the data of its deployments."""
+    """One that keeps the data of its deployments: each is one file, there as a whole or not at all."""
 
-    def keep(self, id, sold):
-        np.save(self.folder / f".{id}.npy", sold)
-        os.replace(self.folder / f".{id}.npy", self.folder / f"{id}.npy")
+    def note(self, id, line, sold):
+        unique = f"{id}-{uuid.uuid4().hex}"
+        np.savez(self.folder / f".{unique}.npz", line=line, sold=sold)
+        os.replace(self.folder / f".{unique}.npz", self.folder / f"{unique}.npz")
 
     def collect(self, id, theta, samples):
-        file = self.folder / f"{id}.npy"
-        return np.load(file) if file.exists() else None
+        files = list(self.folder.glob(f"{id}-*.npz"))
+        return np.load(files[0])["sold"] if files else None
 
 
 def deployments(folder: Path) -> list[dict]:
-    """What was deployed, in order."""
-    lines = (folder / "deployed.jsonl").read_text().splitlines()
+    """What was deployed."""
+    shops = folder / "deployed.jsonl"
+    lines = shops.read_text().splitlines() if shops.exists() else []
+    lines += [str(np.load(file)["line"]) for file in folder.glob("[0-9]*-*.npz")]
     return [json.loads(line) for line in lines]
 
 

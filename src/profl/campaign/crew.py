@@ -22,7 +22,7 @@ from profl.campaign.fold import Participant
 from profl.campaign.journal import Journal
 from profl.campaign.ledger import Entry
 from profl.campaign.readings import Reading, mean_sizes
-from profl.run.live.batches import deploy_at, read_answer
+from profl.run.live.batches import collect_at, deploy_at, read_answer
 from profl.run.live.workers import LATE, EventLoop, Job, wait_for_some
 from profl.typing import Theta
 
@@ -99,7 +99,7 @@ class Crew:
         def task(job: Job) -> Any:
             target, theta = self.clients[client], jax.tree.map(np.array, own.deployed)
             if entry.id in self.inherited:
-                collected = job.ask(partial(_collect, target, entry.id, theta, entry.samples), _unless_none(read))
+                collected = job.ask(partial(collect_at, target, entry.id, theta, entry.samples), _unless_none(read))
                 if collected is not None:
                     return collected
                 theta = jax.tree.map(np.array, own.deployed)
@@ -120,12 +120,6 @@ class Crew:
 
     def _skip(self, deployment: int, why: str) -> Draft:
         return Draft("skipped", self.journal.now(), {"reason": why, "failed": True}, deployment)
-
-
-def _collect(client: Any, id_: int, theta: Theta, samples: int) -> Any:
-    """What the client still has of a deployment; None where it has no ``collect``. To be run inside a time limit."""
-    collect = getattr(client, "collect", None)
-    return collect(id_, theta, samples) if callable(collect) else None
 
 
 def _unless_none(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
