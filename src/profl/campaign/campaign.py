@@ -12,10 +12,10 @@ A round ends when all of its deployments are told or skipped, or when their time
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,14 +23,15 @@ import numpy as np
 from profl import checks
 from profl.campaign import setting_up
 from profl.campaign.deployment import Deployment, Deployments
-from profl.campaign.events import Draft, Event, hash_arrays
+from profl.campaign.events import Draft, Event
 from profl.campaign.fold import forecast_of
 from profl.campaign.journal import Journal, utc_now
 from profl.campaign.ledger import Entry
 from profl.campaign.names import named
-from profl.campaign.readings import Reader, Reading, Usual, read_csv
+from profl.campaign.readings import read_csv
 from profl.campaign.report import Models, Report, make_report
 from profl.campaign.status import Expected, Status, expected_of, status_of
+from profl.campaign.telling import Teller, Told
 from profl.checks import InputError
 from profl.methods.method import Method
 from profl.methods.stopping import StopWhenSettled
@@ -38,21 +39,10 @@ from profl.problem.live import LiveProblem
 from profl.problem.problem import Problem
 from profl.results.measure import make_run
 from profl.results.record import Run
-from profl.run.live import batches
 from profl.run.live.state import live_figures
 from profl.run.plan import describe
 from profl.run.run_history import pad_records
 from profl.typing import Counts, Theta
-
-
-class Told(NamedTuple):
-    """What ``tell`` did."""
-
-    deployment: int
-    client: str
-    rows: int
-    missing: int  # rows with missing cells, which were left out
-    again: bool  # the same data had been told before: nothing was written
 
 
 class Campaign:
@@ -124,11 +114,9 @@ class Campaign:
         opened = setting_up.open_campaign(url, problem, method, name, given, initial, stop, clock, source)
         self.problem, self.method, self.name = opened.problem, method, name
         self.theta_names = opened.theta_names
-        self._columns: list[str] | None = opened.columns
         self._journal: Journal = opened.journal
         self._models = Models(opened.journal)
-        self._told_by: dict[str, list[Event]] = {}
-        self._looked_at = 0
+        self._teller = Teller(self._journal, opened.columns)
 
     # -- what to deploy ------------------------------------------------------------------------------------------------
 
@@ -140,7 +128,7 @@ class Campaign:
         journal = self._journal
         with journal.lock:
             if client is not None:
-                self._number(client)
+                self._teller.number(client)
             journal.advance()
             entries = [entry for entry in journal.ledger.open if client in (None, entry.client)]
             models = journal.models(entries)
@@ -149,7 +137,7 @@ class Campaign:
     def world(self, deployment: int) -> Any:
         """The state of a simulated population under an open deployment; () for real people."""
         with self._journal.lock:
-            entry, state = self._entry(deployment), self._journal.state()
+            entry, state = self._teller.entry(deployment), self._journal.state()
             own = (state.participants or {})[self._journal.numbers[entry.client]]
             return () if own.after is None else own.after.state.world
 
@@ -172,7 +160,7 @@ class Campaign:
             done.clear()
             events = []
             for number, batch in data.items():
-                event, told = self._told(number, batch, check)
+                event, told = self._teller.told(number, batch, check)
                 done.append(told)
                 events += [] if event is None else [event]
             return events
@@ -191,15 +179,15 @@ class Campaign:
             frame = read_csv(frame)
         with self._journal.lock:
             self._journal.refresh()
-            return self.tell_all(self._by_deployment(frame), check=check)
+            return self.tell_all(self._teller.by_deployment(frame), check=check)
 
     def skip(self, deployment: int, reason: str) -> None:
         """No data will come of a deployment: its client is left out of this round."""
-        self._end("skipped", deployment, reason)
+        self._teller.end("skipped", deployment, reason)
 
     def withdraw(self, deployment: int, reason: str = "never put to use") -> None:
         """A deployment was never put to use: its client is left out of this round."""
-        self._end("withdrawn", deployment, reason)
+        self._teller.end("withdrawn", deployment, reason)
 
     # -- what is known -------------------------------------------------------------------------------------------------
 
@@ -280,17 +268,6 @@ class Campaign:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _number(self, client: str) -> int:
-        return self._journal.numbers[checks.one_of("client", client, self._journal.numbers)]
-
-    def _entry(self, deployment: int) -> Entry:
-        entries = self._journal.ledger.entries
-        known = isinstance(deployment, (int, float, np.number)) and not isinstance(deployment, bool)
-        if not known or deployment not in entries:
-            ids = [entry.id for entry in self._journal.ledger.open]
-            raise InputError(f"there is no deployment {deployment!r}; open are {_shown(ids) or 'none'}")
-        return entries[int(deployment)]
-
     def _deployment(self, entry: Entry, theta: Theta) -> Deployment:
         until = None if entry.until is None else datetime.fromisoformat(entry.until)
         return Deployment(
@@ -305,119 +282,3 @@ class Campaign:
             since=datetime.fromisoformat(entry.since),
             until=until,
         )
-
-    def _told(self, deployment: int, data: Any, check: bool) -> tuple[Draft | None, Told]:
-        """The event of what a deployment brought in, or None where it is known; raises ``InputError``."""
-        entry = self._entry(deployment)
-        what = f"deployment {entry.id} ({entry.client}, round {entry.round + 1})"
-        if entry.state in ("skipped", "withdrawn", "expired"):
-            raise InputError(f"{what} was {_ended(entry)}: nothing was written")
-        try:
-            reading = self._read(entry, data, check)
-        except InputError as error:
-            raise InputError(f"{what}: {error}; nothing was written") from error
-        rows = batches.rows(reading.batch)
-        told = Told(entry.id, entry.client, rows, reading.missing, entry.state == "told")
-        if entry.state == "told":
-            assert entry.ended is not None
-            if hash_arrays(reading.arrays) != entry.ended.data_hash:
-                raise InputError(f"{what} was told on {entry.ended.at[:10]} with other data: nothing was written")
-            return None, told
-        return reading.draft(entry.id, self._journal.now()), told
-
-    def _read(self, entry: Entry, data: Any, check: bool) -> Reading:
-        fold = self._journal.fold
-        stated = (event.body["columns"] for own in self._tellings().values() for event in own)
-        columns = self._columns or next(filter(None, stated), None)
-        reader = Reader(fold.setup.like, fold.plan.settings.functions.family, columns)
-        return reader.read(data, entry.samples, self._journal.model(entry), self._usual(entry) if check else None)
-
-    def _usual(self, entry: Entry) -> Usual | None:
-        """The scales of what was told before; None where it is this deployment that was told."""
-        if entry.state != "open":
-            return None
-        told = self._tellings()
-        own = [event.body["scale"] for event in told.get(entry.client, [])]
-        if any(map(any, own)):
-            return Usual(own, [])
-        return Usual(own, [event.body["scale"] for events in told.values() for event in events])
-
-    def _tellings(self) -> dict[str, list[Event]]:
-        """What was told so far, by client; events are only ever added, so that each is looked at once."""
-        events, entries = self._journal.events, self._journal.ledger.entries
-        for event in events[self._looked_at :]:
-            if event.kind == "told":
-                self._told_by.setdefault(entries[_id(event)].client, []).append(event)
-        self._looked_at = len(events)
-        return self._told_by
-
-    def _by_deployment(self, frame: Any) -> dict[int, Any]:
-        """{deployment: its rows} of a long table."""
-        have = [str(name) for name in frame.columns]
-        keys = [name for name in ("deployment", "client") if name in have]
-        if not keys:
-            raise InputError(f"the table needs a column 'deployment' or 'client'; there are: {', '.join(have)}")
-        frame = frame.set_axis(have, axis=1)
-        if frame[keys[0]].isna().any():
-            raise InputError(f"the column {keys[0]!r} has empty cells: every row belongs to one; nothing was written")
-        groups = {key: rows.drop(columns=keys) for key, rows in frame.groupby(keys[0], sort=False)}
-        if keys[0] == "deployment":
-            owners = {key: set(rows["client"]) for key, rows in frame.groupby("deployment")} if keys[1:] else {}
-            return {self._entry_of(key, owners.get(key, set())).id: rows for key, rows in groups.items()}
-        waiting = {entry.client: entry for entry in self._journal.ledger.open}
-        newest = {name: self._journal.ledger.newest_told(str(name)) for name in groups}
-        repeated = {name: entry for name, entry in newest.items() if entry and self._same(entry, groups[name])}
-        for name in groups:
-            self._number(str(name))
-            if name not in repeated and str(name) not in waiting:
-                raise InputError(f"{name} has no open deployment: nothing was written")
-        return {(repeated.get(name) or waiting[str(name)]).id: rows for name, rows in groups.items()}
-
-    def _entry_of(self, number: Any, owners: set[Any]) -> Entry:
-        """The deployment that rows of a table name; ``owners`` are the clients that they name beside it."""
-        entry = self._entry(number)
-        if others := {str(owner) for owner in owners} - {entry.client}:
-            raise InputError(
-                f"deployment {entry.id} belongs to {entry.client}, the table says {', '.join(sorted(others))}: nothing "
-                "was written"
-            )
-        return entry
-
-    def _same(self, entry: Entry, rows: Any) -> bool:
-        """Whether a deployment that was told was told these rows."""
-        try:
-            return self._told(entry.id, rows, False)[0] is None
-        except InputError:
-            return False
-
-    def _end(self, kind: str, deployment: int, reason: str) -> None:
-        if not isinstance(reason, str) or not reason.strip():
-            raise InputError(f"a reason in words is needed, got {reason!r}")
-        journal, body = self._journal, {"reason": checks.words(reason)}
-
-        def drafts() -> list[Draft]:
-            entry = self._entry(deployment)
-            if entry.state == kind:
-                return []
-            if entry.state != "open":
-                raise InputError(f"deployment {entry.id} ({entry.client}) was {_ended(entry)}: nothing was written")
-            return [Draft(kind, journal.now(), body, entry.id)]
-
-        with journal.lock:
-            journal.tell(drafts)
-
-
-def _ended(entry: Entry) -> str:
-    """How a deployment ended, and when."""
-    day = "" if entry.ended is None else f" on {entry.ended.at[:10]}"
-    words = {"expired": f"closed with its round{day}, without data"}
-    return words.get(entry.state, f"{entry.state}{day}")
-
-
-def _id(event: Event) -> int:
-    assert event.deployment is not None
-    return event.deployment
-
-
-def _shown(ids: Sequence[int], most: int = 8) -> str:
-    return ", ".join(map(str, ids[:most])) + (f" and {len(ids) - most} more" if len(ids) > most else "")
