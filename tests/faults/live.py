@@ -19,8 +19,8 @@ import numpy as np
 import profl
 from profl import trees
 from profl.campaign.crew import Crew
+from profl.campaign.database import Database
 from profl.campaign.fold import Fold
-from profl.campaign.sql import SqlStore
 from profl.campaign.store import DatabaseError
 from profl.run.run_history import run_round
 from tests.faults.common import (
@@ -182,7 +182,7 @@ def _until_the_end(world: World, folder: Path) -> tuple[Any, int]:
 def _breaking_writes(world: World) -> Iterator[None]:
     """A database that is full, or whose process dies before it writes, before it has committed, or just after."""
     counted: Counter[tuple[int, str]] = Counter()
-    real = SqlStore._transaction
+    real = Database.transaction
 
     def hit(kind: str) -> bool:
         counted[world.round, kind] += 1
@@ -193,7 +193,7 @@ def _breaking_writes(world: World) -> Iterator[None]:
         return False
 
     @contextmanager
-    def transaction(self: SqlStore, write: bool = False) -> Iterator[Any]:
+    def transaction(self: Database, write: bool = False) -> Iterator[Any]:
         if write and hit("full disk"):
             raise DatabaseError("No space left on device")
         if write and hit("killed before writing"):
@@ -205,7 +205,7 @@ def _breaking_writes(world: World) -> Iterator[None]:
         if write and hit("killed after writing"):
             raise Killed
 
-    with mock.patch.object(SqlStore, "_transaction", transaction):
+    with mock.patch.object(Database, "transaction", transaction):
         yield
 
 
