@@ -220,7 +220,7 @@ def check_clock(clock: Callable[[], datetime]) -> Callable[[], datetime]:
 def _first_model(store: Store, opened: Event, problem: Problem | LiveProblem) -> Theta:
     """The model that the campaign began with."""
     world = problem.problem(len(opened.body["settings"]["clients"])) if isinstance(problem, LiveProblem) else problem
-    like = trees.row_shape(world.initial_models((0,)))
+    like = trees.row_shape(trees.to_device(world.initial_models((0,))))
     try:
         return archive.restore_tree("theta", store.data([opened])[opened.seq], like, same_shape=True)
     except archive.DamagedFile as error:
