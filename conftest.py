@@ -13,6 +13,7 @@ it is not even looked at for docstring examples.
 import ctypes
 import gc
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -84,3 +85,17 @@ def _forget_beyond(size: float) -> None:
 
 def _resident() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Headless Chromium: the system's own, or the one that playwright keeps."""
+    api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -e '.[dev]'")
+    system = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    with api.sync_playwright() as playwright:
+        try:
+            found = playwright.chromium.launch(executable_path=system, args=["--no-sandbox"])
+        except api.Error as error:
+            pytest.skip(f"no browser: apt-get install chromium, or playwright install chromium ({error.message[:80]})")
+        yield found
+        found.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import shutil
 import threading
 import time
 
@@ -310,19 +309,6 @@ def test_the_page_lets_nobody_else_in(served):
 
 
 # -- in a browser ------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def browser():
-    api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -e '.[dev]'")
-    system = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    with api.sync_playwright() as playwright:
-        try:
-            found = playwright.chromium.launch(executable_path=system, args=["--no-sandbox"])
-        except api.Error as error:
-            pytest.skip(f"no browser: apt-get install chromium, or playwright install chromium ({error.message[:80]})")
-        yield found
-        found.close()
 
 
 @pytest.fixture

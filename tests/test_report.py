@@ -135,20 +135,6 @@ def test_landscape_of_two_parameters_lies_on_the_line_through_both_points():
 # -- in a browser ------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def browser():
-    """Headless Chromium: the system's own, or the one that playwright keeps."""
-    api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -e '.[dev]'")
-    system = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    with api.sync_playwright() as playwright:
-        try:
-            found = playwright.chromium.launch(executable_path=system, args=["--no-sandbox"])
-        except api.Error as error:
-            pytest.skip(f"no browser: apt-get install chromium, or playwright install chromium ({error.message[:80]})")
-        yield found
-        found.close()
-
-
 @pytest.fixture
 def tab(browser, written):
     """The page on a phone, and everything it complained about."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -24,7 +24,7 @@ from profl.run.live import batches
 from profl.run.live.client_round import RoundSetup, deploy_next, finite_copy, key_of, use_batch
 from profl.run.live.filter_alerts import FilterAlert, update_alerts
 from profl.run.live.protection import finished_report, protected_work, unchanged_report
-from profl.run.live.state import Guard, Incident, LiveState, refused_reports
+from profl.run.live.state import Guard, Incident, LiveState, plain_numbers, refused_reports
 from profl.run.plan import Population
 from profl.run.round import Work
 from profl.run.run_history import (
@@ -34,6 +34,7 @@ from profl.run.run_history import (
     next_participants,
     pack,
     run_round,
+    stack_rows,
     start_history,
     unpack,
 )
@@ -161,17 +162,14 @@ class Fold:
         arrays, lists = pack(history)
         named = archive.named_arrays("state", arrays)
         for name, items in lists.items():
-            stacked = (
-                jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *items) if items else ()
-            )
-            named |= archive.named_arrays(name, stacked)
+            named |= archive.named_arrays(name, stack_rows(items)) if items else {}
         meta = {
             "seq": state.seq,
             "round": history.round,
             "undecided": sorted(state.undecided),
             "incidents": state.live.incidents,
-            "alerts": [_plain(alert) for alert in state.live.alerts],
-            "guard": _plain(state.live.guard),
+            "alerts": [plain_numbers(alert) for alert in state.live.alerts],
+            "guard": plain_numbers(state.live.guard),
         }
         return archive.to_bytes(named, meta, compressed=True)
 
@@ -262,11 +260,6 @@ class Fold:
 def _replace(state: State, client: int, own: Participant) -> State:
     assert state.participants is not None
     return state._replace(participants={**state.participants, client: own})
-
-
-def _plain(values: Any) -> list[Any]:
-    """The values as Python numbers, for JSON."""
-    return [value.tolist() if hasattr(value, "tolist") else value for value in values]
 
 
 def forecast_of(state: State) -> Forecast | None:

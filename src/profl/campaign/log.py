@@ -7,11 +7,11 @@ What a campaign was made with is in its first event; where its problem and its m
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, cast
 
 from profl.campaign.fold import Fold
-from profl.campaign.journal import Journal
+from profl.campaign.journal import Journal, utc_now
 from profl.campaign.store import Store
 from profl.checks import InputError
 
@@ -28,8 +28,7 @@ def read_log(url: str, name: str = "campaign", clock: Callable[[], datetime] | N
     settings = events[0].body["settings"]
     deadline = None if settings["deadline"] is None else timedelta(days=settings["deadline"])
     nothing = cast(Fold, None)  # it makes states, of which a log that is only read has none
-    clock = clock or (lambda: datetime.now(UTC))
-    journal = Journal(store, nothing, settings["clients"], deadline, settings["rounds"], clock)
+    journal = Journal(store, nothing, settings["clients"], deadline, settings["rounds"], clock or utc_now)
     journal.refresh()
     return journal
 

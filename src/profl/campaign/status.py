@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from profl.campaign.deployment import PURPOSES
 from profl.campaign.journal import Journal
 from profl.methods.method import Forecast
 from profl.methods.stopping import REASONS, StopWhenSettled
@@ -127,8 +126,3 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in shown]
     lines = [f"  {'  '.join(row)}".rstrip() for row in padded]
     return lines + ([f"  and {len(rows) - SHOWN} more"] if len(rows) > SHOWN else [])
-
-
-def purposes() -> str:
-    """What the purposes mean, for help texts."""
-    return "; ".join(f"{name}: {what}" for name, what in PURPOSES.items())

@@ -68,8 +68,8 @@ class RunHistory(NamedTuple):
 
     def trace(self, plan: CompiledPlan, last: Any) -> Trace:
         """All records as one trace; ``last`` is the result of ``final_outputs_on_host``."""
-        models, expected = _stack_rows(self.records)
-        totals = _stack_rows(self.totals)
+        models, expected = stack_rows(self.records)
+        totals = stack_rows(self.totals)
         others = (*plan.settings.method.info, *LOSS_SUMMARY)
         figures = {name: totals.latest[name] for name in totals.latest if name not in others}
         ends = np.asarray(self.carry.stopped), np.asarray(self.carry.why)
@@ -248,6 +248,6 @@ def notify_callbacks(plan: CompiledPlan, watch: Watch, before: RunHistory, after
         watch.record(after.last_record_trace(plan), (len(after.totals) - 1) * every)
 
 
-def _stack_rows(rows: list[Any]) -> Any:
+def stack_rows(rows: list[Any]) -> Any:
     """Items of one structure, stacked along a new first axis."""
     return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *rows)

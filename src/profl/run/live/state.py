@@ -69,7 +69,7 @@ class LiveState(NamedTuple):
     def save(self, checkpoints: Checkpoints) -> None:
         """Write what the next round of a Flower server needs, and what is new in the history."""
         arrays, lists = pack(self.history)
-        notes = {"alerts": [_plain(alert) for alert in self.alerts], "guard": _plain(self.guard)}
+        notes = {"alerts": [plain_numbers(alert) for alert in self.alerts], "guard": plain_numbers(self.guard)}
         checkpoints.save(self.history.round, arrays, {**lists, "incidents": self.incidents}, notes)
 
     def restore(self, checkpoints: Checkpoints, rounds: int) -> LiveState:
@@ -114,6 +114,6 @@ def live_figures(history: RunHistory) -> Live:
     return Live(series("loss"), series("jacobian_error"), absent, *map(series, LOSS_RANGE))
 
 
-def _plain(values: Iterable[Any]) -> list[Any]:
+def plain_numbers(values: Iterable[Any]) -> list[Any]:
     """The values as Python numbers, for JSON."""
     return [value.tolist() if hasattr(value, "tolist") else value for value in values]
