@@ -22,7 +22,7 @@ import numpy as np
 
 import profl
 from benchmarks.bench import Bench
-from benchmarks.coded import CODES, ON_ESTIMATES, coded, plan_of, run_of
+from benchmarks.coded import ON_ESTIMATES, coded, plan_of, run_of
 from profl_papers.claims import Part
 
 HOSTILE = 0.2
@@ -123,7 +123,7 @@ def runs(
     plan = plan_of(problem, method, **settings)
     jacobians = any(entry.kind == ON_JACOBIANS for entry in plan.report.values())
     idle = {ON_JACOBIANS: not jacobians, ON_ESTIMATES: not estimating}
-    for name in CODES:
+    for name in ("none", *profl.server.ATTACKS):
         if not idle.get(name, False):
             yield name, run_of(problem, coded(plan, plan.population.hostile, name))[0]
 

@@ -26,24 +26,30 @@ from profl.server.participation import hostile_clients
 from profl.typing import Array, Theta
 
 ON_ESTIMATES = "f_hat"
-CODES = {"none": 0, **{name: 1 + number for number, name in enumerate(attacks.ATTACKS)}}
 
 
 @dataclass(frozen=True)
 class Coded(attacks.Attack):
-    """The attack that the clients' ``CODES`` name."""
+    """The attack that the clients' codes name: 0 is honest, and the first of ``named`` is 1."""
+
+    named: tuple[tuple[str, attacks.Attack], ...] = tuple(attacks.ATTACKS.items())
+
+    def code(self, name: str) -> int:
+        """The code of an attack; 0 for "none"."""
+        return ["none", *dict(self.named)].index(name)
 
     def f_hat(self, f: Array) -> Array:
         return attacks.get(ON_ESTIMATES).f_hat(f)
 
     def estimate(self, f: Array, hostile: Array) -> Array:
-        return jnp.where(hostile == CODES[ON_ESTIMATES], self.f_hat(f), f)
+        return jnp.where(hostile == self.code(ON_ESTIMATES), self.f_hat(f), f)
 
     def reports(self, reports: Report, sent: Theta, first: Theta, hostile: Array) -> Report:
-        def changed(name: str) -> Callable[[Report], Report]:
-            return lambda own: attacks.apply(attacks.get(name), own, sent, first, hostile > 0)
+        def changed(attack: attacks.Attack) -> Callable[[Report], Report]:
+            return lambda own: attacks.apply(attack, own, sent, first, hostile > 0)
 
-        return jax.lax.switch(jnp.max(hostile), [lambda own: own, *map(changed, attacks.ATTACKS)], reports)
+        branches = [changed(attack) for _, attack in self.named]
+        return jax.lax.switch(jnp.max(hostile), [lambda own: own, *branches], reports)
 
 
 def plan_of(problem: Problem, method: Method, **settings: Any) -> CompiledPlan:
@@ -64,7 +70,8 @@ def attacked(
 
 def coded(plan: CompiledPlan, hostile: Any, name: str) -> CompiledPlan:
     """The plan in which the clients that are hostile attack so."""
-    codes = jnp.where(jnp.asarray(hostile), jnp.int32(CODES[name]), jnp.int32(0))
+    attack: Any = plan.settings.attack
+    codes = jnp.where(jnp.asarray(hostile), jnp.int32(attack.code(name)), jnp.int32(0))
     return plan._replace(population=plan.population._replace(hostile=codes))
 
 

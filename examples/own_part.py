@@ -25,6 +25,7 @@ class Lengths(NamedTuple):
 class ClippedGradient(parts.Part):
     times: float = 2.0
     info = ("clipped",)
+    combined = ("gradient_length",)
 
     def reads(self, problem):
         return ("gradient",)
@@ -51,7 +52,7 @@ class ClippedGradient(parts.Part):
         return state.usual
 
     def combine(self, view, server, exchange):
-        usual = exchange.combine(exchange.reports["gradient_length"], jnp.zeros(()))
+        usual = exchange.combine("gradient_length", jnp.zeros(()))
         return server, jnp.broadcast_to(usual, exchange.weights.shape)
 
 

@@ -142,12 +142,16 @@ def where(condition: Array, new: Any, old: Any) -> Any:
 
 
 @partial(jax.jit, inline=True)
-def all_finite(tree: Any) -> Array:
-    """Whether every number in a pytree is finite: a scalar bool.
+def all_finite(tree: Any, largest: float | None = None) -> Array:
+    """Whether every number in a pytree is finite, or no larger than ``largest``: a scalar bool.
 
     Leaf by leaf: concatenated first, XLA would compile every leaf again for every other one.
     """
-    leaves = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]
+
+    def fine(leaf: Array) -> Array:
+        return jnp.isfinite(leaf) if largest is None else jnp.abs(leaf) <= largest  # not so for NaN
+
+    leaves = [jnp.all(fine(leaf)) for leaf in jax.tree.leaves(tree)]
     return reduce(jnp.logical_and, leaves, jnp.asarray(True))
 
 

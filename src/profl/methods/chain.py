@@ -210,7 +210,10 @@ class Chain(Method):
     # -- at the server -------------------------------------------------------------------------------------------------
 
     def open(self, problem: View, theta: Theta) -> tuple[Any, ...]:
-        return self._fill({i: part.open(problem, theta) for i, part in self.active(problem).items()})
+        servers = {i: part.open(problem, theta) for i, part in self.active(problem).items()}
+        place = self.parts.index(self.averaging)
+        others = [name for part in self.active(problem).values() for name in part.combined]
+        return self._fill({**servers, place: self.averaging.open_for(problem, theta, others)})
 
     def combine(
         self,
@@ -223,11 +226,10 @@ class Chain(Method):
         key: Key,
     ) -> tuple[Theta, Any, Any]:
         place, servers, mail = self.parts.index(self.averaging), list(server), {}
-        trusted, servers[place] = self.averaging.weigh(
-            problem, server[place], reports["theta"], weights, accepted, theta
-        )
-        exchange = Exchange(theta, reports, weights, trusted, accepted, key, self.averaging.rule)
-        model = exchange.combine(reports["theta"], theta)
+        trusted, servers[place] = self.averaging.weigh(problem, server[place], reports, weights, accepted, theta)
+        weighed = tuple(servers[place])
+        exchange = Exchange(theta, reports, weights, trusted, accepted, key, self.averaging.rule, weighed)
+        model = exchange.combine("theta", theta)
         for i, part in self.active(problem).items():
             servers[i], mail[i] = part.combine(problem, servers[i], exchange)
             model = part.combined_model(servers[i], model, theta)

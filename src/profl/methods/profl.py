@@ -30,7 +30,7 @@ def profl(
     window: int | None = None,
     *,
     filter: Any = "robust",
-    aggregate: Any = "mean",
+    aggregate: Any = "reweighted_mean",
     share: Any = None,
     samples: Any = None,
     jacobian: Any = "auto",

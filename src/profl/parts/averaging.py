@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from profl import trees
 from profl.parts.part import Part
 from profl.problem.problem import View
 from profl.server import entries, rules
-from profl.server.entries import Report
+from profl.server.entries import Report, Values
 from profl.server.rule_base import Rule, open_memory, weigh
 from profl.typing import Array, Theta
 
@@ -37,12 +39,22 @@ class Averaging(Part):
     def report(self, view: View, state: Any, theta: Theta) -> Report:
         return {"theta": entries.model(theta)}
 
-    def open(self, view: View, theta: Theta) -> Any:
-        """The rule's memory of the clients; () for a rule without memory."""
-        return open_memory(self.rule, view, theta)
+    def open_for(self, view: View, theta: Theta, others: Sequence[str]) -> dict[str, Any]:
+        """The rule's memory of the clients for the models and each of the ``others``; empty for a rule without memory."""
+        if not self.rule.has_memory:
+            return {}
+        memory = self.rule.of_entries.open(view.client_count, 0)
+        return {"theta": open_memory(self.rule, view, theta), **dict.fromkeys(others, memory)}
 
     def weigh(
-        self, view: View, memory: Any, models: Theta, weights: Array, accepted: Array, sent: Theta
-    ) -> tuple[Array, Any]:
-        """The weights (k,) after the rule has compared the clients with its memory of them, and its next memory."""
-        return weigh(self.rule, memory, view, models, weights, accepted, sent)
+        self, view: View, memory: dict[str, Any], reports: Values, weights: Array, accepted: Array, sent: Theta
+    ) -> tuple[Array, dict[str, Any]]:
+        """The weights (k,) after the rule has compared the clients, entry by entry, with its memory of them; the next
+        memory."""
+        for name, old in sorted(memory.items()):
+            rule, centre = (
+                (self.rule, sent) if name == "theta" else (self.rule.of_entries, trees.take(reports[name], 0))
+            )
+            weights, new = weigh(rule, old, view, reports[name], weights, accepted, centre)
+            memory = {**memory, name: new}
+        return weights, memory

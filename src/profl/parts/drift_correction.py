@@ -43,6 +43,7 @@ class DriftCorrection(Part):
 
     correction: str = "scaffold"
 
+    combined = ("control",)
     draws = False
 
     def __post_init__(self) -> None:
@@ -75,7 +76,7 @@ class DriftCorrection(Part):
         return zeros_like(theta)
 
     def combine(self, view: View, server: Theta, exchange: Exchange) -> tuple[Theta, Theta]:
-        common = exchange.combine(exchange.reports["control"], server)
+        common = exchange.combine("control", server)
         return common, trees.repeat(common, len(exchange.weights))
 
 

@@ -8,7 +8,8 @@ Rate and scales are the server's and the same everywhere, so that they do not sh
 the step is free of units. Before the first mail both are zero: the first round only measures. A client reports the mean
 of its gradients and of the models that it deployed, at which they were taken; a copy of their sampling noise (the same
 mean with the samples' signs alternating, in which their common part cancels); 1 / scale^2 of its batches; by how much
-its loss differs from that at the incumbent, with the squared standard error; how many steps it made.
+its loss differs from that at the incumbent, with the squared standard error. The server sends what all steps of a round
+take together; how many they are, a client knows itself.
 
 At the server
 
@@ -17,7 +18,7 @@ came with it, whose sampling noise is known (clients report a copy of it), over 
 
     A = sum s.s,   B = sum s.y - (noise that s and y share),   C = sum y.y - (their noise)
     base = min(B / C, 1 / L) but at least a fifth of 1 / L,    L = sqrt(C / A)      (Barzilai and Borwein's second step)
-    rate = SECANT_SHARE base max(share of the gradient that is no noise, 1 / (1 + rounds in which it was noise)) / R
+    R rate = SECANT_SHARE base max(share of the gradient that is no noise, 1 / (1 + rounds in which it was noise))
 
 Base stays where the last moves were so short that a curvature of 1 / base would be lost in the noise; it grows where
 such a curvature would have shown and did not. No round moves the model farther than the radius of a trust region.
@@ -68,9 +69,9 @@ class RateClient(NamedTuple):
 
 
 class RateMail(NamedTuple):
-    """The learning rate and the scales that the server sends, and what it decided about the round."""
+    """The length of a round and the scales that the server sends, and what it decided about the last round."""
 
-    rate: Array  # ()
+    step: Array  # (): R times the learning rate of the next round's R steps
     scales: Array  # (d,)
     decision: Array  # (2,) bool: whether its model is the incumbent; whether it measured the incumbent again
 
@@ -85,6 +86,7 @@ class FoundLearningRate(Part):
 
     descends: bool = True
 
+    combined = ("gradient", "gradient_noise", "steepness", "deployed", "loss_change", "loss_error")
     info = ("rate",)
     rereads = True
     draws = False
@@ -119,13 +121,12 @@ class FoundLearningRate(Part):
             "steepness": entries.statistic(state.steepness / steps),
             "loss_change": entries.statistic(jnp.where(state.reference[2] > 0, change, 0.0)),
             "loss_error": entries.statistic(error),
-            "steps": entries.count(state.steps),
         }
 
     def receive(self, view: View, state: RateClient, mail: RateMail) -> RateClient:
-        zeros, none = jnp.zeros_like(mail.scales), jnp.zeros_like(mail.rate)
-        reference = next_reference(state, *mail.decision)
-        return RateClient(mail.rate, mail.scales, *4 * (zeros,), jnp.zeros_like(state.loss), reference, none)
+        zeros, none = jnp.zeros_like(mail.scales), jnp.zeros_like(mail.step)
+        reference, rate = next_reference(state, *mail.decision), mail.step / jnp.maximum(state.steps, 1)
+        return RateClient(rate, mail.scales, *4 * (zeros,), jnp.zeros_like(state.loss), reference, none)
 
     def mail_like(self, view: View, state: RateClient) -> RateMail:
         return RateMail(state.rate, state.scales, jnp.zeros(2, bool))
@@ -134,11 +135,10 @@ class FoundLearningRate(Part):
         return initial_server_state(trees.ravel(theta))
 
     def combine(self, view: View, server: RateServer, exchange: Exchange) -> tuple[RateServer, RateMail]:
-        (flat, unravel), reports = ravel_pytree(exchange.theta), exchange.reports
+        flat, unravel = ravel_pytree(exchange.theta)
         centre = dict.fromkeys(("gradient", "gradient_noise", "steepness"), 0 * flat)
         centre |= {"deployed": flat, "loss_change": jnp.zeros((), flat.dtype)}
-        common = {name: exchange.combine(reports[name], centre[name]) for name in centre}
-        steps = jnp.max(jnp.where(exchange.accepted, reports["steps"], 1))
+        common = {name: exchange.combine(name, centre[name]) for name in centre}
 
         first, change = server.rounds == 0, common["loss_change"]
         rose = ~first & ~(change <= ERRORS * standard_error(exchange, change)) & self.descends
@@ -150,10 +150,10 @@ class FoundLearningRate(Part):
             taken_back=rose,
         )
         measured = (common["deployed"], common["gradient"], common["gradient_noise"], common["steepness"])
-        rate, server = next_rate(server, *measured, steps)
-        shorter = server.incumbent - rate * server.scales**2 * server.incumbent_gradient
+        server = next_step(server, *measured)
+        shorter = server.incumbent - server.step * server.scales**2 * server.incumbent_gradient
         server = server._replace(restart=trees.ravel(view.project(unravel(shorter))))
-        mail = RateMail(rate, server.scales, jnp.stack([fell, again]))
+        mail = RateMail(server.step, server.scales, jnp.stack([fell, again]))
         return server, trees.repeat(mail, len(exchange.weights))
 
     def combined_model(self, server: RateServer, theta: Theta, sent: Theta) -> Theta:
@@ -185,7 +185,8 @@ def standard_error(exchange: Exchange, change: Array) -> Array:
     changes, errors = exchange.reports["loss_change"], exchange.reports["loss_error"]
     squares = jnp.maximum(errors, (changes - change) ** 2)
     weights = jnp.where(exchange.accepted, exchange.weights, 0.0)
-    return jnp.sqrt(jnp.sum(jnp.where(exchange.accepted, weights**2 * squares, 0.0))) / jnp.sum(weights)
+    square = exchange.combine_values(squares, jnp.zeros_like(change))
+    return jnp.sqrt(square * jnp.sum(weights**2)) / jnp.sum(weights)
 
 
 def add_gradient(view: View, state: RateClient, step: Step) -> RateClient:
@@ -239,10 +240,8 @@ def initial_server_state(theta: Array) -> RateServer:
     )
 
 
-def next_rate(
-    state: RateServer, theta: Array, gradient: Array, noise: Array, steepness: Array, steps: Array
-) -> tuple[Array, RateServer]:
-    """The rate of the next round's R = ``steps`` steps, (), and the next state.
+def next_step(state: RateServer, theta: Array, gradient: Array, noise: Array, steepness: Array) -> RateServer:
+    """The next state, whose ``step`` is R times the rate of the next round's R steps.
 
     ``gradient`` (d,) is the mean gradient around ``theta`` (d,), ``noise`` (d,) a copy of its sampling noise. After
     a round that is taken back the next step is the incumbent's.
@@ -278,8 +277,7 @@ def next_rate(
     step = jnp.minimum(step, radius * root / size)
     measured = {"scales": scales, "steepness": steepness, "theta": theta, "gradient": gradient, "noise": noise2}
     means = {"mean": mean, "mean_noise": mean_noise, "sums": sums, "noisy_rounds": noisy_rounds}
-    new = state._replace(**measured, **means, base=base, radius=radius, step=step, rounds=state.rounds + 1)
-    return step / jnp.maximum(steps, 1), new
+    return state._replace(**measured, **means, base=base, radius=radius, step=step, rounds=state.rounds + 1)
 
 
 def secant_step(sums: Array, base: Array) -> Array:

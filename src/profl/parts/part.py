@@ -66,9 +66,16 @@ class Exchange(NamedTuple):
     accepted: Array  # (k,) bool
     key: Key
     rule: Rule
+    weighed: tuple[str, ...] = ()  # the entries by which the rule has compared them
 
-    def combine(self, values: Any, centre: Any) -> Any:
-        """The aggregate of stacked ``values`` under the method's rule; ``centre`` is the previous aggregate."""
+    def combine(self, name: str, centre: Any) -> Any:
+        """The aggregate of an entry under the method's rule; ``centre`` is the previous aggregate."""
+        if name not in self.weighed:
+            return self.combine_values(self.reports[name], centre)
+        return self.rule.aggregate_weighed(self.reports[name], self.trusted, self.accepted, centre)
+
+    def combine_values(self, values: Any, centre: Any) -> Any:
+        """The same of stacked ``values`` that are computed from entries."""
         return self.rule.aggregate_models(values, self.trusted, self.accepted, centre)
 
 
@@ -76,6 +83,8 @@ class Part:
     """Base class of all parts; see the module. Subclasses are frozen dataclasses.
 
     Attributes:
+      combined: names of its entries that it combines under the method's rule (``Exchange.combine``). A rule that remembers
+        clients compares them by these too.
       serves: fields of ``Step`` that it exists for. Where no later part reads any of them, the part is left out of the
         compiled program; () for a part that is always wanted.
       info: names of the numbers that it puts into ``step.info``.
@@ -85,6 +94,7 @@ class Part:
       sizes: the batch sizes that may occur, where the part says how many samples to draw (``samples_wanted``).
     """
 
+    combined: tuple[str, ...] = ()
     serves: tuple[str, ...] = ()
     info: tuple[str, ...] = ()
     rereads: bool = False

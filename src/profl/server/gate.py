@@ -1,6 +1,6 @@
 """The gate before deployment: no model that is not finite or outside its space reaches people, whoever computed it.
 
-    at the server   a report is used only if all its numbers are finite, its model lies in the space and has not moved
+    at the server   a report is used only if none of its numbers is absurd, its model lies in the space and has not moved
                     absurdly far, and no other entry is absurdly large; the aggregate of the reports is projected
     at a client     what is deployed is projected, after exploration and after the noise of privacy; where people are
                     real, a client that came to a model that is not finite deploys nothing and says so
@@ -11,7 +11,7 @@ A model lies in its space where projecting it moves it by rounding alone.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import jax
@@ -24,6 +24,7 @@ from profl.server.entries import Entry, Report
 from profl.typing import Array, Theta
 
 LARGEST_SIZE_RATIO = 1e4  # times the median size of a round's reports: no honest client sends a larger one
+LARGEST_NUMBER = 1e15  # in a report: sums of squares of larger ones overflow in single precision
 REST_MOVE = 1e-3  # of one plus the model's size: the move to compare with where clients have never moved
 PROJECTION_EPSILONS = 100.0  # machine epsilons by which projecting twice may change a number
 
@@ -69,7 +70,7 @@ def accept(
     >>> accept({"theta": entries.model(9e9 * models[:3])}, models[0])[0]
     Array([ True,  True, False], dtype=bool)
     """
-    finite = jax.vmap(trees.all_finite)(reports)
+    finite = jax.vmap(partial(trees.all_finite, largest=LARGEST_NUMBER))(reports)
     accepted = finite
     for name, entry in reports.items():
         if entry.kind == "model":

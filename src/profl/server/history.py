@@ -12,11 +12,7 @@ clients is uncorrelated. A report that is copied from another, or computed from 
 * Computed from others: A_i = sum_j C_ij^2, over others with one vote each, is the share of e_i that these explain. It
   is 0 for independent noise and 1 for a mean of others, of which each explains little. ``drift`` and ``ipm`` lose
   their votes.
-* Outliers: the mean of y_i minus the median of all, over the last ``RECENT_ROUNDS`` rounds, in which noise averages out
-  and systematic differences remain (momentum). Those far from all others, ``is_outlier``, lose their votes: ``f_hat``,
-  ``stale``, ``scaled``.
-
-The first two must stand out from what is usual in the round, so that nobody is suspect where all have something in
+Both must stand out from what is usual in the round, so that nobody is suspect where all have something in
 common: a model that still moves far, a mailed Jacobian. They are not applied to a client with few reports.
 """
 
@@ -34,9 +30,6 @@ from profl.typing import Array
 ROUNDS_STORED = 32  # rounds in the memory
 SKETCH_WIDTH = 6  # numbers that a move is reduced to
 MOST_ROWS_COMPARED = 4096  # rows of a round; where there are more, noise is not compared
-RECENT_ROUNDS = 8  # rounds over which noise is averaged out
-HALF_REACH = 4.0  # an outlier is farther than this times the distance that half of the honest weight lies within ...
-HONEST_REACH = 1.5  # ... and farther than this times the distance that all of it lies within
 ROWS_SAMPLED = 64  # rows from which the usual correlation is estimated
 COPY_CORRELATION = 0.8  # of two rows whose noise is the same: added noise of half its deviation leaves as much
 EXPLAINED_SHARE = 0.5  # share of a row's noise that others explain, above which it is computed from them
@@ -76,22 +69,13 @@ def add_round(memory: ReportHistory, moves: Array, usable: Array, centre: Array,
     )
 
 
-def vote_shares(memory: ReportHistory, weights: Array, usable: Array, client_ids: Array, hostile: float) -> Array:
-    """The share of its weight that every row keeps, (k,) from 0 to 1; at most f = ceil(hostile n) rows keep nothing."""
-    shares, computed = jnp.ones_like(weights), jnp.zeros_like(usable)
-    if len(client_ids) <= MOST_ROWS_COMPARED:
-        shares, computed = compare_noise(memory, weights, usable, client_ids, hostile)
-    left = jnp.where(usable & ~computed, weights * shares, 0.0)
-    distance, suspect = recent_distance(memory, left, client_ids, hostile)
-    outlier = highest_scores(distance, suspect, usable, hostile, jnp.sum(computed))
-    return jnp.where(computed | outlier, 0.0, shares)
-
-
 def compare_noise(
     memory: ReportHistory, weights: Array, usable: Array, client_ids: Array, hostile: float
 ) -> tuple[Array, Array]:
     """The share of its weight that every row has once copies share one vote, (k,), and which rows are computed from
     others, (k,) bool."""
+    if len(client_ids) > MOST_ROWS_COMPARED:
+        return jnp.ones_like(weights), jnp.zeros_like(usable)
     correlation, error = correlations(memory, client_ids)
     others = usable[:, None] & usable & (client_ids[:, None] != client_ids)  # one sampled twice is no copy of itself
     correlation, error = jnp.where(others, correlation, 0.0), jnp.where(others, error, 1.0)
@@ -108,29 +92,6 @@ def compare_noise(
     excess_needed = jnp.maximum(EXPLAINED_SHARE, STANDARD_ERRORS * jnp.maximum(explained_error, spread))
     computed = usable & (explained - usual > excess_needed)
     return shares, highest_scores(explained, computed, usable, hostile)
-
-
-def recent_distance(memory: ReportHistory, share: Array, client_ids: Array, hostile: float) -> tuple[Array, Array]:
-    """The mean distance of each row's client from the others in recent rounds, (k,), and whether it is an outlier.
-
-    A client with few reports is no outlier.
-    """
-    age = (memory.round - 1 - jnp.arange(ROUNDS_STORED)) % ROUNDS_STORED
-    present = memory.present & (age < RECENT_ROUNDS)
-    median = jnp.nanmedian(jnp.where(present[:, :, None], memory.moves, jnp.nan), axis=0)
-    differences = jnp.where(present[:, :, None], memory.moves - median, 0.0)[client_ids]
-    reports = jnp.sum(present[client_ids], axis=1)
-    mean = jnp.sum(differences, axis=1) / jnp.maximum(reports, 1)[:, None]
-    often = (share > 0) & (2 * reports >= jnp.max(reports))
-    length = jnp.linalg.norm(mean - exact_quantile(mean, jnp.where(often, share, 0.0)), axis=1)
-    return length, often & is_outlier(length, jnp.where(often, share, 0.0), hostile)
-
-
-def is_outlier(length: Array, share: Array, hostile: float) -> Array:
-    """Which distances are far, (k,) bool, compared with the nearest 1 - hostile of the weight, taken as honest."""
-    levels = 0.5 * (1 - hostile), 0.99 * (1 - hostile)  # just below n - f: theirs, and not midway to the next
-    half, honest = (exact_quantile(length[:, None], share, level)[0] for level in levels)
-    return length > jnp.maximum(HALF_REACH * half, HONEST_REACH * honest)
 
 
 def sketch(rows: Array, width: int) -> Array:

@@ -29,10 +29,13 @@ from profl.typing import Array, Theta
 class Rule:
     """Base class of aggregation rules; subclasses are frozen dataclasses.
 
-    ``has_memory``: whether it compares clients with their earlier reports; then it defines ``open`` and ``weigh``.
+    Attributes:
+      has_memory: whether it compares clients with their earlier reports; then it defines ``open`` and ``weigh``.
+      by_coordinate: whether the aggregate of a number depends on no other number of the rows.
     """
 
     has_memory: bool = False
+    by_coordinate: bool = False
 
     def __call__(self, vectors: Array, weights: Array, accepted: Array, centre: Array) -> Array:
         """The aggregate (m,) of the accepted rows of ``vectors`` (k, m); ``centre`` is the previous aggregate."""
@@ -42,6 +45,15 @@ class Rule:
         """The aggregate of stacked models, as a pytree like ``centre``, the model that they started from."""
         flat, unravel = ravel_pytree(centre)
         return unravel(self(jax.vmap(trees.ravel)(models), weights, accepted, flat))
+
+    def aggregate_weighed(self, models: Theta, weights: Array, accepted: Array, centre: Theta) -> Theta:
+        """The same where ``weights`` are those of ``weigh``, which has compared these very models."""
+        return self.aggregate_models(models, weights, accepted, centre)
+
+    @property
+    def of_entries(self) -> Rule:
+        """The rule that weighs the clients by their other entries, which are not models."""
+        return self
 
     def open(self, clients: int, size: int) -> Any:
         """The memory before the first round, of so many clients and vectors of ``size`` numbers."""

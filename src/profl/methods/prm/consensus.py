@@ -23,14 +23,14 @@ from profl.methods.prm.settings import DAMPING, LEAST_ERROR, LEAST_KNOWN_SHARE
 from profl.typing import Array
 
 
-def consensus(reported: Array, aggregate: Callable[[Any], Any], concentration: Array) -> CommonReaction:
+def consensus(reported: Array, aggregate: Callable[..., Any], concentration: Array) -> CommonReaction:
     """The common prior from stacked reports, (k, 4, p, m - 1): those of ``ReactionCoefficients``.
 
-    ``aggregate`` combines the rows of a pytree, ``concentration`` is the sum of squared weights.
+    ``aggregate`` combines the rows of each of its arguments, ``concentration`` is the sum of squared weights.
     """
-    change, known, prior_mean, variance = ReactionCoefficients(*aggregate(reported))
+    change, known, prior_mean, variance = ReactionCoefficients(*aggregate(*jnp.moveaxis(reported, 1, 0)))
     mean = prior_mean + change
-    squared_difference = aggregate((reported[:, 0] + reported[:, 2] - mean) ** 2)
+    (squared_difference,) = aggregate((reported[:, 0] + reported[:, 2] - mean) ** 2)
     error = variance * concentration / jnp.maximum(known, LEAST_KNOWN_SHARE)
     tiny = jnp.finfo(mean.dtype).tiny
     limit = prior_mean + change / jnp.maximum(known, LEAST_KNOWN_SHARE)  # where the turns lead to

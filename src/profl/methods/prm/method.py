@@ -145,7 +145,7 @@ class PRM(Settings, Method):
     # -- at the server -------------------------------------------------------------------------------------------------
 
     def open(self, problem: View, theta: Theta) -> Packed:
-        return pack(at_server.initial_server(self, theta))
+        return pack(at_server.initial_server(self, theta, problem.client_count))
 
     def combine(
         self,
@@ -158,14 +158,16 @@ class PRM(Settings, Method):
         key: Key,
     ) -> tuple[Theta, Packed, Mail]:
         old: ServerState = server.unpack()
-        aggregate = at_server.row_aggregator(rules.get(self.aggregate), weights, accepted)
+        aggregate = at_server.block_aggregator(rules.get(self.aggregate), weights, accepted)
         flat, unravel = ravel_pytree(theta)
         share, anybody = jnp.where(accepted, weights, 0.0), jnp.any(accepted)
         concentration = at_server.concentration_of(share)
         new, model = at_server.take_turn(self, problem, old, theta, reports, aggregate, concentration)
         new, flat = trees.where(anybody, (new, model), (old._replace(turn=new.turn), flat))
         equal = jnp.where(weights > 0, 1.0, 0.0)  # how people react does not depend on how much a client weighs
-        among = at_server.row_aggregator(rules.get(self.aggregate), equal / jnp.maximum(jnp.sum(equal), 1.0), accepted)
+        among = at_server.block_aggregator(
+            rules.get(self.aggregate), equal / jnp.maximum(jnp.sum(equal), 1.0), accepted
+        )
         common = consensus(reports["reaction"], among, at_server.concentration_of(equal * accepted))
         mail = at_server.make_mail(new, common, jnp.sum(share > 0) < 2, jnp.where(anybody, old.turn, self.last_turn))
         model = unravel(flat)

@@ -41,8 +41,8 @@ class ServerState(NamedTuple):
     region: Array  # the trust region, in units
     base: Array  # (d,): the model that the round began with
     best: Array  # (d,): the best model so far
-    base_risk: Array  # the fitted risk at the base
-    risk: Array  # the fitted risk at the best model
+    base_risks: Array  # (clients,): each client's fitted risk at the base
+    risk: Array  # the common fitted risk at the best model, above that at the base
     gradient: Array  # (d,): and its gradient
     curvature: Array  # (d, d): at the base
     gradient_covariance: Array  # (d, d): at the base
@@ -65,7 +65,7 @@ class Bounds(NamedTuple):
     trust_region: Callable[[Array], Array]  # that part of the model space
 
 
-def initial_server(settings: Settings, theta: Theta) -> ServerState:
+def initial_server(settings: Settings, theta: Theta, clients: int) -> ServerState:
     """The state before the first round."""
     flat, zero = trees.ravel(theta), jnp.zeros(())
     none, square = jnp.zeros_like(flat), jnp.zeros((flat.size, flat.size), flat.dtype)
@@ -76,7 +76,7 @@ def initial_server(settings: Settings, theta: Theta) -> ServerState:
         region=zero + settings.region,
         base=flat,
         best=flat,
-        base_risk=zero,
+        base_risks=jnp.zeros(clients),
         risk=zero,
         gradient=none,
         curvature=square,
@@ -94,13 +94,23 @@ def initial_server(settings: Settings, theta: Theta) -> ServerState:
     )
 
 
-def row_aggregator(rule: Rule, weights: Array, accepted: Array) -> Callable[[Any], Any]:
-    """A function that combines a stacked pytree (k, ...) into one by the rule, the leaves of a report as one row."""
+Aggregate = Callable[..., tuple[Any, ...]]
 
-    def aggregate(stacked: Any) -> Any:
+
+def block_aggregator(rule: Rule, weights: Array, accepted: Array) -> Aggregate:
+    """A function that combines stacked pytrees (k, ...), its arguments, by the rule: the leaves of each as one row.
+
+    A rule that compares rows so compares clients by each argument alone: what one of them is off by does not hide in
+    another whose numbers are larger.
+    """
+
+    def of_block(stacked: Any) -> Any:
         rows = jax.vmap(trees.ravel)(stacked)
         unravel = ravel_pytree(trees.take(stacked, 0))[1]
         return unravel(rule(rows, weights, accepted, jnp.zeros(rows.shape[1])))
+
+    def aggregate(*blocks: Any) -> tuple[Any, ...]:
+        return of_block(blocks) if rule.by_coordinate else tuple(map(of_block, blocks))
 
     return aggregate
 
@@ -125,15 +135,13 @@ def make_mail(server: ServerState, common: CommonReaction, single_client: Array,
     )
 
 
-def aggregate_fits(risk: Array, tables: Array, units: Array, aggregate: Callable[[Any], Any]) -> tuple[Array, RiskFit]:
-    """The common risk, (), and fit with derivatives in natural units, from stacked risks (k,) and tables of fits.
-
-    A rule that compares whole rows sees those of one parameter side by side, each with the risk in front.
-    """
+def aggregate_fits(change: Array, tables: Array, units: Array, aggregate: Aggregate) -> tuple[Array, RiskFit]:
+    """The common change of the risk, (), and fit with derivatives in natural units, from stacked changes (k,) and
+    tables of fits."""
     columns = jnp.concatenate([jnp.ones(2, units.dtype), *[units] * 3])
-    first = jnp.broadcast_to(risk[:, None, None], (*tables.shape[:2], 1))
-    table = aggregate(jnp.concatenate([first, tables * units[:, None] * columns], 2))
-    return table[0, 0], RiskFit.from_table(table[:, 1:])
+    fit = jax.vmap(RiskFit.from_table)(tables * units[:, None] * columns)
+    (change, gradient), *matrices = aggregate((change, fit.gradient), *fit[2:])
+    return change, RiskFit(gradient, units, *matrices)
 
 
 def take_turn(
@@ -142,7 +150,7 @@ def take_turn(
     server: ServerState,
     theta: Theta,
     reports: Values,
-    aggregate: Callable[[Any], Any],
+    aggregate: Aggregate,
     concentration: Array,
 ) -> tuple[ServerState, Array]:
     """The state after one turn of reports at ``theta``, and the next model (d,); ``aggregate`` combines stacked rows.
@@ -151,15 +159,27 @@ def take_turn(
     """
     flat, unravel = ravel_pytree(theta)
     turn, last = server.turn, server.turn == settings.last_turn
-    units, check = aggregate((reports["fit"][:, :, 1], reports["check"]))
+    units, *check = aggregate(reports["fit"][:, :, 1], *reports["check"])
     tried = trees.ravel(problem.project(unravel(flat + server.trial)))
-    server = open_round(settings, server, flat, tried, units, check, concentration)
-    risk, fit = aggregate_fits(reports["risk"], reports["fit"], server.units, aggregate)
+    server = open_round(settings, server, flat, tried, units, RoundCheck(*check), concentration)
+    server, changes = risk_changes(settings, server, problem.client_ids, reports["risk"])
+    risk, fit = aggregate_fits(changes, reports["fit"], server.units, aggregate)
     server = compare(settings, server, flat, risk, fit, concentration)
     bounds = bounds_of(problem, server, unravel)
     model = jnp.where(last | (turn < settings.turns_before_newton), server.base, next_candidate(server, bounds))
     server = trees.where(last, close_round(settings, server, bounds), server)
     return server._replace(turn=jnp.where(last, 0, turn + 1)), model
+
+
+def risk_changes(settings: Settings, server: ServerState, client_ids: Any, risks: Array) -> tuple[ServerState, Array]:
+    """The state with every client's fitted risk at the base, and how far each of ``risks`` (k,) is above that, (k,).
+
+    Clients' levels differ by much more than a step changes them. Only changes are combined, so that a client can hide
+    nothing in the level.
+    """
+    first = server.turn == settings.turns_before_newton
+    at_base = jnp.where(first, risks, server.base_risks[client_ids])
+    return server._replace(base_risks=server.base_risks.at[client_ids].set(at_base)), risks - at_base
 
 
 def open_round(
@@ -173,7 +193,7 @@ def open_round(
 ) -> ServerState:
     """The state for a new round, where one begins: the verdict on what was tried, and the trust region that follows."""
     first, step = server.rounds == 0, jnp.max(jnp.abs(server.trial) / server.units)
-    promised = server.base_risk - server.risk
+    promised = -server.risk
     accepted, good, bad, variance = verdict(check, promised, step > 0, concentration)
     used, idle = step > constants.REGION_USED * server.region, step < constants.REGION_IDLE * server.region
     factor = jnp.where(good & used, 2.0, jnp.where(bad | idle, 0.5, 1.0))
@@ -212,7 +232,6 @@ def compare(
     )
     return server._replace(
         best=best,
-        base_risk=jnp.where(first, risk, server.base_risk),
         risk=risk,
         gradient=gradient,
         curvature=curvature,
@@ -267,7 +286,7 @@ def close_round(settings: Settings, server: ServerState, bounds: Bounds) -> Serv
     cost = jnp.sum(values) / 2
     unnoticed = jnp.sqrt(server.risk_variance) / rounds
     size = perturbation_size(server, jnp.sqrt((settings.curiosity * unknown + unnoticed) / cost))
-    promised = jnp.maximum(server.base_risk - server.risk, 0.0)
+    promised = jnp.maximum(-server.risk, 0.0)
     forecast = Forecast(promised + known + unknown, error, promised + known + unknown / (rounds + 1.0), size**2 * cost)
     held = jnp.mean(~inside_region * 1.0)
     return server._replace(
