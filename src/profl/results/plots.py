@@ -79,7 +79,7 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def suffix_of(path: str | os.PathLike[str]) -> str:
-    return checks.one_of("plot suffix", os.path.splitext(os.fspath(path))[1].lower(), SUFFIXES)
+    return checks.one_of("plot suffix", os.path.splitext(checks.path("path", path))[1].lower(), SUFFIXES)
 
 
 def save_figure(figure: Any, path: str | os.PathLike[str], **options: Any) -> None:
@@ -120,7 +120,7 @@ def _jacobian_panel(panel: Any, runs: Sequence[Run]) -> None:
     """Root mean square error of an entry of J against deployments."""
     measured = [(number, run) for number, run in enumerate(runs) if run.jacobian_error is not None]
     if not measured:
-        raise checks.InputError("no run here estimates a Jacobian whose error was measured: leave jacobian out")
+        raise checks.InputError("no run here estimates a Jacobian whose error was measured: try jacobian=False")
     for number, run in measured:
         label, colour = STYLES.get(run.algorithm, (run.algorithm, f"C{number}"))
         per_client = run.deployments.mean(axis=0) / run.settings["clients"]
