@@ -25,7 +25,7 @@ from tests import compile_counter
 OWN_ERRORS = (profl.InputError, profl.data.MissingDataError)
 HINTS = (
     *("must", "expected", "got", "try", "needs", "takes", "did you mean", "there is no", "there are", "no such"),
-    *("missing", "asks for", "call ", "cannot read", "cannot be used", "NaN or Inf", "not a folder"),
+    *("missing", "asks for", "call ", "cannot read", "cannot be used", "NaN or Inf", "not a folder", "leave", "it has"),
 )
 
 MISUSES = """

@@ -153,7 +153,9 @@ def make(
     clients = settings["clients"]
     world = as_world(problem, len(clients))
     if world.count != len(clients):
-        raise InputError(f"problem {world.name!r} has {world.count} clients, got {len(clients)} names")
+        raise InputError(
+            f"problem {world.name!r} has {world.count} clients, {len(clients)} are named: try one name per client"
+        )
     if method.pooled:
         raise InputError(f"{method.name} pools raw data in one place; try a federated method such as profl.prm()")
     config = RunConfig(

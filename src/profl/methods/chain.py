@@ -84,8 +84,8 @@ class Chain(Method):
         for part in self.parts if isinstance(kind, type) else ():
             if isinstance(part, kind):
                 return part
-        have = ", ".join(map(plain, self.parts))
-        raise checks.InputError(f"kind must be the class of a part of {self.name}: {have}; got {checks.shown(kind)}")
+        wanted = getattr(kind, "__name__", checks.shown(kind))
+        raise checks.InputError(f"{self.name} has no {wanted}; it has {', '.join(map(plain, self.parts))}")
 
     @property
     def aggregate(self) -> Any:

@@ -134,7 +134,8 @@ def _fraction(name: str, value: Any) -> float:
 
 
 def _per_client(name: str, value: Any, clients: int, check: Callable[[str, Any], float]) -> np.ndarray:
-    checks.numbers_of(name, value, f"one number or one per client ({clients})")
+    if isinstance(value, (list, tuple)):
+        checks.numbers_of(name, value, f"one number or one per client ({clients})")
     array = np.asarray(value)
     if array.ndim == 0:
         return np.full(clients, check(name, array.item()))

@@ -139,7 +139,7 @@ class GaussianMean(Family):
     location_only = True
 
     def __post_init__(self) -> None:
-        for sd in self.sd if isinstance(self.sd, tuple) else (self.sd,):
+        for sd in checks.numbers_of("sd", self.sd, "a number above 0, or one per entry of z").ravel():
             checks.positive("sd", sd)
 
     def fits(self, batch: Batch) -> bool:

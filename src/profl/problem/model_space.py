@@ -21,7 +21,7 @@ Bound: TypeAlias = float | tuple[float, ...]
 @checks.explain_call
 @dataclass(frozen=True)
 class Box:
-    r"""The model space [lower, upper] in every coordinate; calling it projects.
+    """The model space [lower, upper] in every coordinate; calling it projects.
 
     A bound is one number, or a list or an array with one number per coordinate, in the order of the flattened model.
     Boxes with equal bounds are equal and share compiled code.
@@ -30,11 +30,10 @@ class Box:
     Array([0., 2., 5.], dtype=float32)
     >>> Box(0.0, [5.0, 1.0, 8.0])(jnp.array([-1.0, 2.0, 9.0]))
     Array([0., 1., 8.], dtype=float32)
-    >>> Box(5.0, 0.0)
+    >>> Box(5.0, 0.0)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    profl.checks.InputError: lower must be at most upper in every coordinate, and below it in one, got lower 5.0, \
-upper 0.0
+    profl.checks.InputError: lower must be at most upper in every coordinate, and below it in one, got lower 5.0...
     """
 
     lower: Any

@@ -120,7 +120,7 @@ def _jacobian_panel(panel: Any, runs: Sequence[Run]) -> None:
     """Root mean square error of an entry of J against deployments."""
     measured = [(number, run) for number, run in enumerate(runs) if run.jacobian_error is not None]
     if not measured:
-        raise checks.InputError("no run here estimates a Jacobian whose error was measured: try jacobian=False")
+        raise checks.InputError("no run here estimates a Jacobian whose error was measured: leave jacobian out")
     for number, run in measured:
         label, colour = STYLES.get(run.algorithm, (run.algorithm, f"C{number}"))
         per_client = run.deployments.mean(axis=0) / run.settings["clients"]

@@ -52,10 +52,10 @@ def compare(
     >>> bool(runs[1].excess[0, -1] < runs[0].excess[0, -1])
     True
     """
-    check_problem(problem)
     chosen = _as_list(methods)
     options = (participation, scheme, record_every, initial, attack, hostile, min_reports)
     config = RunConfig(rounds, local_steps, samples, seeds, *options, stop)
+    check_problem(problem)
     execution = check_execution(Execution(progress, engine, client_chunk, checkpoint, resume, callbacks))
     runs = Comparison()
     for method in chosen:

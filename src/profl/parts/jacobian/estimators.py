@@ -237,5 +237,5 @@ def _no_window(spec: str, window: int | None) -> None:
         warnings.warn(
             f"window does nothing with jacobian={spec!r}, which needs none: leave it out",
             DeprecationWarning,
-            stacklevel=5,
+            stacklevel=6,  # above ``explain_call``
         )
