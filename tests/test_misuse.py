@@ -6,6 +6,7 @@ expected, what came or what to try.
 
 from __future__ import annotations
 
+import importlib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -351,7 +352,6 @@ problem(initial=None)
 problem(initial="x")
 problem(initial={})
 problem(initial=frame)
-problem(initial=np.array([nan]))
 problem(initial=lambda: 0)
 problem(project=0)
 problem(project=None)
@@ -984,3 +984,12 @@ def test_misuse_is_refused_in_words_before_anything_is_compiled(row, tmp_path, m
 
 def test_the_table_is_long():
     assert len(ROWS) == len(set(ROWS)) > 150
+
+
+def test_one_method_is_compared_like_a_list_of_one(monkeypatch):
+    module, case = importlib.import_module("profl.run.compare"), names()["case"]
+    monkeypatch.setattr(module, "simulate_config", lambda problem, method, config, execution: (method, execution))
+    for methods in (profl.pofl(), [profl.pofl()], iter([profl.pofl()])):
+        ((method, execution),) = profl.compare(case, methods, rounds=1, callbacks=iter([print]))
+        assert method == profl.pofl()
+        assert execution.callbacks == (print,)

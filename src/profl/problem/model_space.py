@@ -87,7 +87,10 @@ def _split(bound: Bound, leaves: list[Any]) -> list[Any]:
             f"a Box must have one bound per coordinate of the model, {sum(sizes)}, got {len(bound)}"
         )
     parts = np.split(np.array(bound), np.cumsum(sizes)[:-1])
-    return [jnp.asarray(part.reshape(np.shape(leaf)), leaf.dtype) for part, leaf in zip(parts, leaves, strict=True)]
+    return [
+        jnp.asarray(part.reshape(np.shape(leaf)), jnp.result_type(leaf))
+        for part, leaf in zip(parts, leaves, strict=True)
+    ]
 
 
 def everywhere(theta: Theta) -> Theta:

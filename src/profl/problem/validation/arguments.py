@@ -52,7 +52,6 @@ def as_initial(value: Any) -> Any:
         raise checks.InputError(
             f"initial must be a model of numbers, or a function initial(key) -> theta, got {checks.shown(value)}"
         )
-    checks.finite_tree("initial", value)
     return ConstantModel(value)
 
 
