@@ -56,7 +56,8 @@ class DerivativeFree(Method):
     def __post_init__(self) -> None:
         checks.positive("learning_rate", self.learning_rate)
         checks.positive("delta", self.delta)
-        checks.positive_int("points", self.points, most=2)
+        if not isinstance(self.points, int) or self.points not in (1, 2):
+            raise checks.InputError(f"points must be 1 or 2, got {checks.shown(self.points)}")
         check_optimiser(self.optimiser)
         rules.get(self.aggregate)
 
