@@ -85,7 +85,7 @@ def test_every_setting_reaches_the_config_under_its_own_name(name, monkeypatch):
 
     find, words, _ = ENTRIES[name]
     function = find()
-    monkeypatch.setitem(function.__globals__, "RunConfig", config)
+    monkeypatch.setitem(inspect.unwrap(function).__globals__, "RunConfig", config)
     given = {words.get(key, key): value for key, value in SETTING_VALUES.items()}
     first = {"compare": (None, [profl.pfl()])}.get(name, (None,) * (2 if name == "simulate" else 3))
     with pytest.raises(Done):

@@ -116,7 +116,7 @@ MISFITS = {
     "tuples": ({"reaction": lambda *given: tuple(pairs(*given).values()), "family": profl.ClassMeans(),
                 "loss": lambda t, z: t[0] * z[1]}, "a tuple of (n, 1) float32, (n,) int32", 'a dict such as {"x": x'),
     "a name": ({"family": "gaussian"}, "got 'gaussian'", "did you mean profl.GaussianMean()?", "profl.GroupShares()"),
-    "a class": ({"family": profl.ClassMeans}, "did you mean ClassMeans()?"),
+    "a class": ({"family": profl.ClassMeans}, "try ClassMeans()"),
     "a number": ({"family": 3}, "family must be one of", "got 3"),
     "thawed family": ({"family": Thawed()}, "family must be hashable", "Thawed", "@dataclass(frozen=True)"),
     "array in family": ({"family": profl.GaussianMean(np.ones(1))}, "family must be hashable", "tuples in place"),

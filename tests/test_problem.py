@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import jax
@@ -11,7 +12,9 @@ import pytest
 
 import profl
 from profl import random, trees
+from profl.problem import oracle
 from profl.problem import problem as problem_module
+from profl.problem.model_space import bounds
 from tests.problems import CASES, cross_pricing
 
 slow = pytest.mark.slow
@@ -251,3 +254,53 @@ def test_a_run_below_the_stated_optimum_says_so(monkeypatch):
     other = profl.simulate(problem, profl.pfl(), **short)
     assert not other.notes
     assert problem.risk_error(problem.optimum) == pytest.approx(0.01 / np.sqrt(3 * 500), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper"),
+    [
+        ([0.0, -1.0, 2.0], [5.0, 1.0, 2.5]),
+        (0.0, [5.0, 1.0, 2.5]),
+        ([-np.inf, 0.0, 2.0], np.inf),
+        ([0, 1, 1], [2, 1, 2]),
+    ],
+)
+def test_a_box_takes_bounds_for_every_coordinate(lower, upper):
+    models = np.random.default_rng(0).normal(0.0, 4.0, (20, 3)).astype(np.float32)
+    expected = np.clip(models, np.float32(lower), np.float32(upper))
+    box = profl.Box(lower, upper)
+    np.testing.assert_array_equal(jax.jit(jax.vmap(box))(models), expected)
+    tree = {"a": models[:, :2].reshape(20, 2, 1), "b": models[:, 2]}  # in the order of the flattened model
+    projected = jax.jit(jax.vmap(box))(tree)
+    np.testing.assert_array_equal(projected["a"].reshape(20, 2), expected[:, :2])
+    np.testing.assert_array_equal(projected["b"], expected[:, 2])
+    if np.isfinite(lower).all() and np.isfinite(upper).all():
+        starts = oracle.scattered_models(models[0], bounds(box))
+        assert np.all((lower <= starts) & (starts <= upper))
+    else:
+        assert bounds(box) is None
+
+
+def test_boxes_with_equal_bounds_share_compiled_code():
+    made = [profl.Box(kind([0.0, 1.0]), kind([2.0, 3.0])) for kind in (list, tuple, np.array, jnp.array)]
+    assert len(set(made)) == 1
+    traced = []
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def project(box, theta):
+        traced.append(box)
+        return box(theta)
+
+    for box in made:
+        assert project(box, np.zeros(2)).tolist() == [0.0, 1.0]
+    assert len(traced) == 1
+
+
+def test_a_run_ends_at_the_bound_of_each_price():
+    case = profl.cases.pricing(clients=2, goods=2)  # retraining goes to 4.4 for both, if it may
+    bounded = dataclasses.replace(case, project=profl.Box([0.0, 1.0], [3.0, 5.0]))
+    run = profl.simulate(bounded, profl.pfl(0.1), rounds=60, samples=100, seeds=[0], progress=False)
+    first, second = run.theta[0, -1]
+    assert first == 3.0
+    assert abs(second - case.stable[1]) < 0.2
+    np.testing.assert_allclose(bounded.stable, [3.0, case.stable[1]], rtol=1e-5)

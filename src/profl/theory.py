@@ -26,7 +26,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from profl import checks, random, trees
-from profl.problem.problem import Problem
+from profl.problem.problem import Problem, check_problem
 from profl.results.record import Run
 
 PHI = 0.05  # the paper's failure probability of a bound on a sampling error
@@ -67,6 +67,17 @@ class Constants:
     d: int
 
 
+def _check(c: Any, eta: Any, H: Any, n: Any, eps: Any) -> None:
+    """Refuse what no bound can be made of."""
+    if not isinstance(c, Constants):
+        raise checks.InputError(f"c must be the constants of profl.theory.estimate, got {checks.shown(c)}")
+    checks.positive("eta", eta)
+    checks.positive_int("H", H)
+    checks.positive_int("n", n)
+    if not 0 <= checks.real("eps", eps) <= 1:
+        raise checks.InputError(f"eps must lie in [0, 1], got {eps!r}")
+
+
 def omega_F(c: Constants, eta: float, H: int, n: int, eps: float = 0.0) -> float:
     """Bound on the squared error of the estimated Jacobian (Lemma 2).
 
@@ -74,6 +85,7 @@ def omega_F(c: Constants, eta: float, H: int, n: int, eps: float = 0.0) -> float
     >>> omega_F(straight, 0.1, 10, 1000) / omega_F(straight, 0.1, 10, 2000)
     2.0
     """
+    _check(c, eta, H, n, eps)
     curved = c.M**2 * eta**4 * c.G**4 * H**6 / 2
     sampled = 2 * c.noise * H * c.d / (n * eta**2)
     return 2 * eps**2 * c.F**2 + (1 - eps) ** 2 * (curved + sampled) / c.singular**2
@@ -81,11 +93,13 @@ def omega_F(c: Constants, eta: float, H: int, n: int, eps: float = 0.0) -> float
 
 def omega_D(c: Constants, eta: float, H: int, n: int, eps: float = 0.0) -> float:
     """Bound on the error of the second gradient term on honest data (Lemma 4)."""
+    _check(c, eta, H, n, eps)
     return c.loss * math.sqrt(c.d * (omega_F(c, eta, H, n, eps) + c.noise * c.F**2 / n))
 
 
 def omega_Q(c: Constants, eta: float, H: int, n: int, eps: float = 0.0) -> float:
     """The same on junk (Lemma 4)."""
+    _check(c, eta, H, n, eps)
     return c.loss * math.sqrt(2 * c.d * (omega_F(c, eta, H, n, eps) + c.F**2))
 
 
@@ -105,7 +119,11 @@ def bound(
 
     ``distance`` is W, the largest Wasserstein-1 distance between data and junk; ``paper`` leaves out the 1 / (rho eta).
     """
-    checks.positive("eta", eta)
+    _check(c, eta, H, n, eps)
+    checks.positive_int("R", R)
+    checks.positive_int("T", T, least=0)
+    if checks.real("distance", distance) < 0:
+        raise checks.InputError(f"distance must be 0 or more, got {distance!r}")
     if not 0 < c.rho * eta < 1:
         return math.inf
     weights, gamma = np.array(c.weights), np.array(c.gamma)
@@ -126,6 +144,12 @@ def estimate(problem: Problem, run: Run, *, window: int = 20, models: int = 12, 
     Sensitivities come from one coupling, the same random numbers drawn at both models; the mean distance of what comes
     out bounds the Wasserstein-1 distance from above, and equals it where the reaction is a shift.
     """
+    check_problem(problem)
+    if not isinstance(run, Run):
+        raise checks.InputError(f"run must be one such as profl.simulate returns, got {checks.shown(run)}")
+    checks.positive_int("window", window)
+    checks.positive_int("models", models, least=2)
+    checks.positive_int("samples", samples)
     path = np.stack([trees.ravel(trees.take(trees.take(run.theta, 0), t)) for t in range(run.rounds.size)])
     chosen = path[np.unique(np.linspace(0, len(path) - 1, models).round().astype(int))]
     unravel = ravel_pytree(trees.take(trees.take(run.theta, 0), 0))[1]

@@ -28,7 +28,7 @@ from profl.campaign.fold import forecast_of
 from profl.campaign.journal import Journal, utc_now
 from profl.campaign.ledger import Entry
 from profl.campaign.names import named
-from profl.campaign.readings import read_csv
+from profl.campaign.readings import is_frame, read_csv
 from profl.campaign.report import Models, Report, make_report
 from profl.campaign.status import Expected, Status, expected_of, status_of
 from profl.campaign.telling import Teller, Told
@@ -45,6 +45,7 @@ from profl.run.run_history import pad_records
 from profl.typing import Counts, Theta
 
 
+@checks.explain_call
 class Campaign:
     """A run whose deployments take days: ask what to deploy, tell what came in, in one process or in many.
 
@@ -110,7 +111,7 @@ class Campaign:
             "deadline": None if deadline is None else setting_up.days(deadline),
             "rounds": None if rounds is None else checks.positive_int("rounds", rounds),
         }
-        clock = setting_up.check_clock(clock or utc_now)
+        clock = setting_up.check_clock(utc_now if clock is None else clock)
         opened = setting_up.open_campaign(url, problem, method, name, given, initial, stop, clock, source)
         self.problem, self.method, self.name = opened.problem, method, name
         self.theta_names = opened.theta_names
@@ -149,10 +150,14 @@ class Campaign:
         The same data told again are harmless; other data are an error, and so is what cannot be used: then nothing is
         written. ``check=False`` takes numbers that seem to be in other units than all before.
         """
-        return self.tell_all({deployment: data}, check=check)[0]
+        return self.tell_all({self._teller.known(deployment): data}, check=check)[0]
 
     def tell_all(self, data: Mapping[int, Any], *, check: bool = True) -> list[Told]:
         """Write what several deployments brought in, all or nothing."""
+        if not isinstance(data, Mapping):
+            raise InputError(
+                f"data must be a dict, the data by the number of their deployment, got {checks.shown(data)}"
+            )
         journal = self._journal
         done: list[Told] = []
 
@@ -177,6 +182,8 @@ class Campaign:
         """
         if isinstance(frame, (str, os.PathLike)):
             frame = read_csv(frame)
+        if not is_frame(frame):
+            raise InputError(f"frame must be a data frame, or the path of a CSV file, got {checks.shown(frame)}")
         with self._journal.lock:
             self._journal.refresh()
             return self.tell_all(self._teller.by_deployment(frame), check=check)
@@ -216,10 +223,10 @@ class Campaign:
         journal = self._journal
         with journal.lock:
             journal.advance(ask=False)
+            if journal.ledger.round == 0:
+                raise InputError("no round has been closed yet: tell or skip the open deployments, then try again")
             live = journal.state().live
         rounds = live.history.round
-        if rounds == 0:
-            raise InputError("no round has been closed yet: tell or skip the open deployments, then try again")
         plan = journal.fold.plan
         plan = plan._replace(settings=plan.settings._replace(rounds=rounds))
         history = pad_records(plan.settings, live.history)
@@ -243,6 +250,8 @@ class Campaign:
 
     def data(self, event: Event) -> dict[str, np.ndarray]:
         """The arrays of an event: the model of one that asks, the batch of one that tells."""
+        if not isinstance(event, Event):
+            raise InputError(f"event must be one of campaign.events(), got {checks.shown(event)}")
         return self._journal.store.data([event])[event.seq] if event.data_hash else {}
 
     @property

@@ -69,21 +69,21 @@ class Reader(NamedTuple):
         """The batch in ``data``, of ``usual`` sizes unless that is None. Raises ``InputError``."""
         if isinstance(data, (str, os.PathLike)):
             data = read_csv(data)
-        earlier = None
-        if isinstance(data, Delayed):
+        delayed, earlier = isinstance(data, Delayed), None
+        if delayed:
             data, earlier = data
         columns = None
         if is_frame(data):
             data, columns = self._by_name(data)
         try:
-            sent = data if earlier is None else Delayed(data, earlier)
+            sent = Delayed(data, earlier) if delayed else data
             answer = batches.read_answer(sent, self.like, deployed, self.family, requested)
         except Failure as error:
             raise InputError(f"the data cannot be used: {error}") from None
         scale = mean_sizes(answer.batch)
         if usual is not None:
             check_units(scale, *usual)
-        return Reading(answer.batch, answer.missing, columns, scale, None if earlier is None else answer.deployed)
+        return Reading(answer.batch, answer.missing, columns, scale, answer.deployed if delayed else None)
 
     def _by_name(self, frame: Any) -> tuple[Any, list[str]]:
         """(the frame with the sample's columns alone, in their order; their names)."""

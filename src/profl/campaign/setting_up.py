@@ -16,10 +16,10 @@ from profl.campaign.journal import Journal
 from profl.campaign.names import names_of
 from profl.campaign.store import MemoryStore, Store
 from profl.checks import InputError
-from profl.methods.method import Method
+from profl.methods.method import Method, check_method
 from profl.methods.stopping import StopWhenSettled
 from profl.problem.live import LiveProblem
-from profl.problem.problem import Problem
+from profl.problem.problem import Problem, check_problem
 from profl.run.config import RunConfig, one_seed
 from profl.run.fingerprint import fingerprint
 from profl.run.live.client_round import make_setup
@@ -67,8 +67,13 @@ def open_campaign(
 
     Raises ``InputError`` before anything is written, and where it is another campaign than the one in the database.
     """
-    if not isinstance(problem, (Problem, LiveProblem)):
-        raise InputError(f"problem must be a profl.LiveProblem or a profl.Problem, got {problem!r}")
+    if not isinstance(problem, LiveProblem):
+        check_problem(problem)
+    check_method(method)
+    if url is None:  # a database has its own rules for names
+        checks.text("name", name)
+    if source is not None and not isinstance(source, dict):
+        raise InputError(f"source must be a dict of plain values, got {checks.shown(source)}")
     create = given["clients"] is not None
     if create:  # all that can be wrong is found before there is a database
         wanted = {**USUAL, **{name: value for name, value in given.items() if value is not None}}
@@ -145,9 +150,13 @@ def make(
 ) -> tuple[Problem, CompiledPlan]:
     """(the problem with its clients, the plan of a run of it that has no end)."""
     clients = settings["clients"]
-    world = problem.problem(len(clients)) if isinstance(problem, LiveProblem) else problem
+    world = as_world(problem, len(clients))
     if world.count != len(clients):
-        raise InputError(f"problem {world.name!r} has {world.count} clients, {len(clients)} are named")
+        raise InputError(
+            f"problem {world.name!r} has {world.count} clients, {len(clients)} are named: try one name per client"
+        )
+    if method.pooled:
+        raise InputError(f"{method.name} pools raw data in one place; try a federated method such as profl.prm()")
     config = RunConfig(
         rounds=FOREVER,
         local_steps=settings["local_steps"],
@@ -160,9 +169,15 @@ def make(
         stop=stop,
     )
     plan = make_plan(world, method, config, patience=FOREVER)
-    if method.pooled:
-        raise InputError(f"{method.name} pools raw data in one place: take a federated method such as profl.prm()")
     return world, plan
+
+
+def as_world(problem: Problem | LiveProblem, clients: int) -> Problem:
+    """The problem with so many clients, where it does not state them itself."""
+    if isinstance(problem, LiveProblem):
+        return problem.problem(clients)
+    check_problem(problem)
+    return problem
 
 
 def identity(problem: Problem, plan: CompiledPlan) -> dict[str, str]:
@@ -191,7 +206,7 @@ def open_store(url: str | None, name: str, create: bool) -> Store:
 
 def client_names(clients: Iterable[str]) -> list[str]:
     """The names, if they are different words."""
-    names = list(clients) if not isinstance(clients, str) else [clients]
+    names = list(clients) if isinstance(clients, Iterable) and not isinstance(clients, str) else [clients]
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
         raise InputError(f"clients must be their names, such as ['Basel', 'Bern'], got {names!r:.100}")
     if repeated := sorted({name for name in names if names.count(name) > 1}):
@@ -212,14 +227,14 @@ def days(deadline: float | timedelta) -> float:
 
 def check_clock(clock: Callable[[], datetime]) -> Callable[[], datetime]:
     """The clock, if it says which time zone it means."""
-    if clock().tzinfo is None:
+    if getattr(checks.function("clock", "() -> datetime", clock)(), "tzinfo", None) is None:
         raise InputError("clock must give a datetime with a time zone, such as datetime.now(UTC)")
     return clock
 
 
 def _first_model(store: Store, opened: Event, problem: Problem | LiveProblem) -> Theta:
     """The model that the campaign began with."""
-    world = problem.problem(len(opened.body["settings"]["clients"])) if isinstance(problem, LiveProblem) else problem
+    world = as_world(problem, len(opened.body["settings"]["clients"]))
     like = trees.row_shape(trees.to_device(world.initial_models((0,))))
     try:
         return archive.restore_tree("theta", store.data([opened])[opened.seq], like, same_shape=True)

@@ -40,10 +40,16 @@ class Teller:
     def number(self, client: str) -> int:
         return self._journal.numbers[checks.one_of("client", client, self._journal.numbers)]
 
+    def known(self, deployment: Any) -> Any:
+        """``deployment`` if it is a number, as those of deployments are."""
+        if not isinstance(deployment, (int, float, np.number)) or isinstance(deployment, bool):
+            ids = [entry.id for entry in self._journal.ledger.open]
+            raise InputError(f"there is no deployment {checks.shown(deployment)}; open are {_shown(ids) or 'none'}")
+        return deployment
+
     def entry(self, deployment: int) -> Entry:
         entries = self._journal.ledger.entries
-        known = isinstance(deployment, (int, float, np.number)) and not isinstance(deployment, bool)
-        if not known or deployment not in entries:
+        if self.known(deployment) not in entries:
             ids = [entry.id for entry in self._journal.ledger.open]
             raise InputError(f"there is no deployment {deployment!r}; open are {_shown(ids) or 'none'}")
         return entries[int(deployment)]

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import inspect
 import os
+import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
@@ -24,10 +25,11 @@ from profl.campaign.crew import Crew
 from profl.campaign.fold import Fold
 from profl.campaign.folder import client_names, new_incidents, open_store, privacy_account
 from profl.campaign.journal import Journal, utc_now
-from profl.campaign.setting_up import USUAL, begin, split_fingerprint
+from profl.campaign.readings import is_frame
+from profl.campaign.setting_up import USUAL, as_world, begin, split_fingerprint
 from profl.campaign.store import Store
 from profl.interrupts import remembered_interrupts
-from profl.methods.method import Method
+from profl.methods.method import Method, check_method
 from profl.methods.stopping import StopWhenSettled
 from profl.parts.privacy import Privacy
 from profl.problem.live import LiveProblem
@@ -36,7 +38,7 @@ from profl.progress import progress_bar
 from profl.results.callbacks import Callback, Watch
 from profl.results.measure import make_run
 from profl.results.record import Run
-from profl.run.config import RunConfig, one_seed
+from profl.run.config import RunConfig, check_execution, one_seed
 from profl.run.live.client_round import make_setup
 from profl.run.live.protection import check_privacy
 from profl.run.live.state import live_figures, report_incidents
@@ -67,6 +69,7 @@ class Client(Protocol):
         """Deploy ``theta`` and return about ``samples`` samples of the data that came in."""
 
 
+@checks.explain_call
 def train(
     problem: Problem | LiveProblem,
     method: Method,
@@ -123,7 +126,7 @@ def train(
     (1, 4)
     """
     if isinstance(clients, (Problem, LiveProblem)):
-        warnings.warn(OLD_ORDER, DeprecationWarning, stacklevel=2)
+        warnings.warn(OLD_ORDER, DeprecationWarning, stacklevel=3)  # above ``explain_call``
         problem, clients = clients, problem
     options = (participation, scheme, record_every, initial, attack, hostile, min_reports)
     config = RunConfig(rounds, local_steps, samples, one_seed(seed), *options, stop)
@@ -153,8 +156,10 @@ def train_config(
     execution: Execution,
 ) -> Run:
     """The run that ``train`` returns, from a finished configuration."""
-    clients = _check_clients(clients)
-    world = problem.problem(len(clients)) if isinstance(problem, LiveProblem) else problem
+    execution, clients = check_execution(execution), _check_clients(clients)
+    if execution.report is not None:
+        checks.function("report", "of a sentence, such as print", execution.report)
+    world = as_world(problem, len(clients))
     return _Session(world, _make_live_plan(world, method, len(clients), config, execution), execution).run(clients)
 
 
@@ -271,25 +276,34 @@ def _make_live_plan(
 ) -> CompiledPlan:
     """The plan of a run with so many clients; raises ``profl.InputError`` before any client deploys."""
     checks.positive_int("min_reports", config.min_reports)
-    plan = make_plan(world, method, config, patience=checks.positive_int("patience", execution.patience))
+    patience = checks.positive_int("patience", execution.patience)
+    checks.positive("guard", execution.guard)
+    if checks.positive("timeout", execution.timeout) > threading.TIMEOUT_MAX:
+        raise checks.InputError(f"timeout must be at most {threading.TIMEOUT_MAX:g} seconds, got {execution.timeout!r}")
+    check_method(method)
     if method.pooled:
         raise checks.InputError(
-            f"{method.name} pools raw data in one place; train with a federated method such as profl.pofl()"
+            f"{method.name} pools raw data in one place; try a federated method such as profl.pofl()"
         )
     if world.count != clients:
         raise checks.InputError(f"problem {world.name!r} has {world.count} clients, got {clients}")
-    checks.positive("timeout", execution.timeout)
-    checks.positive("guard", execution.guard)
+    plan = make_plan(world, method, config, patience)
     check_privacy(plan, execution.privacy)
     return plan
 
 
 def _check_clients(clients: Sequence[Client]) -> Sequence[Client]:
     """The clients; one without ``deploy`` is refused. A property is not read here, since it may hang."""
+    if isinstance(clients, Mapping) or is_frame(clients) or not isinstance(clients, Iterable):
+        raise checks.InputError(
+            f"clients must be a list of objects with deploy(theta, samples) -> batch, got {checks.shown(clients)}"
+        )
     clients = list(clients)
     if not clients:
         raise checks.InputError("clients must hold at least one client, got none")
     for number, client in enumerate(clients):
+        if isinstance(client, type):
+            raise checks.InputError(f"clients[{number}] must be an object, got a class; try {client.__name__}(...)")
         deploy = inspect.getattr_static(client, "deploy", None)
         computed = _computes_attributes(type(client)) if deploy is None else hasattr(type(deploy), "__get__")
         if not computed and not callable(deploy):

@@ -8,6 +8,8 @@ import numpy as np
 from profl import checks
 from profl.typing import Array, Batch
 
+MOST_CLIENTS = 10**8  # their numbers alone take gigabytes
+
 
 def sensitivities(mean: float, heterogeneity: float, clients: int, spread: str, seed: int) -> np.ndarray:
     """gamma_i in [mean - h, mean + h]: evenly spaced, or drawn uniformly from there.
@@ -15,7 +17,9 @@ def sensitivities(mean: float, heterogeneity: float, clients: int, spread: str, 
     >>> sensitivities(1.5, 0.5, 3, "even", 0).tolist()
     [1.0, 1.5, 2.0]
     """
-    checks.positive_int("clients", clients)
+    checks.positive_int("clients", clients, most=MOST_CLIENTS)
+    checks.real("sensitivity", mean)
+    checks.positive_int("seed", seed, least=0)
     checks.one_of("spread", spread, ["even", "uniform"])
     if checks.real("heterogeneity", heterogeneity) < 0:
         raise checks.InputError(f"heterogeneity must be 0 or more, got {heterogeneity!r}")
@@ -23,7 +27,12 @@ def sensitivities(mean: float, heterogeneity: float, clients: int, spread: str, 
         return np.full(clients, float(mean))
     if spread == "even":
         return np.linspace(mean - heterogeneity, mean + heterogeneity, clients)
-    return np.random.default_rng([seed, 1]).uniform(mean - heterogeneity, mean + heterogeneity, clients)
+    return generator(seed, 1).uniform(mean - heterogeneity, mean + heterogeneity, clients)
+
+
+def generator(seed: int, stream: int) -> np.random.Generator:
+    """The random numbers of a case's seed; each thing that is drawn has a stream of its own."""
+    return np.random.default_rng([checks.positive_int("seed", seed, least=0), stream])
 
 
 def ridge_regression_loss(ridge: float, theta: Array, z: Batch) -> Array:

@@ -108,6 +108,7 @@ class Borrowers(Reaction):
         return still.at[jnp.array(self.signal.features)].set(client["eps"] * self.signal(deployed))
 
 
+@checks.explain_call
 def gmsc10(
     clients: int = 10,
     heterogeneity: float = 1.0,
@@ -167,6 +168,7 @@ def gmsc10(
     )
 
 
+@checks.explain_call
 def gmsc3(
     clients: int = 1,
     heterogeneity: float = 0.0,

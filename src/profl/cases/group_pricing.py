@@ -63,6 +63,7 @@ class Budgets(Reaction):
         return -self.parameters(deployed, client) @ (client["mu"] @ theta)
 
 
+@checks.explain_call
 def group_pricing(
     clients: int = 10,
     heterogeneity: float = 0.1,
@@ -80,7 +81,7 @@ def group_pricing(
     >>> group_pricing().stable.tolist()
     [5.0, 5.0]
     """
-    mu = np.asarray(demand, dtype=float)
+    mu = checks.numbers_of("demand", demand, "a (groups >= 2) x goods table of numbers of 0 or more")
     if mu.ndim != 2 or mu.shape[0] < 2 or np.any(mu < 0) or not np.all(np.isfinite(mu)):
         raise checks.InputError(f"demand must be a (groups >= 2) x goods table of numbers of 0 or more, got {demand!r}")
     if not 0 <= checks.real("heterogeneity", heterogeneity) < 1:

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from profl import random
+from profl import checks, random
 from profl.cases.common import copies, ridge_regression_loss, sensitivities
 from profl.problem.families import LinearGaussian
 from profl.problem.model_space import Box
@@ -47,6 +47,7 @@ class SellingPrice(Reaction):
         return 0.5 * (miss * (self.centre**2 + 1) + self.noise**2 + RIDGE * jnp.sum(theta**2))
 
 
+@checks.explain_call
 def housing(
     clients: int = 10,
     heterogeneity: float = 0.5,

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from profl import random
+from profl import checks, random
 from profl.cases.common import sensitivities
 from profl.cases.responding import MeasuredClassMeans
 from profl.cases.strategic import NODES, WEIGHTS
@@ -58,6 +58,7 @@ class RootMean(Reaction):
         return product(theta, self.parameters(deployed, client))
 
 
+@checks.explain_call
 def nonlinear(
     clients: int = 10, heterogeneity: float = 0.0, weights: Any = None, seed: int = 0, *, spread: str = "even"
 ) -> Problem:
@@ -106,6 +107,7 @@ class TwoClusters(Reaction):
         return product(theta, jnp.mean(self.parameters(deployed, client)))
 
 
+@checks.explain_call
 def mixture(
     clients: int = 10, heterogeneity: float = 0.0, weights: Any = None, seed: int = 0, *, spread: str = "even"
 ) -> Problem:
@@ -169,6 +171,7 @@ class ClassOneMoves(Reaction):
         return jnp.mean(jax.scipy.stats.norm.cdf(signs * centre / width))
 
 
+@checks.explain_call
 def logistic_shift(
     clients: int = 10,
     heterogeneity: float = 0.0,

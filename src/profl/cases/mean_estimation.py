@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 
 from profl import checks, random
-from profl.cases.common import sensitivities
+from profl.cases.common import generator, sensitivities
 from profl.problem.families import GaussianMean
 from profl.problem.problem import Problem
 from profl.problem.reaction import Reaction
@@ -48,6 +47,7 @@ class Follower(Reaction):
         return squared_miss(theta, self.parameters(deployed, client)) + 0.5 * self.sd**2
 
 
+@checks.explain_call
 def mean_estimation(
     clients: int = 25,
     heterogeneity: float = 0.0,
@@ -71,6 +71,7 @@ def mean_estimation(
     (100.0, 9.97)
     """
     checks.positive("sd", sd)
+    checks.positive_int("seed", seed, least=0)
     checks.real("sensitivity", sensitivity)
     levels = sensitivities(checks.real("mean", mean), mean_heterogeneity, clients, spread, seed + 1)
 
@@ -83,7 +84,7 @@ def mean_estimation(
         family=GaussianMean(sd),
         reaction=Follower(float(sd)),
         clients={
-            "mu": np.random.default_rng([seed, 2]).permutation(levels)[:, None],
+            "mu": generator(seed, 2).permutation(levels)[:, None],
             "eps": sensitivities(sensitivity, heterogeneity, clients, spread, seed),
         },
         initial=initial,

@@ -123,6 +123,7 @@ class GroupsMove(Reaction):
         return {"x": x, "y": jnp.broadcast_to(jnp.arange(2 * self.groups)[:, None], x.shape[:2])}
 
 
+@checks.explain_call
 def network(
     clients: int = 4,
     heterogeneity: float = 0.5,

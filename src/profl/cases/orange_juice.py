@@ -54,6 +54,7 @@ class Shoppers(Reaction):
         return negative_profit(theta, self.parameters(deployed, client) + client["sd"] ** 2 / 2)
 
 
+@checks.explain_call
 def orange_juice(
     clients: Any = None,
     heterogeneity: float = 1.0,

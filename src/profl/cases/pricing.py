@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import checks, random
-from profl.cases.common import copies, sensitivities
+from profl.cases.common import copies, generator, sensitivities
 from profl.problem.families import GaussianMean
 from profl.problem.model_space import Box
 from profl.problem.problem import Problem
@@ -61,6 +61,7 @@ def _around(key: Key, middle: Array) -> Array:
     return PRICES(middle + jax.random.normal(key, middle.shape, dtype=jnp.float32))
 
 
+@checks.explain_call
 def pricing(
     clients: int = 10,
     heterogeneity: float = 0.5,
@@ -84,7 +85,7 @@ def pricing(
     checks.positive_int("goods", goods)
     checks.positive("sensitivity", sensitivity)
     checks.one_of("reaction", reaction, ["linear", "exponential"])
-    mu0 = np.random.default_rng([seed, 0]).uniform(6.0, 7.0, goods)
+    mu0 = generator(seed, 0).uniform(6.0, 7.0, goods)
     gamma = sensitivities(sensitivity, heterogeneity, clients, spread, seed)
     middle = (0.75 * mu0 / sensitivity).astype(np.float32)
 

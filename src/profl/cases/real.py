@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from profl import checks
 from profl.cases.responding import responding
 from profl.data import adult as adult_data
 from profl.data import credit as credit_data
@@ -32,6 +33,7 @@ Source = str | os.PathLike[str] | Table | None
 """Where the rows come from: a file, a directory, a table, or None for PROFL_DATA and the cache."""
 
 
+@checks.explain_call
 def adult(
     clients: int = 10,
     heterogeneity: float = 0.1,
@@ -75,6 +77,7 @@ def adult(
     )
 
 
+@checks.explain_call
 def credit(
     clients: int = 10,
     heterogeneity: float = 0.1,

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import checks, random
-from profl.cases.common import copies, sensitivities
+from profl.cases.common import copies, generator, sensitivities
 from profl.problem.families import Family, average
 from profl.problem.problem import Problem
 from profl.problem.reaction import Reaction
@@ -83,6 +83,7 @@ class FollowingTarget(Reaction):
         return 0.5 * (miss @ miss + jnp.sum(self.parameters(deployed, client) ** 2) + NOISE)
 
 
+@checks.explain_call
 def regression_shift(
     clients: int = 10,
     heterogeneity: float = 0.0,
@@ -105,7 +106,7 @@ def regression_shift(
     """
     checks.positive_int("features", features)
     checks.positive("sensitivity", sensitivity)
-    draws = np.random.default_rng([seed, 0])
+    draws = generator(seed, 0)
     root = draws.normal(size=(features, features))
     root *= np.sqrt(NOISE) / np.linalg.norm(root, 2)
     beta, towards = draws.normal(size=features), draws.normal(size=features)

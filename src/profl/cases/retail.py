@@ -57,6 +57,7 @@ class Loyalty(Reaction):
         return shares @ self.errors(theta, client) + 0.5 * RIDGE * jnp.sum(theta**2)
 
 
+@checks.explain_call
 def retail(
     clients: int = 10,
     heterogeneity: float = 0.5,

@@ -85,6 +85,7 @@ class BestResponse(Reaction):
         return self.means(deployed, client) @ theta, self.sd * length
 
 
+@checks.explain_call
 def strategic(
     clients: int = 10,
     heterogeneity: float = 0.5,

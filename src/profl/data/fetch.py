@@ -50,6 +50,9 @@ def get(
       say: called with what is tried and what came of it.
     """
     known = dataset(name)
+    checks.flag("force", force)
+    checks.positive("wait", wait)
+    checks.function("say", "of a line, such as print", say)
     if path is not None:
         return keep(name, load(name, path))
     if not force and locate(name):
@@ -58,7 +61,7 @@ def get(
     for title, source in SOURCES.items():
         say(f"{title} ...")
         try:
-            content = source(known, checks.positive("wait", wait))
+            content = source(known, wait)
         except (SourceError, ChecksumError) as error:
             failures.append(f"{title}: {error}")
             say(f"  {error}")

@@ -39,7 +39,7 @@ def locate(name: str, path: str | os.PathLike[str] | None = None) -> Path | None
     """The file that holds the data set, or None; its content is not looked at."""
     known = dataset(name)
     if path is not None:
-        return _file_at(known, Path(path))
+        return _file_at(known, Path(checks.path("path", path)))
     if (directory := os.environ.get("PROFL_DATA")) and (file := _named(known, Path(directory))):
         return file
     return _named(known, cache_directory())

@@ -26,6 +26,7 @@ from profl.typing import Array, Batch, Key, Theta
 P = TypeVar("P", bound=Part)
 
 
+@checks.explain_call
 def chain(*parts: Part | None, name: str = "chain", pooled: bool = False) -> Chain:
     """The method that these parts make, in this order; None stands for no part.
 
@@ -38,7 +39,11 @@ def chain(*parts: Part | None, name: str = "chain", pooled: bool = False) -> Cha
     wanted = tuple(part for part in parts if part is not None)
     for part in wanted:
         if not isinstance(part, Part):
-            raise checks.InputError(f"a chain is made of profl.parts such as profl.parts.Optimiser(0.1), got {part!r}")
+            raise checks.InputError(
+                f"a chain is made of profl.parts such as profl.parts.Optimiser(0.1), got {checks.shown(part)}"
+            )
+    if not wanted:
+        raise checks.InputError("a chain needs parts such as profl.parts.Optimiser(0.1), got none")
     if not any(isinstance(part, Averaging) for part in wanted):
         wanted = (*wanted, Averaging())
     return Chain(wanted, name, pooled)
@@ -53,6 +58,8 @@ class Chain(Method):
     pooled: bool = False
 
     def __post_init__(self) -> None:
+        checks.text("name", self.name)
+        checks.flag("pooled", self.pooled)
         averaging = [part for part in self.parts if isinstance(part, Averaging)]
         if len(averaging) != 1:
             raise checks.InputError(f"a chain has one Averaging part, got {len(averaging)}")
@@ -74,10 +81,11 @@ class Chain(Method):
         >>> chain(parts.PlainGradient(), parts.Optimiser(0.1)).part(parts.Optimiser).learning_rate
         0.1
         """
-        for part in self.parts:
+        for part in self.parts if isinstance(kind, type) else ():
             if isinstance(part, kind):
                 return part
-        raise checks.InputError(f"{self.name} has no {kind.__name__}; it has {', '.join(map(plain, self.parts))}")
+        wanted = getattr(kind, "__name__", checks.shown(kind))
+        raise checks.InputError(f"{self.name} has no {wanted}; it has {', '.join(map(plain, self.parts))}")
 
     @property
     def aggregate(self) -> Any:

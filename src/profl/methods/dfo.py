@@ -39,6 +39,7 @@ class Probe(NamedTuple):
     opposite_next: Array  # () bool: whether the second point comes next
 
 
+@checks.explain_call
 @dataclass(frozen=True)
 class DerivativeFree(Method):
     """From one or two ``points`` at distance ``delta``; ``optimiser`` and ``aggregate`` as in ``profl.profl``."""
@@ -55,8 +56,8 @@ class DerivativeFree(Method):
     def __post_init__(self) -> None:
         checks.positive("learning_rate", self.learning_rate)
         checks.positive("delta", self.delta)
-        if self.points not in (1, 2):
-            raise checks.InputError(f"points must be 1 or 2, got {self.points!r}")
+        if not isinstance(self.points, int) or self.points not in (1, 2):
+            raise checks.InputError(f"points must be 1 or 2, got {checks.shown(self.points)}")
         check_optimiser(self.optimiser)
         rules.get(self.aggregate)
 

@@ -227,3 +227,9 @@ class Method:
 
 HIDDEN_SETTINGS = ("name", "pooled")
 """Fields of a method that ``settings`` leaves out."""
+
+
+def check_method(value: Any) -> None:
+    """Refuse what is not a ``Method``."""
+    if not isinstance(value, Method):
+        raise checks.InputError(f"method must be one such as profl.pofl(), got {checks.shown(value)}")

@@ -11,6 +11,7 @@ from typing import Any
 
 import optax
 
+from profl import checks
 from profl.methods.chain import Chain, chain
 from profl.parts.averaging import Averaging
 from profl.parts.drift_correction import DriftCorrection
@@ -21,6 +22,7 @@ from profl.parts.personal import ModelSplit, PersonalModel
 from profl.parts.retraining import Retraining
 
 
+@checks.explain_call
 def pfl(
     learning_rate: float | str = 0.01,
     *,
@@ -47,12 +49,14 @@ def pfl(
     )
 
 
+@checks.explain_call
 def rgd(learning_rate: float | str = 0.01, *, optimiser: OptimiserLike = optax.sgd) -> Chain:
     """Repeated gradient descent on everybody's data in one place."""
     rate = FoundLearningRate(descends=False) if learning_rate == "auto" else None
     return chain(PlainGradient(), rate, Optimiser(learning_rate, optimiser), name="rgd", pooled=True)
 
 
+@checks.explain_call
 def rrm(
     learning_rate: float = 0.05,
     *,

@@ -27,6 +27,7 @@ from profl.parts.personal import ModelSplit, PersonalModel
 from profl.parts.units import NaturalUnits
 
 
+@checks.explain_call
 def pofl(
     learning_rate: float | str = 0.01,
     window: int | None = None,
@@ -73,6 +74,7 @@ def pofl(
     )
 
 
+@checks.explain_call
 def pg(
     learning_rate: float | str = 0.01,
     window: int | None = None,

@@ -25,6 +25,7 @@ from profl.parts.units import NaturalUnits
 from profl.server import clusters
 
 
+@checks.explain_call
 def profl(
     learning_rate: float | str = 0.01,
     window: int | None = None,

@@ -23,6 +23,7 @@ REASONS = {
 """Why a run ended, by the answer of ``StopWhenSettled.why``."""
 
 
+@checks.explain_call
 @dataclass(frozen=True)
 class StopWhenSettled:
     """Ends a run when its method expects too little from going on.

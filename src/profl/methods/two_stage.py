@@ -32,6 +32,7 @@ class Fit(NamedTuple):
     deployments: Array  # so far
 
 
+@checks.explain_call
 @dataclass(frozen=True)
 class TwoStage(Method):
     """K = ``deployments``; how many of the newest batches to ``keep`` for step 2; how many ``exchanges`` it has."""
@@ -48,6 +49,7 @@ class TwoStage(Method):
         checks.positive("radius", self.radius)
         for name in ("deployments", "keep", "exchanges"):
             checks.positive_int(name, getattr(self, name))
+        rules.get(self.aggregate)
 
     def init(self, problem: View, theta: Theta, batch: Batch) -> Fit:
         s, p = jax.eval_shape(problem.signal, theta).size + 1, shape_of_f(problem, batch).size

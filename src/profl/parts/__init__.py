@@ -3,6 +3,9 @@
 ``part`` has the contract; a part of one's own goes into a chain beside these (``examples/own_part.py``).
 """
 
+from dataclasses import is_dataclass
+
+from profl import checks
 from profl.parts.averaging import Averaging
 from profl.parts.drift_correction import DriftCorrection
 from profl.parts.exploration import Exploration
@@ -58,3 +61,7 @@ __all__ = [
     "Tracking",
     "TrustedSamples",
 ]
+
+for _part in list(map(globals().get, __all__)):
+    if isinstance(_part, type) and is_dataclass(_part):
+        checks.explain_call(_part)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -106,9 +107,13 @@ def takes_traced_rate(optimiser: Any) -> bool:
 
 def check_optimiser(optimiser: Any) -> None:
     """Refuse what is neither an optax factory nor a transformation."""
-    if not callable(optimiser) and not isinstance(optimiser, optax.GradientTransformation):
+    made: Any = optimiser
+    if callable(optimiser) and not isinstance(optimiser, optax.GradientTransformation):
+        with contextlib.suppress(Exception):  # what cannot be called with a learning rate stays what it is
+            made = optimiser(1.0)
+    if not isinstance(made, optax.GradientTransformation):
         raise checks.InputError(
-            f"optimiser must be an optax factory (optax.sgd, ...) or transformation, got {optimiser!r}"
+            f"optimiser must be an optax factory (optax.sgd, ...) or transformation, got {checks.shown(optimiser)}"
         )
 
 

@@ -97,6 +97,12 @@ class PersonalModel(Part):
 
     personal: ModelSplit
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.personal, ModelSplit):
+            raise checks.InputError(
+                f"personal must be a ModelSplit such as ModelSplit('own'), got {checks.shown(self.personal)}"
+            )
+
     def settings(self) -> dict[str, Any]:
         return {"personal": self.personal.describe()}
 

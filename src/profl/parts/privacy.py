@@ -76,7 +76,7 @@ class Privacy:
         _check_delta(self.delta)
         if self.seed is not None:
             checks.positive_int("seed", self.seed, least=0)
-            warnings.warn(SEED_WARNING, stacklevel=3)
+            warnings.warn(SEED_WARNING, stacklevel=4)  # above __init__ and ``explain_call``
 
     def model(self, sent: Theta, own: Theta, step: int = 0) -> Theta:
         """The model that is reported in place of ``own``; ``step`` tells reports apart where a seed is given."""

@@ -63,12 +63,13 @@ class AdaptiveSamples(Part):
     def __post_init__(self) -> None:
         checks.positive("tolerance", self.tolerance)
         least = checks.positive_int("min_samples", self.min_samples, least=2)
-        if checks.positive_int("max_samples", self.max_samples, least=2) < least:
+        if checks.positive_int("max_samples", self.max_samples, least=2, most=checks.MOST_COUNT) < least:
             raise checks.InputError(f"min_samples must be at most max_samples, got {least} > {self.max_samples}")
         checks.one_of("rule", self.rule, SIZE_RULES)
         if checks.real("curvature", self.curvature) < 0:
             raise checks.InputError(f"curvature must be 0 or more, got {self.curvature}")
         checks.positive_int("window", self.window)
+        checks.positive("learning_rate", self.learning_rate)
 
     arguments = ("tolerance", "curvature", "learning_rate")
 

@@ -22,6 +22,7 @@ from profl import checks, random, trees
 from profl.problem.problem import Problem, check_problem
 from profl.problem.reaction import WrappedReaction
 from profl.problem.sources import Source, dtypes, get, is_float, name_of, samples_first, samples_last
+from profl.problem.validation.functions import call_user_function
 from profl.typing import Array, Batch, Client, Key, Theta
 
 JUNK = 0x6A756E6B  # "junk"; a small number folded into a key gives one of the keys that splitting it gives
@@ -70,6 +71,7 @@ class ContaminatedReaction(WrappedReaction):
         return self.inner._layer + 1 if isinstance(self.inner, ContaminatedReaction) else 0
 
 
+@checks.explain_call
 def contaminate(problem: Problem, fraction: Any, source: Any = "blob", *, distance: Any = 10.0) -> Problem:
     """``problem`` with junk among its data; its risk, optimum and stable point stay those of the clean data.
 
@@ -132,6 +134,8 @@ def _fraction(name: str, value: Any) -> float:
 
 
 def _per_client(name: str, value: Any, clients: int, check: Callable[[str, Any], float]) -> np.ndarray:
+    if isinstance(value, (list, tuple)):
+        checks.numbers_of(name, value, f"one number or one per client ({clients})")
     array = np.asarray(value)
     if array.ndim == 0:
         return np.full(clients, check(name, array.item()))
@@ -161,7 +165,8 @@ def _check_source(source: Source, problem: Problem) -> None:
         batch = problem.reaction.sample(key, theta, trees.take(clients, 0), TRIED_SAMPLES)
         return batch, source(key, batch, theta, jnp.ones(()))
 
-    batch, junk = jax.eval_shape(draw, random.seed_key(0), problem.clients)
+    call = partial(jax.eval_shape, draw, random.seed_key(0), problem.clients)
+    batch, junk = call_user_function(f"source {name_of(source)}(key, batch, theta, distance)", call)
     checks.same_structure(f"what source {name_of(source)} returns", junk, batch)
     wrong = jax.tree.map(lambda old, new: is_float(old) != is_float(new), batch, junk)
     if any(jax.tree.leaves(wrong)):

@@ -25,6 +25,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from profl import checks
 from profl.numerics import pseudo_inverse
 from profl.typing import Array, Batch
 
@@ -123,6 +124,7 @@ class Family:
         return jnp.maximum(plain(batch, weights, f), least)
 
 
+@checks.explain_call
 @dataclass(frozen=True)
 class GaussianMean(Family):
     """z is a vector, f its mean: z ~ N(f, sd^2 I); ``sd`` may also be a tuple, one for every entry of z.
@@ -135,6 +137,10 @@ class GaussianMean(Family):
 
     takes = VECTORS
     location_only = True
+
+    def __post_init__(self) -> None:
+        for sd in checks.numbers_of("sd", self.sd, "a number above 0, or one per entry of z").ravel():
+            checks.positive("sd", sd)
 
     def fits(self, batch: Batch) -> bool:
         return _is(batch, 2)
@@ -152,6 +158,7 @@ class GaussianMean(Family):
         return jnp.broadcast_to(jnp.square(jnp.asarray(self.sd, f.dtype)), f.shape) * jnp.sum(weights**2)
 
 
+@checks.explain_call
 @dataclass(frozen=True)
 class LocationScale(Family):
     """z is a vector; f holds the means, then the logarithms of the standard deviations.
@@ -206,6 +213,7 @@ class LocationScale(Family):
         return (FLAT * jnp.finfo(mean.dtype).eps * mean) ** 2 + jnp.finfo(mean.dtype).tiny
 
 
+@checks.explain_call
 @dataclass(frozen=True)
 class ClassMeans(Family):
     """z = {"x": features, "y": class 0, 1, ...}; f holds the mean of x in each class, one class after the other."""
@@ -214,6 +222,10 @@ class ClassMeans(Family):
     sd: float = 1.0
 
     takes = '{"x": an array (n, d), "y": whole numbers (n,), the classes 0, 1, ...}'
+
+    def __post_init__(self) -> None:
+        checks.positive_int("classes", self.classes)
+        checks.positive("sd", self.sd)
 
     def fits(self, batch: Batch) -> bool:
         return _has(batch, "x", 2) and _has(batch, "y", 1, whole=True)
@@ -250,6 +262,7 @@ class ClassMeans(Family):
         return f.reshape(self.classes, -1)[z["y"]]
 
 
+@checks.explain_call
 @dataclass(frozen=True)
 class LinearGaussian(Family):
     """z = {"x": features, "y": target}; f is the regression coefficient: y = f.x + N(0, sd^2)."""
@@ -257,6 +270,9 @@ class LinearGaussian(Family):
     sd: float = 1.0
 
     takes = '{"x": an array (n, d), "y": an array (n,)}'
+
+    def __post_init__(self) -> None:
+        checks.positive("sd", self.sd)
 
     def fits(self, batch: Batch) -> bool:
         return _has(batch, "x", 2) and _has(batch, "y", 1)
@@ -280,6 +296,7 @@ class LinearGaussian(Family):
         return self.sd**2 * jnp.diagonal(inverse) * jnp.sum(weights**2)
 
 
+@checks.explain_call
 @dataclass(frozen=True)
 class GroupShares(Family):
     """z has an entry "group" in 0..groups-1; f holds the share of each group (on the simplex).
@@ -291,6 +308,9 @@ class GroupShares(Family):
     groups: int = 2
 
     takes = 'a dict with "group": whole numbers (n,), the groups 0, 1, ...'
+
+    def __post_init__(self) -> None:
+        checks.positive_int("groups", self.groups)
 
     def fits(self, batch: Batch) -> bool:
         return _has(batch, "group", 1, whole=True)

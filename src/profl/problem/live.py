@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from profl.problem.families import Family
 from profl.problem.model_space import everywhere
 from profl.problem.problem import Problem
 from profl.problem.reaction import Reaction
+from profl.problem.validation import arguments
 from profl.typing import Array, Batch, Client, Key, Loss, Theta
 
 
@@ -32,6 +33,7 @@ class Unknown(Reaction):
         return jax.tree.unflatten(self.structure, [jnp.zeros((n, *shape), dtype) for shape, dtype in self.leaves])
 
 
+@checks.explain_call
 @dataclass(frozen=True, eq=False)
 class LiveProblem:
     """A problem whose data come from live clients: a loss and a family, without a reaction.
@@ -69,20 +71,25 @@ class LiveProblem:
     columns: Sequence[str] | None = None
     version: str | None = None
 
+    def __post_init__(self) -> None:
+        arguments.check_statement(self)
+        arguments.as_initial(self.initial)
+        _shapes(self.sample)
+        for name in ("names", "columns"):
+            words = getattr(self, name)
+            if words is not None and (isinstance(words, str) or not isinstance(words, Iterable)):
+                raise checks.InputError(f"{name} must be words such as ['tea', 'coffee'], got {checks.shown(words)}")
+
     def __repr__(self) -> str:
         return f"<LiveProblem {self.name!r}: data come from clients that deploy for real>"
 
     def problem(self, clients: int) -> Problem:
         """The ``Problem`` for a number of clients, as the engines take it."""
-        leaves, structure = jax.tree.flatten(self.sample)
-        if not leaves:
-            raise checks.InputError("sample must be one sample z, such as np.zeros(5), got nothing")
-        shapes = tuple((np.shape(leaf), _dtype(leaf)) for leaf in leaves)
         return Problem(
             name=self.name,
             loss=self.loss,
             family=self.family,
-            reaction=Unknown(structure, shapes),
+            reaction=Unknown(jax.tree.structure(self.sample), _shapes(self.sample)),
             clients={"client": np.arange(checks.positive_int("the number of clients", clients))},
             initial=self.initial,
             project=self.project,
@@ -91,6 +98,14 @@ class LiveProblem:
             push=self.push,
             version=self.version,
         )
+
+
+def _shapes(sample: Batch) -> tuple[tuple[tuple[int, ...], type], ...]:
+    """The shape and dtype of each leaf of a sample."""
+    leaves = jax.tree.leaves(sample)
+    if not leaves:
+        raise checks.InputError("sample must be one sample z, such as np.zeros(5), got nothing")
+    return tuple((np.shape(leaf), _dtype(leaf)) for leaf in leaves)
 
 
 def _dtype(leaf: Any) -> type:

@@ -47,6 +47,7 @@ class Slow(LongRun):
         return self.inner.risk_in(state["inner"], state["average"], theta, client["inside"])
 
 
+@checks.explain_call
 def slow(problem: Problem, rate: Any) -> Problem:
     """``problem`` with people who respond to an exponential average of what was deployed.
 
@@ -106,6 +107,7 @@ class Staggered(LongRun):
         return jnp.mean(each(state["groups"]))
 
 
+@checks.explain_call
 def staggered(problem: Problem, groups: int) -> Problem:
     """``problem`` with people in ``groups`` of equal size, of which each deployment reaches one, in turn.
 
@@ -190,6 +192,7 @@ def _clients_at(world: Drifting, clients: Client, time: Array) -> Client:
     return jax.vmap(one)(clients)
 
 
+@checks.explain_call
 def drifting(
     problem: Problem,
     *,
@@ -220,10 +223,13 @@ def drifting(
     -0.1
     """
     check_problem(problem)
+    if not isinstance(season, (tuple, list)) or len(season) != 2:
+        raise checks.InputError(f"season must be (amplitude, period in deployments), got {checks.shown(season)}")
     amplitude, period = season
+    checks.positive_int("seed", seed, least=0, most=checks.MOST_COUNT)
     field = problem.reaction.level if of is None else of
     fields = _fields(problem.clients)
-    if field not in fields:
+    if not isinstance(field, str) or field not in fields:
         raise checks.InputError(
             f"of must name the number of a client that moves, one of {', '.join(sorted(fields))}; got {of!r}"
         )
@@ -251,7 +257,7 @@ def drifting(
 
 
 def _one_per_client(name: str, value: Any, count: int) -> np.ndarray:
-    values = np.asarray(value, float)
+    values = checks.numbers_of(name, value, f"a finite number, or one for each of {count} clients")
     if values.shape not in ((), (count,)) or not np.all(np.isfinite(values)):
         raise checks.InputError(f"{name} must be a finite number, or one for each of {count} clients, got {value!r}")
     return np.broadcast_to(values, (count,)).copy()

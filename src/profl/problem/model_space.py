@@ -2,29 +2,95 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from profl import checks
 from profl.typing import Theta
 
+Bound: TypeAlias = float | tuple[float, ...]
+"""One number for all coordinates of a model, or one for each."""
 
+
+@checks.explain_call
 @dataclass(frozen=True)
 class Box:
     """The model space [lower, upper] in every coordinate; calling it projects.
 
+    A bound is one number, or a list or an array with one number per coordinate, in the order of the flattened model.
+    Boxes with equal bounds are equal and share compiled code.
+
     >>> Box(0.0, 5.0)(jnp.array([-1.0, 2.0, 9.0]))
     Array([0., 2., 5.], dtype=float32)
+    >>> Box(0.0, [5.0, 1.0, 8.0])(jnp.array([-1.0, 2.0, 9.0]))
+    Array([0., 1., 8.], dtype=float32)
+    >>> Box(5.0, 0.0)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    profl.checks.InputError: lower must be at most upper in every coordinate, and below it in one, got lower 5.0...
     """
 
-    lower: float
-    upper: float
+    lower: Any
+    upper: Any
+
+    def __post_init__(self) -> None:
+        for name in ("lower", "upper"):
+            object.__setattr__(self, name, _as_bound(name, getattr(self, name)))
+        sizes = {len(bound) for bound in (self.lower, self.upper) if isinstance(bound, tuple)}
+        if len(sizes) > 1:
+            raise checks.InputError(
+                f"lower and upper must have as many numbers, got {len(self.lower)} and {len(self.upper)}"
+            )
+        lower, upper = np.broadcast_arrays(self.lower, self.upper)
+        if not (np.all((lower <= upper) & (lower < np.inf) & (upper > -np.inf)) and np.any(lower < upper)):
+            raise checks.InputError(
+                "lower must be at most upper in every coordinate, and below it in one, got "
+                f"lower {checks.shown(self.lower)}, upper {checks.shown(self.upper)}"
+            )
 
     def __call__(self, theta: Theta) -> Theta:
-        return jax.tree.map(lambda leaf: jnp.clip(leaf, self.lower, self.upper), theta)
+        if not (isinstance(self.lower, tuple) or isinstance(self.upper, tuple)):
+            return jax.tree.map(lambda leaf: jnp.clip(leaf, self.lower, self.upper), theta)
+        leaves, structure = jax.tree.flatten(theta)
+        bounds = zip(_split(self.lower, leaves), _split(self.upper, leaves), strict=True)
+        clipped = [jnp.clip(leaf, *pair) for leaf, pair in zip(leaves, bounds, strict=True)]
+        return jax.tree.unflatten(structure, clipped)
+
+
+def _as_bound(name: str, value: Any) -> Bound:
+    """A bound as it is compared and hashed."""
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        array = checks.numbers_of(name, value, "a number, or one per coordinate of the model")
+        if np.asarray(value).dtype.kind not in "fiu" or array.ndim > 1 or not array.size:
+            raise checks.InputError(
+                f"{name} must be a number, or one per coordinate of the model, got {checks.shown(value)}"
+            )
+        value = tuple(array.tolist()) if array.ndim else array.item()
+    if np.any(np.isnan(value)):
+        raise checks.InputError(f"{name} must be numbers, got NaN in {checks.shown(value)}; try -np.inf for no bound")
+    return value
+
+
+def _split(bound: Bound, leaves: list[Any]) -> list[Any]:
+    """A bound for every leaf of a model, in its shape and dtype."""
+    if not isinstance(bound, tuple):
+        return [bound] * len(leaves)
+    sizes = [np.size(leaf) for leaf in leaves]
+    if sum(sizes) != len(bound):
+        raise checks.InputError(
+            f"a Box must have one bound per coordinate of the model, {sum(sizes)}, got {len(bound)}"
+        )
+    parts = np.split(np.array(bound), np.cumsum(sizes)[:-1])
+    return [
+        jnp.asarray(part.reshape(np.shape(leaf)), jnp.result_type(leaf))
+        for part, leaf in zip(parts, leaves, strict=True)
+    ]
 
 
 def everywhere(theta: Theta) -> Theta:
@@ -32,7 +98,8 @@ def everywhere(theta: Theta) -> Theta:
     return theta
 
 
-def bounds(project: Callable[[Theta], Theta]) -> tuple[float, float] | None:
+def bounds(project: Callable[[Theta], Theta]) -> tuple[Bound, Bound] | None:
     """(lower, upper) of a bounded ``Box``; None for other model spaces."""
-    finite = isinstance(project, Box) and bool(np.isfinite([project.lower, project.upper]).all())
-    return (project.lower, project.upper) if isinstance(project, Box) and finite else None
+    if not isinstance(project, Box) or not (np.all(np.isfinite(project.lower)) and np.all(np.isfinite(project.upper))):
+        return None
+    return project.lower, project.upper

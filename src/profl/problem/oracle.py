@@ -20,6 +20,7 @@ from jax.flatten_util import ravel_pytree
 from profl import checks, random, trees
 from profl.problem import solvers
 from profl.problem.families import Family
+from profl.problem.model_space import Bound
 from profl.problem.reaction import Reaction, Unmeasured
 from profl.typing import Array, Client, Loss, Theta
 
@@ -274,7 +275,7 @@ def _solver_values(
     return jax.vmap(of_point if what == "point" else jax.jacfwd(slope_and_residual))(points)
 
 
-def scattered_models(start: Theta, box: tuple[float, float] | None) -> np.ndarray:
+def scattered_models(start: Theta, box: tuple[Bound, Bound] | None) -> np.ndarray:
     """STARTS models as vectors (k, d): uniform in ``box``; without one, around ``start``, some near and some far."""
     flat = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(start)]).astype(float)
     draws = np.random.default_rng(0)

@@ -56,6 +56,7 @@ class PersonalReaction(WrappedReaction):
         return sum_parts(theta)
 
 
+@checks.explain_call
 def personal(problem: Problem) -> Problem:
     """``problem`` with a model in two parts, {"common": theta, "own": theta}, of which the sum is deployed.
 

@@ -30,7 +30,9 @@ from profl.typing import Array, Client, Loss, Theta
 def check_problem(value: Any) -> None:
     """Refuse what is not a ``Problem``."""
     if not isinstance(value, Problem):
-        raise checks.InputError(f"problem must be a profl.Problem such as profl.cases.pricing(), got {value!r}")
+        raise checks.InputError(
+            f"problem must be a profl.Problem such as profl.cases.pricing(), got {checks.shown(value)}"
+        )
 
 
 class View(NamedTuple):
@@ -65,6 +67,7 @@ class Functions(NamedTuple):
         return View(self.loss, family or self.family, self.project, self.signal, exact, self.push, self.reaction.live)
 
 
+@checks.explain_call
 @dataclass(frozen=True, eq=False)
 class Problem:
     """What is to be learned, by whom, and how the data react.
@@ -111,13 +114,7 @@ class Problem:
     version: str | None = None
 
     def __post_init__(self) -> None:
-        parts = {
-            "loss": arguments.as_function("loss", "(theta, z) -> number", self.loss),
-            "family": arguments.as_family(self.family),
-            "reaction": arguments.as_reaction(self.reaction),
-            "project": arguments.as_function("project", "(theta) -> theta", self.project),
-            "signal": arguments.as_function("signal", "(theta) -> vector", self.signal),
-        }
+        parts = arguments.check_statement(self) | {"reaction": arguments.as_reaction(self.reaction)}
         for name, part in parts.items():
             arguments.check_hashable(name, part)
         parts |= {"initial": arguments.as_initial(self.initial), "clients": arguments.as_clients(self.clients)}
@@ -165,13 +162,14 @@ class Problem:
         The optimum is the best local minimum from the starts of five seeds, the stable point and the best four of 64
         scattered models: it need not be the global one. A run that falls below it says so.
         """
+        checks.positive_int("samples", samples)
         if self.exact:
             return self
-        checks.positive_int("samples", samples)
         return replace(self, reaction=MonteCarloReaction(self.reaction, self.family, self.loss, samples))
 
     def at(self, time: float) -> Problem:
         """The problem with its world frozen after ``time`` deployments; this one, unless its world drifts."""
+        checks.real("time", time)
         if not self.reaction.drifts:
             return self
         with jax.enable_x64(True):
@@ -194,6 +192,7 @@ class Problem:
 
     def own_risks(self, thetas: Theta) -> np.ndarray:
         """L_i(theta_i) of every client at a model of its own, one row of ``thetas`` each, exactly."""
+        self._check_models(thetas, stacked=True)
         if (rows := trees.rows(thetas)) != self.count:
             raise checks.InputError(f"own_risks takes one model per client, {self.count}, got {rows}")
         return self._evaluate("own_risks", thetas, stacked=True)
@@ -260,7 +259,10 @@ class Problem:
 
         They are made some at a time, so that any number of seeds takes the same small programs.
         """
-        return trees.map_blocks(lambda block: jax.vmap(self.initial)(random.start_keys(block)), np.asarray(seeds))
+        numbers = np.asarray(seeds)
+        if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+            raise checks.InputError(f"seeds must be whole numbers such as range(3), got {checks.shown(seeds)}")
+        return trees.map_blocks(lambda block: jax.vmap(self.initial)(random.start_keys(block)), numbers)
 
     def _solve_points(self) -> tuple[Theta, Theta]:
         starts = self.initial_models(range(5))
@@ -295,11 +297,17 @@ class Problem:
         if "risk" in name or "gradient" in name:
             self._need_risk()
         if "accurac" in name and self.reaction.accuracy is None:
-            raise checks.InputError(f"problem {self.name!r} is no classification problem: accuracy is not defined")
+            raise checks.InputError(f"accuracy needs a classification problem, got {self.name!r}")
         for model in models:
-            checks.same_structure("theta", trees.take(model, 0) if stacked else model, self._like)
+            self._check_models(model, stacked)
         evaluate = oracle.evaluate_each if name in ("risks", "accuracies") else oracle.evaluate
         return evaluate(name, self.reaction, self.clients, self.weights, *models)
+
+    def _check_models(self, models: Theta, stacked: bool) -> None:
+        """Refuse what is no model of this problem; ``stacked`` where there is one row per model."""
+        if stacked and any(np.ndim(leaf) == 0 for leaf in [*jax.tree.leaves(models), *([0] if models is None else [])]):
+            raise checks.InputError(f"thetas must have one row per model, got {checks.shown(models)}")
+        checks.same_structure("theta", trees.take(models, 0) if stacked else models, self._like)
 
     def _need_risk(self) -> None:
         if not self.exact:

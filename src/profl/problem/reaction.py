@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from profl import random, trees
+from profl import checks, random, trees
 from profl.typing import Array, Batch, Client, Key, Theta
 
 
@@ -80,6 +80,11 @@ class SampledReaction(Reaction):
 
     function: Callable[[Key, Theta, Client, int], Batch]
     parameters: Callable[..., Array] | None = None
+
+    def __post_init__(self) -> None:
+        checks.function("sample", "(key, theta, client, n) -> batch", self.function)
+        if self.parameters is not None:
+            checks.function("parameters", "(theta, client) -> f", self.parameters)
 
     def sample(self, key: Key, theta: Theta, client: Client, n: int) -> Batch:
         return self.function(key, theta, client, n)

@@ -14,7 +14,7 @@ of rows,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,13 +49,14 @@ class ResampleIfRejected(Reaction):
     loss: Loss | None = None
 
     def __post_init__(self) -> None:
-        if not callable(self.chance):
-            raise checks.InputError(f"chance must be a function (theta, x) -> probability, got {self.chance!r}")
+        checks.function("chance", "(theta, x) -> probability", self.chance)
+        if self.loss is not None:
+            checks.function("loss", "(theta, z) -> number", self.loss)
         if self.strategic is not None:
-            columns = tuple(self.strategic)
+            columns = tuple(self.strategic) if isinstance(self.strategic, Iterable) else ()
             if not columns or any(type(column) is not int or column < 0 for column in columns):
                 raise checks.InputError(
-                    f"strategic must be columns of x, such as (0, 2), or None for all, got {columns}"
+                    f"strategic must be columns of x, such as (0, 2), or None, got {checks.shown(self.strategic)}"
                 )
             object.__setattr__(self, "strategic", columns)
 

@@ -52,10 +52,7 @@ class Watch:
     """The callbacks of one run, and the totals so far."""
 
     def __init__(self, problem: Problem, method: Method, layout: Layout, callbacks: Iterable[Callback] | Callback):
-        self.callbacks = (callbacks,) if callable(callbacks) else tuple(callbacks)
-        for callback in self.callbacks:
-            if not callable(callback):
-                raise checks.InputError(f"every callback must be a function of a record, got {callback!r}")
+        self.callbacks = checks.functions("every callback", "of a record", callbacks)
         self.problem, self.method, self.layout = problem, method, layout
         self.totals = {name: np.zeros(len(layout.seeds)) for name in TOTALS}
         self.regret, self.round = np.zeros(len(layout.seeds)), -1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from profl import html
+from profl import checks, html
 from profl.results.record import Run
 from profl.results.tables import Text, align, comparison
 
@@ -18,19 +18,26 @@ class Comparison(list[Run]):
 
     def summary(self) -> str:
         """One row per method: mean over seeds."""
+        self._check_runs()
         return Text("\n".join([self._title(), "", align(comparison(self)), *self._failures()]))
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
         """All runs in one picture, as ``Run.plot``."""
         from profl.results.plots import plot_runs
 
+        self._check_runs()
         return plot_runs({self[0].case: self}, path)
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row per method, seed and record."""
         import pandas
 
+        self._check_runs()
         return pandas.concat([run.to_pandas() for run in self], ignore_index=True)
+
+    def _check_runs(self) -> None:
+        if not self:
+            raise checks.InputError("a comparison must hold at least one run, got none; try profl.compare")
 
     def _title(self) -> str:
         seeds = len(self[0].seeds)

@@ -20,6 +20,7 @@ from profl.results.record import SERIES, Live, Run
 from profl.storage import archive
 from profl.storage.atomic import atomic
 from profl.storage.hashes import sha256
+from profl.storage.paths import check_file
 
 FORMAT = 5
 OLD_FORMAT = 4  # its sha256 is over the arrays alone
@@ -32,6 +33,7 @@ _OPTIONAL = ("incidents", "settled", "stop_reason", "notes")  # plain as well, a
 
 def save(run: Run, path: str | os.PathLike[str]) -> None:
     """Write ``run`` to ``path``: first to a temporary file beside it, which then takes its name."""
+    check_file("path", checks.path("path", path))
     arrays = {name: np.asarray(getattr(run, name)) for name in _ARRAYS if getattr(run, name) is not None}
     shapes: dict[str, Any] = {}
     for name in _TREES:
@@ -50,7 +52,7 @@ def load(path: str | os.PathLike[str]) -> Run:
         ...
     profl.checks.InputError: cannot read a run from missing.npz: no such file
     """
-    message = f"cannot read a run from {os.fspath(path)}: "
+    message = f"cannot read a run from {checks.path('path', path)}: "
     if not Path(path).is_file():
         raise checks.InputError(message + "no such file")
     try:

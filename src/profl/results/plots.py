@@ -79,7 +79,7 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def suffix_of(path: str | os.PathLike[str]) -> str:
-    return checks.one_of("plot suffix", os.path.splitext(os.fspath(path))[1].lower(), SUFFIXES)
+    return checks.one_of("plot suffix", os.path.splitext(checks.path("path", path))[1].lower(), SUFFIXES)
 
 
 def save_figure(figure: Any, path: str | os.PathLike[str], **options: Any) -> None:

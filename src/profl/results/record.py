@@ -120,6 +120,7 @@ class Run:
 
     def own_models(self, seed: int = 0) -> Theta:
         """The model of every client at the end of the run number ``seed``, one row each: ``problem.own_risks``."""
+        checks.positive_int("seed", seed, least=0, most=len(self.seeds) - 1)
         copies = self.settings["clients"]
         shared: Any = jax.tree.map(lambda leaf: np.repeat(leaf[seed, -1:], copies, axis=0), self.theta)
         own: Any = jax.tree.map(lambda leaf: leaf[seed], self.personal)
@@ -177,7 +178,10 @@ class Run:
 
     def tail(self, name: str = "excess", share: float = 0.1) -> np.ndarray:
         """Mean of a figure over the last ``share`` of the rounds, per seed."""
-        values = getattr(self, name)
+        values = getattr(self, checks.one_of("figure", name, SERIES))
+        checks.fraction("share", share)
+        if values is None:
+            raise checks.InputError(f"this run must know {name!r} for its tail, and does not; try 'risk' or 'excess'")
         late = self.rounds > (1 - share) * self.rounds[-1]
         return values[:, late].mean(axis=1)
 

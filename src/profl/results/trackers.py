@@ -28,11 +28,12 @@ from profl.storage.paths import check_file
 SHOWN = ("risk", "excess", "accuracy", "loss")
 
 
+@checks.explain_call
 class JsonLines:
     """Every record as a line of JSON at the end of a file, written at once: ``tail -f`` shows a run under way."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = Path(checks.path("path", path))
         if not self.path.parent.is_dir():
             raise checks.InputError(f"no such folder for the log: {self.path.parent}")
         check_file("the log", self.path)
@@ -46,6 +47,7 @@ class JsonLines:
             file.write(line + "\n")
 
 
+@checks.explain_call
 class Csv(JsonLines):
     """The same as csv, with the columns of the first record that has them all: the one after the start."""
 
@@ -73,6 +75,7 @@ class Csv(JsonLines):
             csv_module.writer(file, lineterminator="\n").writerow(cells)
 
 
+@checks.explain_call
 class Terminal:
     """Prints a line per ``every`` records."""
 
@@ -87,6 +90,7 @@ class Terminal:
         self.count += 1
 
 
+@checks.explain_call
 class EarlyStopping:
     """Ends a run once a figure has not fallen by more than ``least`` for ``patience`` records.
 
@@ -98,10 +102,10 @@ class EarlyStopping:
     """
 
     def __init__(self, figure: str = "risk", patience: int = 10, least: float = 0.0, falls: bool = True) -> None:
-        self.figure, self.patience = figure, checks.positive_int("patience", patience)
+        self.figure, self.patience = checks.text("figure", figure), checks.positive_int("patience", patience)
         if checks.real("least", least) < 0:
             raise checks.InputError(f"least must be 0 or more, got {least!r}")
-        self.least, self.sign = least, 1.0 if falls else -1.0
+        self.least, self.sign = least, 1.0 if checks.flag("falls", falls) else -1.0
         self.best, self.since = math.inf, 0
 
     def __call__(self, record: Record) -> bool:
@@ -119,10 +123,13 @@ class EarlyStopping:
         return improved
 
 
+@checks.explain_call
 class MLflow:
     """One MLflow run with the settings as parameters and the figures as metrics (needs ``profl[mlflow]``)."""
 
     def __init__(self, experiment: str | None = None) -> None:
+        if experiment is not None:
+            checks.text("experiment", experiment)
         self.client, self.experiment, self.open = _need("mlflow", "mlflow"), experiment, False
 
     def __call__(self, record: Record) -> None:
@@ -140,11 +147,12 @@ class MLflow:
         self.open = False
 
 
+@checks.explain_call
 class TensorBoard:
     """Scalars for TensorBoard (needs ``profl[tensorboard]``)."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
-        self.writer = _need("tensorboardX", "tensorboard").SummaryWriter(os.fspath(directory))
+        self.writer = _need("tensorboardX", "tensorboard").SummaryWriter(checks.path("directory", directory))
 
     def __call__(self, record: Record) -> None:
         for name, value in record.means.items():

@@ -7,20 +7,21 @@ from collections.abc import Iterable
 
 from profl import checks
 from profl.interrupts import Interrupted
-from profl.methods.method import Method
+from profl.methods.method import Method, check_method
 from profl.methods.stopping import StopWhenSettled
-from profl.problem.problem import Problem
+from profl.problem.problem import Problem, check_problem
 from profl.results.callbacks import Callback
 from profl.results.comparison import Comparison
 from profl.run.compiled.simulate import Execution, simulate_config
-from profl.run.config import RunConfig
+from profl.run.config import RunConfig, check_execution
 from profl.server.attacks import Attack
 from profl.typing import Counts, Theta
 
 
+@checks.explain_call
 def compare(
     problem: Problem,
-    methods: Iterable[Method],
+    methods: Iterable[Method] | Method,
     *,
     rounds: int,
     local_steps: int = 5,
@@ -51,12 +52,11 @@ def compare(
     >>> bool(runs[1].excess[0, -1] < runs[0].excess[0, -1])
     True
     """
-    chosen = list(methods)
-    if not chosen:
-        raise checks.InputError("compare needs at least one method, such as [profl.pfl(), profl.pofl()], got none")
+    chosen = _as_list(methods)
     options = (participation, scheme, record_every, initial, attack, hostile, min_reports)
     config = RunConfig(rounds, local_steps, samples, seeds, *options, stop)
-    execution = Execution(progress, engine, client_chunk, checkpoint, resume, callbacks)
+    check_problem(problem)
+    execution = check_execution(Execution(progress, engine, client_chunk, checkpoint, resume, callbacks))
     runs = Comparison()
     for method in chosen:
         try:
@@ -64,3 +64,19 @@ def compare(
         except Interrupted as error:
             raise Interrupted(f"{method.name}: {error}", Comparison([*runs, error.run])) from None
     return runs
+
+
+def _as_list(methods: Iterable[Method] | Method) -> list[Method]:
+    """The methods; one alone is a list of one."""
+    if isinstance(methods, Method):
+        return [methods]
+    if isinstance(methods, str) or not isinstance(methods, Iterable):
+        raise checks.InputError(
+            f"methods must be a list such as [profl.pfl(), profl.pofl()], got {checks.shown(methods)}"
+        )
+    chosen = list(methods)
+    if not chosen:
+        raise checks.InputError("compare needs at least one method, such as [profl.pfl(), profl.pofl()], got none")
+    for method in chosen:
+        check_method(method)
+    return chosen

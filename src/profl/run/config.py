@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from profl.server.participation import SCHEMES
 from profl.typing import Counts, Theta
 
 
+@checks.explain_call
 @dataclass(frozen=True, eq=False)
 class RunConfig:
     """The settings of a run, which ``simulate``, ``train``, ``compare`` and a Flower federation take as arguments.
@@ -61,7 +62,9 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         for name in ("rounds", "local_steps", "record_every"):
-            checks.positive_int(name, getattr(self, name))
+            checks.positive_int(name, getattr(self, name), most=checks.MOST_COUNT)
+        if checks.numbers_of("samples", self.samples, "a whole number, or one per client").ndim == 0:
+            checks.client_counts(self.samples, 1)
         checks.positive_int("min_reports", self.min_reports, least=0)
         checks.fraction("participation", self.participation)
         checks.one_of("scheme", self.scheme, SCHEMES)
@@ -72,6 +75,19 @@ class RunConfig:
                 f"stop must be a profl.StopWhenSettled such as profl.StopWhenSettled(0.01), got {self.stop!r}"
             )
         object.__setattr__(self, "seeds", _seeds(self.seeds))
+
+
+E = TypeVar("E")
+
+
+def check_execution(execution: E) -> E:
+    """The arguments of ``simulate`` or ``train`` that say how a run is kept and watched, with callbacks as a tuple."""
+    stated: Any = execution
+    for name in ("progress", "resume"):
+        checks.flag(name, getattr(stated, name))
+    if stated.checkpoint is not None:
+        checks.path("checkpoint", stated.checkpoint)
+    return stated._replace(callbacks=checks.functions("every callback", "of a record", stated.callbacks))
 
 
 def one_seed(seed: int) -> int:

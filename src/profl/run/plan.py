@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import checks, random, trees
-from profl.methods.method import Forecast, Method
+from profl.methods.method import Forecast, Method, check_method
 from profl.methods.stopping import StopWhenSettled
-from profl.problem.problem import Functions, Problem, View
+from profl.problem.problem import Functions, Problem, View, check_problem
 from profl.problem.validation.functions import clear_stale_code
 from profl.results.measure import Layout
 from profl.run.config import RunConfig
@@ -113,10 +113,8 @@ class CompiledPlan(NamedTuple):
 
 def make_plan(problem: Problem, method: Method, config: RunConfig, patience: int = 1) -> CompiledPlan:
     """The plan of a run; raises ``profl.InputError`` for invalid arguments before any work is done."""
-    if not isinstance(problem, Problem):
-        raise checks.InputError(f"problem must be a profl.Problem such as profl.cases.pricing(), got {problem!r}")
-    if not isinstance(method, Method):
-        raise checks.InputError(f"method must be one such as profl.pofl(), got {method!r}")
+    check_problem(problem)
+    check_method(method)
     clear_stale_code(*problem.functions, method, config.attack, config.stop)
     counts = checks.client_counts(config.samples, problem.count)
     world = problem.pooled() if method.pooled else problem

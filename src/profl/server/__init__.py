@@ -6,6 +6,7 @@ Rules of aggregation are listed in ``RULES`` and defined in ``profl.server.rules
 
 from __future__ import annotations
 
+from profl import checks
 from profl.server import attacks, entries, rules
 from profl.server.attacks import ATTACKS, Attack
 from profl.server.clusters import Clusters
@@ -14,3 +15,6 @@ from profl.server.sharing import Sharing
 from profl.server.shrinkage import Shrinkage
 
 __all__ = ["ATTACKS", "RULES", "Attack", "Clusters", "Sharing", "Shrinkage", "attacks", "entries", "rules"]
+
+for _kind in {type(one) for one in (*ATTACKS.values(), *RULES.values())} | {rules.NearestNeighbourMixing, Clusters}:
+    checks.explain_call(_kind)

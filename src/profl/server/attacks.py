@@ -27,7 +27,7 @@ kind model; zero, for all others. Where nobody has moved from s, most attacks ha
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass
 from typing import Any
 
 import jax
@@ -48,6 +48,12 @@ class Attack:
     whose values have one row per client. It returns entries with the same names, kinds and shapes. A hostile client
     controls everything that it sends: change every entry (``each_entry`` helps), or say in the docs which ones stay.
     """
+
+    def __post_init__(self) -> None:
+        stated: tuple[Field[Any], ...] = fields(self) if is_dataclass(self) else ()
+        for field in stated:
+            if isinstance(field.default, float) and (value := getattr(self, field.name)) is not None:
+                checks.real(field.name, value)
 
     def f_hat(self, f: Array) -> Array:
         """The estimate of f, (p,), that a hostile client works with."""
@@ -297,4 +303,6 @@ ATTACKS: dict[str, Attack] = {
 
 def get(spec: Any) -> Attack:
     """An attack by name, or one of one's own as it is."""
+    if isinstance(spec, type):
+        raise checks.InputError(f"attack must be an object, got a class; try {spec.__name__}()")
     return spec if isinstance(spec, Attack) else ATTACKS[checks.one_of("attack", spec, ATTACKS)]

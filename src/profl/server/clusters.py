@@ -34,7 +34,7 @@ import jax
 import jax.numpy as jnp
 
 from profl import trees
-from profl.checks import InputError, positive_int
+from profl.checks import InputError, function, positive_int
 from profl.numerics import exact_quantile
 from profl.server.kmeans import (
     OUTLIER_PASSES,
@@ -103,6 +103,7 @@ class Clusters(Sharing):
 
     def __post_init__(self) -> None:
         positive_int("largest", self.largest)
+        function("rule", "such as a rule of profl.server.rules", self.rule)
         whole = isinstance(self.count, numbers.Integral) and not isinstance(self.count, bool)
         if self.count != "auto" and not (whole and self.count >= 1):  # type: ignore[operator]
             raise InputError(f'count must be a whole number of at least 1 or "auto", got {self.count!r}; try "auto"')

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -61,6 +62,10 @@ def hostile_clients(spec: Any, clients: int) -> np.ndarray:
         count = int(np.floor(spec * clients + 0.5))
         mask[(np.arange(count) * clients + clients // 2) // max(count, 1)] = True
         return mask
+    if not isinstance(spec, Iterable) or isinstance(spec, str):
+        raise checks.InputError(
+            f"hostile must be a share in [0, 1) or a list of client numbers, got {checks.shown(spec)}"
+        )
     numbers = [checks.positive_int("every hostile client", number, least=0) for number in spec]
     if any(number >= clients for number in numbers):
         raise checks.InputError(f"hostile clients must be numbered 0 to {clients - 1}, got {max(numbers)}")

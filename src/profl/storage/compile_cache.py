@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
+from profl.checks import path
 from profl.storage.paths import cache_directory, check_folder
 
 LEAST_SECONDS = 0.1  # seconds of compiling: programs that took less are not worth a file
@@ -31,6 +32,8 @@ def cache(directory: str | os.PathLike[str] | None = None) -> Path:
     True
     >>> _ = profl.cache(before)
     """
+    if directory is not None:
+        path("directory", directory)
     chosen = directory if directory is not None else jax.config.values["jax_compilation_cache_dir"]
     folder = Path(chosen) if chosen is not None else cache_directory() / "compiled"
     check_folder("directory", folder)

@@ -180,6 +180,7 @@ class PRM(Settings, Method):
         return server.unpack().forecast if self.personal is None else None
 
 
+@checks.explain_call
 def prm(
     *,
     filter: Any = "none",

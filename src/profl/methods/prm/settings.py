@@ -44,6 +44,7 @@ class Settings:
     personal: ModelSplit | None = None
 
     def __post_init__(self) -> None:
+        checks.flag("share", self.share)
         checks.positive("curiosity", self.curiosity)
         checks.positive("region", self.region)
         checks.positive_int("keep", self.keep)

@@ -28,6 +28,7 @@ import numpy as np
 from profl import checks
 from profl.parts.filters.paper import PaperFilter
 from profl.parts.filters.robust import RobustFilter
+from profl.problem.validation.functions import call_user_function
 from profl.typing import Array
 
 __all__ = ["FILTERS", "Filter", "PaperFilter", "RobustFilter", "check", "get", "keep_all"]
@@ -47,6 +48,8 @@ FILTERS: dict[str, Filter] = {"none": keep_all, "paper": PaperFilter(), "robust"
 
 def get(spec: Any) -> Filter:
     """A filter by name, or a function of one's own as it is."""
+    if isinstance(spec, type):
+        raise checks.InputError(f"filter must be an object, got a class; try {spec.__name__}()")
     return spec if callable(spec) else FILTERS[checks.one_of("filter", spec, FILTERS)]
 
 
@@ -56,7 +59,8 @@ def check(function: Filter) -> None:
         return  # known to be sound, and slow to compile
     n = TRIED_SAMPLES
     gradients = np.random.default_rng(0).normal(size=(n, TRIED_NUMBERS)).astype(np.float32)
-    kept = np.asarray(function(*jax.device_put((gradients, np.full(n, 1 / n, np.float32)))))
+    tried = jax.device_put((gradients, np.full(n, 1 / n, np.float32)))
+    kept = np.asarray(call_user_function("filter(gradients, weights)", lambda: function(*tried)), float)
     expected = "a filter must return one weight of 0 or more per sample, not all zero"
     if kept.shape != (n,):
         raise checks.InputError(f"{expected}; for {n} samples it returned shape {kept.shape}")

@@ -44,6 +44,12 @@ class EstimatedJacobian(Part):
 
     serves = ("jacobian",)
 
+    def __post_init__(self) -> None:
+        if self.jacobian is not None and not isinstance(self.jacobian, JacobianEstimator):
+            raise checks.InputError(
+                f"jacobian must be a profl.parts.JacobianEstimator such as Kalman(), got {checks.shown(self.jacobian)}"
+            )
+
     def estimator(self, problem: Problem | View | None) -> JacobianEstimator:
         """The estimator for a problem."""
         if self.jacobian is not None:

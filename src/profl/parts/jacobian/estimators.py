@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax.scipy.linalg import cho_factor, cho_solve
 
-from profl.checks import InputError, one_of
+from profl.checks import InputError, one_of, positive_int
 from profl.parts.jacobian.estimator import JacobianEstimator
 from profl.parts.jacobian.kalman import Kalman
 from profl.parts.jacobian.tracking import Tracking
@@ -73,6 +73,9 @@ class Differences(JacobianEstimator):
 
     window: int = 20
 
+    def __post_init__(self) -> None:
+        positive_int("window", self.window)
+
     def init(self, signal: Array, f: Array) -> Window:
         return empty_window(self.window + 1, signal, f)
 
@@ -127,6 +130,9 @@ class LeastSquares(JacobianEstimator):
     """
 
     window: int = 20
+
+    def __post_init__(self) -> None:
+        positive_int("window", self.window)
 
     def init(self, signal: Array, f: Array) -> RegressionState:
         jacobian = jnp.zeros((f.shape[0], signal.shape[0]), f.dtype)
@@ -231,5 +237,5 @@ def _no_window(spec: str, window: int | None) -> None:
         warnings.warn(
             f"window does nothing with jacobian={spec!r}, which needs none: leave it out",
             DeprecationWarning,
-            stacklevel=5,
+            stacklevel=6,  # above ``explain_call``
         )

@@ -30,6 +30,19 @@ class ConstantModel:
         return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), self.theta)
 
 
+def check_statement(problem: Any) -> dict[str, Any]:
+    """What ``Problem`` and ``LiveProblem`` state alike, in its accepted form, by name."""
+    checks.text("name", problem.name)
+    if problem.version is not None:
+        checks.text("version", problem.version)
+    return {
+        "loss": checks.function("loss", "(theta, z) -> number", problem.loss),
+        "family": as_family(problem.family),
+        "project": checks.function("project", "(theta) -> theta", problem.project),
+        "signal": checks.function("signal", "(theta) -> vector", problem.signal),
+    }
+
+
 def as_initial(value: Any) -> Any:
     """A function of a key; a single model becomes a ``ConstantModel``."""
     if callable(value):
@@ -37,7 +50,7 @@ def as_initial(value: Any) -> Any:
     leaves = jax.tree.leaves(value)
     if not leaves or any(np.asarray(leaf).dtype.kind not in "fiub" for leaf in leaves):
         raise checks.InputError(
-            f"initial must be a model of numbers, or a function initial(key) -> theta, got {value!r}"
+            f"initial must be a model of numbers, or a function initial(key) -> theta, got {checks.shown(value)}"
         )
     return ConstantModel(value)
 
@@ -48,10 +61,10 @@ def as_family(value: Any) -> Family:
         return value
     names = [f"profl.{cls.__name__}()" for cls in FAMILIES]
     near = checks.nearest(f"profl.{value}()", names) if isinstance(value, str) else None
-    if isinstance(value, type) and issubclass(value, Family):
-        near = f"{value.__name__}()"
     hint = f"; did you mean {near}?" if near else ""
-    raise checks.InputError(f"family must be one of {', '.join(names)} or a profl.Family of yours, got {value!r}{hint}")
+    raise checks.InputError(
+        f"family must be one of {', '.join(names)} or a profl.Family of yours, got {checks.shown(value)}{hint}"
+    )
 
 
 def as_reaction(value: Any) -> Reaction:
@@ -60,14 +73,7 @@ def as_reaction(value: Any) -> Reaction:
         return value
     if isinstance(value, type) and issubclass(value, Reaction):
         raise checks.InputError(f"reaction must be a reaction, not its class; did you mean {value.__name__}()?")
-    return SampledReaction(as_function("reaction", "(key, theta, client, n) -> batch", value))
-
-
-def as_function(name: str, signature: str, value: Any) -> Any:
-    """``value`` if it can be called."""
-    if not callable(value):
-        raise checks.InputError(f"{name} must be a function {signature}, got {value!r}")
-    return value
+    return SampledReaction(checks.function("reaction", "(key, theta, client, n) -> batch", value))
 
 
 def check_hashable(name: str, value: Any) -> None:

@@ -21,7 +21,7 @@ from profl.run import undecided
 from profl.run.compiled import processes
 from profl.run.compiled.resume import run_with_checkpoints
 from profl.run.compiled.scan import run_compiled
-from profl.run.config import RunConfig
+from profl.run.config import RunConfig, check_execution
 from profl.run.fingerprint import fingerprint
 from profl.run.plan import CompiledPlan, describe, make_plan
 from profl.run.stepwise.debug import run_debug
@@ -30,6 +30,7 @@ from profl.storage.checkpoints import Checkpoints
 from profl.typing import Counts, Theta
 
 
+@checks.explain_call
 def simulate(
     problem: Problem,
     method: Method,
@@ -98,10 +99,13 @@ class Execution(NamedTuple):
 
 def simulate_config(problem: Problem, method: Method, config: RunConfig, execution: Execution) -> Run:
     """The run that ``simulate`` returns, from a finished configuration."""
+    execution = check_execution(execution)
     engine, checkpoint = checks.one_of("engine", execution.engine, ["fast", "debug"]), execution.checkpoint
     for name, value in {"checkpoint": checkpoint, "callbacks": execution.callbacks or None}.items():
         if value is not None and engine != "fast":
             raise checks.InputError(f"{name} needs engine='fast'")
+    if execution.client_chunk is not None:
+        checks.positive_int("client_chunk", execution.client_chunk)
     plan = make_plan(problem, method, config)
     layout = describe(plan)
     watch = Watch(problem, method, layout, execution.callbacks)

@@ -8,10 +8,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from profl import random, trees
+from profl import checks, random, trees
 from profl.methods.method import Method
 from profl.problem.problem import Problem
-from profl.run.config import RunConfig
+from profl.run.config import RunConfig, one_seed
 from profl.run.plan import CompiledPlan, make_plan
 from profl.run.step import sample_batch
 from profl.typing import Batch, Theta
@@ -31,12 +31,13 @@ class SimulatedClient:
         return jax.tree.map(lambda leaf: np.asarray(leaf)[:samples], batch)
 
 
+@checks.explain_call
 def simulated_clients(problem: Problem, method: Method, *, samples: Any = 500, seed: int = 0) -> list[SimulatedClient]:
     """The clients of a problem as ``profl.train`` takes them, with the data of ``simulate`` for this seed.
 
     ``method`` and ``samples`` must be those of the run: where n varies, data are drawn in blocks.
     """
-    plan = make_plan(problem, method, RunConfig(rounds=1, samples=samples, seeds=seed))
+    plan = make_plan(problem, method, RunConfig(rounds=1, samples=samples, seeds=one_seed(seed)))
     return [SimulatedClient(plan, client) for client in range(problem.count)]
 
 
