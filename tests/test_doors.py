@@ -17,8 +17,9 @@ import httpx
 from flwr.proto.control_pb2 import ListRunsRequest, ListRunsResponse, StartRunRequest, StopRunRequest
 
 from profl.deploy import certificates, link
+from profl.checks import FailedError
 from profl.deploy.node import _lock
-from profl.deploy.superlink import configure, variables
+from profl.deploy.superlink import configure, submit, variables, wait_for_end
 
 pytestmark = pytest.mark.filterwarnings("ignore:No path_separator:DeprecationWarning")  # of what Flower's database uses
 CONTROL, PUBLIC = 9501, 9500
@@ -112,7 +113,7 @@ def test_nothing_else_is_at_the_public_port(app, path):
 @pytest.mark.parametrize("path", ["/v1/fleet/../control/list-runs", "/v1/fleet/%2e%2e/control/list-runs"])
 def test_no_way_round_the_corner(app, keys, path):
     found = ask(app, PUBLIC, path, ListRunsRequest(), certificates.token(keys))
-    assert found.status_code in (404, 405)
+    assert found.status_code in (401, 404, 405)
 
 
 def test_nodes_get_through_and_have_to_sign(app):
@@ -158,3 +159,24 @@ def test_two_nodes_cannot_share_a_state(tmp_path):
             _lock(tmp_path)
         first.kill()
     os.close(_lock(tmp_path))
+
+
+DYING = {
+    "dying": '{"success": false, "error-message": "Connection\\nrefused"}',
+    "no words": '{"success": false}',
+    "no run": '{"success": true, "runs": []}',
+    "no object": '["{"]',
+    "no JSON": "Traceback ...",
+}
+
+
+@pytest.mark.parametrize("said", DYING.values(), ids=DYING)
+def test_a_superlink_that_dies_while_a_run_is_waited_for_is_one_sentence(said, monkeypatch):
+    """``flwr ls`` exits with 0 there; it was a KeyError."""
+    monkeypatch.setattr("profl.deploy.superlink.flwr", lambda *_, **__: said)
+    with pytest.raises(FailedError) as failed:
+        wait_for_end("7", "127.0.0.1:9501", {}, 10.0)
+    assert str(failed.value).startswith("the SuperLink at 127.0.0.1:9501 does not answer any more, so how run 7 ends")
+    assert str(failed.value).isprintable()  # one line
+    with pytest.raises(FailedError):
+        submit("app", {}, [])
