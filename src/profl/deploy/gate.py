@@ -1,4 +1,4 @@
-"""Who may send how much to a SuperLink: an ASGI app in front of Flower's, which reads no body before it knows its sender.
+"""Who may send how much to a SuperLink: an ASGI app before Flower's, which reads no body before it knows its sender.
 
 Flower buffers a request before it looks at its signature, at any size. Here the headers decide first:
 

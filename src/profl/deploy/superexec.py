@@ -15,7 +15,7 @@ from typing import Any
 TOKEN, TOKEN_FILE = "--token", "--token-file"  # of Flower's own commands
 
 
-class PopenWithTokenFile(subprocess.Popen):  # type: ignore[type-arg]
+class PopenWithTokenFile(subprocess.Popen[Any]):
     """A process whose command line names an inherited file in place of the token that follows ``--token``."""
 
     def __init__(self, args: Any, **options: Any) -> None:
@@ -33,7 +33,7 @@ class PopenWithTokenFile(subprocess.Popen):  # type: ignore[type-arg]
 def main() -> None:
     from flwr.supercore.cli import flower_superexec
 
-    subprocess.Popen = PopenWithTokenFile  # type: ignore[misc]  # in this process, which does nothing but start apps
+    subprocess.Popen = PopenWithTokenFile  # type: ignore[assignment, misc]  # this process only starts apps
     flower_superexec()
 
 
