@@ -35,7 +35,7 @@ from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 
 from profl.deploy.ports import LOOPBACK
-from profl.run.flower.message_size import ALLOWANCE, stated_request_bytes
+from profl.run.flower.message_size import ALLOWANCE, largest_request, stated_message_bytes
 
 FLEET, CONTROL, RUNTIME = "/v1/fleet/", "/v1/control/", "/v1/runtime/"
 log = logging.getLogger("flwr")
@@ -102,7 +102,7 @@ class Gate:
             public_key = signing_key(headers)
             if self.app.state.linkstate_factory.state().get_node_id_by_public_key(public_key) is None:
                 return None, ALLOWANCE
-            return public_key, max(self.least, stated_request_bytes(self.size_file))
+            return public_key, max(self.least, largest_request(stated_message_bytes(self.size_file)))
         if path.startswith(CONTROL) and hmac.compare_digest(
             headers.get(b"authorization", b""), f"Bearer {self.token}".encode()
         ):
