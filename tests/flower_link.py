@@ -170,6 +170,8 @@ class RealLink:
 class RealNode:
     """A node that runs an app in a thread; what it sends can be changed by those that derive from it."""
 
+    pause = 0.1  # seconds between two looks for orders
+
     def __init__(self, link: RealLink, number: int, app: Any) -> None:
         key = private_key(link.keys / f"client-{number}")
         signing: list[Any] = [
@@ -204,7 +206,7 @@ class RealNode:
         self.thread.join(10)
 
     def _work(self) -> None:
-        while not self.over.wait(0.1):
+        while not self.over.wait(self.pause):
             with suppress(httpx.HTTPError, ObjectPushError, Died):
                 response = self.client.PullMessages(PullMessagesRequest(node=self.node))
                 for told, tree in zip(response.messages_list, response.message_object_trees, strict=True):

@@ -1,22 +1,28 @@
-"""What registered nodes send that no node sends, at a real SuperLink: each harms itself alone; and fifty nodes at once."""
+"""What registered nodes send that no node sends, at a real SuperLink: each harms itself alone. Fifty nodes at once."""
 
 from __future__ import annotations
 
 import resource
 import time
 
+import numpy as np
 import pytest
+
+import profl
 
 pytest.importorskip("flwr")
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from profl.deploy import certificates
-from profl.run.flower import replies
-from profl.run.flower.message_size import ALLOWANCE
+from profl.run.flower import replies, wire
+from profl.run.flower.message_size import ALLOWANCE, message_bytes, message_objects
 from profl.run.flower.replies import Limits, RepliesGrid
-from tests.faults.network import HARMLESS, HOSTILE
+from profl.run.flower.rounds import absent_report
+from tests.faults.network import HARMLESS, HOSTILE, UNSUITABLE
 from tests.flower_link import RealLink, RealNode
+from tests.flower_run import federation
 
 pytestmark = pytest.mark.filterwarnings("ignore:No path_separator:DeprecationWarning")
 MIB = 2**20
@@ -74,10 +80,42 @@ def test_what_a_node_sends_harms_that_node_alone(keys, tmp_path, monkeypatch):
     assert len(answers) == len(found)  # one each
     whole = {kind: reply for kind, reply in answers.items() if not reply.has_error()}
     assert set(HOSTILE) - set(answers) == UNANSWERED
-    assert set(whole) >= {"honest", *HARMLESS}
+    assert set(whole) == {"honest", *HARMLESS, *UNSUITABLE}
     assert all(dict(whole[kind].content["hello"]) == {"client": 1} for kind in ("honest", *HARMLESS))
     refused = {kind: reply.error.reason for kind, reply in answers.items() if reply.has_error()}
     assert all(why.startswith("sent what cannot be read: ") and why.isprintable() for why in refused.values()), refused
     assert "states arrays of" in refused["one chunk fifty thousand times"]
     assert "more than 20 objects" in refused["many objects"]
-    print(*refused.items(), "whole", *whole, sep="\n")
+    for kind in UNSUITABLE:
+        with pytest.raises(profl.InputError, match="array 0 of theta"):
+            wire.from_arrays(whole[kind].content["entry theta"], np.zeros(2, np.float32), "theta")
+    assert memory() - before < 100
+
+
+def test_what_a_message_may_be_holds_honest_messages():
+    """Of every method, with shared Jacobians too, the report has fewer objects and bytes than are allowed."""
+    for method in (profl.pfl(0.1), profl.profl(0.1, share=2), profl.prm()):
+        own = federation(method, participation=1.0)
+        record = wire.write_report(absent_report(own), wire.Order((), (), 1, 1, 0, 1, 0, 0, "", ""), False, 3)
+        asked = Message(RecordDict(), 1, MessageType.TRAIN)
+        asked.metadata.__dict__["_message_id"] = "0" * 64
+        objects = get_all_nested_objects(Message(record, reply_to=asked))
+        assert len(objects) <= message_objects(own)
+        assert sum(len(one.deflate()) for one in objects.values()) <= message_bytes(own) - ALLOWANCE // 2
+
+
+@pytest.mark.parametrize(
+    "count", [8, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.faults])], ids=["eight", "fifty"]
+)
+def test_many_nodes_at_once(count, keys, tmp_path, monkeypatch):
+    """All answer, and every answer is that of the node that was asked."""
+    monkeypatch.setattr(replies, "POLL", 0.1)
+    monkeypatch.setattr(RealNode, "pause", 0.02 * count)  # Flower's nodes look every three seconds
+    with RealLink(keys, tmp_path / "link") as link:
+        nodes = [link.add(number, echo) for number in range(count)]
+        messages, started = asked(link, nodes), time.monotonic()
+        found = RepliesGrid(link.grid, Limits(20, ALLOWANCE)).send_and_receive(messages, timeout=120.0)
+        print(f"{count} nodes: {time.monotonic() - started:.1f} s")
+    by_order = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
+    assert {one.metadata.reply_to_message_id: one.metadata.src_node_id for one in found} == by_order
+    assert not any(one.has_error() for one in found)

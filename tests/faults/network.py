@@ -49,8 +49,8 @@ def array(chunks: list[bytes], times: int = 1, shape: tuple[int, ...] = (2,)) ->
 def whole(reply: Message, objects: dict[str, bytes]) -> dict[str, bytes]:
     """The objects, and an answer whose one entry theta is the last of them; its own message comes last."""
     name = list(objects)[-1]
-    record = thing("ArrayRecord", [name], json.dumps({"0": 0}).encode())
-    content = thing("RecordDict", [record[0]], json.dumps({"entry theta": 0}).encode())
+    record = thing("ArrayRecord", [name], json.dumps({"0": name}).encode())
+    content = thing("RecordDict", [record[0]], json.dumps({"entry theta": record[0]}).encode())
     body = Message(RecordDict(), reply_to=reply)  # only its metadata counts
     body.metadata.__dict__.update(reply.metadata.__dict__)
     deflated = body.deflate()
@@ -119,6 +119,7 @@ HOSTILE: dict[str, Lie] = {
     "twice": lambda node, reply, tree, objects: [node.push(reply, tree, objects) for _ in range(2)],  # type: ignore[func-returns-value, return-value]
     "silence": lambda node, reply, tree, objects: None,
 }
+UNSUITABLE = ("a petabyte in a header", "a zip in place of an array")  # sound messages, whose arrays are none
 HARMLESS = ("twice",)
 
 
