@@ -25,7 +25,7 @@ from flwr.supercore.constant import TASK_TOKEN_HEADER
 from profl.deploy import certificates
 from profl.deploy.ports import free_port
 from profl.run.flower import message_size
-from profl.run.flower.message_size import ALLOWANCE, report_bytes, request_bytes, state_request_bytes
+from profl.run.flower.message_size import ALLOWANCE, largest_request, message_bytes, state_message_bytes
 from tests.flower_link import PROTOBUF, call, made_app, register, served, signed
 from tests.flower_run import federation
 
@@ -114,13 +114,13 @@ def test_a_node_sends_what_a_report_of_the_runs_needs(app, keys, monkeypatch):
     assert push(larger) == push(larger, **{"content-length": str(len(larger))}) == 413
     own = federation()
     monkeypatch.setenv(message_size.VARIABLE, str(app.size_file))
-    monkeypatch.setattr(message_size, "report_bytes", lambda federation: 3 * ALLOWANCE)
-    state_request_bytes(own)
+    monkeypatch.setattr(message_size, "message_bytes", lambda federation: 4 * ALLOWANCE)
+    state_message_bytes(own)
     assert push(larger) in READ
     assert push(object_of(app, 5 * ALLOWANCE)) == 413
     monkeypatch.undo()
     monkeypatch.setenv(message_size.VARIABLE, str(app.size_file))
-    state_request_bytes(own)  # a smaller run beside the larger one does not lower it
+    state_message_bytes(own)  # a smaller run beside the larger one does not lower it
     assert push(larger) in READ
     app.size_file.unlink()
 
@@ -132,19 +132,17 @@ def test_an_option_lets_nodes_send_more(keys, tmp_path):
         assert call(app, PUSH, signed(keys / "client-0"), iter([object_of(app, 4 * ALLOWANCE)]))[0] == 413
 
 
-def test_a_request_is_bounded_by_the_report_and_by_a_chunk_of_it(monkeypatch):
-    own = federation()
-    assert 0 < report_bytes(own) < 20_000
-    assert request_bytes(own) == ALLOWANCE + report_bytes(own)
-    monkeypatch.setattr(message_size, "report_bytes", lambda federation: 10**9)
-    assert request_bytes(own) == ALLOWANCE + 5 * MIB
+def test_a_request_is_bounded_by_the_report_and_by_a_chunk_of_it():
+    assert ALLOWANCE < message_bytes(federation()) < ALLOWANCE + 20_000
+    assert largest_request(message_bytes(federation())) == message_bytes(federation())
+    assert largest_request(10**9) == ALLOWANCE + 5 * MIB
 
 
 @pytest.mark.parametrize("content", ["", "many", "-1", "9" * 10**6, "\x00", "1e9"])
 def test_a_size_that_cannot_be_read_is_the_allowance(content, tmp_path):
     (tmp_path / "size").write_text(content)
-    assert message_size.stated_request_bytes(tmp_path / "size") <= max(ALLOWANCE, 10**message_size.MAX_DIGITS)
-    assert message_size.stated_request_bytes(tmp_path) == ALLOWANCE
+    assert message_size.stated_message_bytes(tmp_path / "size") <= max(ALLOWANCE, 10**message_size.MAX_DIGITS)
+    assert message_size.stated_message_bytes(tmp_path) == ALLOWANCE
 
 
 def test_a_gzip_bomb_is_not_inflated(app, keys):
