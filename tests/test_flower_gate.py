@@ -23,6 +23,7 @@ from flwr.proto.node_pb2 import Node
 from flwr.supercore.constant import TASK_TOKEN_HEADER
 
 from profl.deploy import certificates
+from profl.deploy.connections import MAX_WAIT_SECONDS
 from profl.deploy.ports import free_port
 from profl.run.flower import message_size
 from profl.run.flower.message_size import ALLOWANCE, largest_request, message_bytes, state_message_bytes
@@ -207,6 +208,17 @@ def test_a_half_open_connection_is_closed(port, keys, said):
         except (ConnectionError, ssl.SSLError):
             pass
         assert WAIT / 2 < time.monotonic() - started < 10 * WAIT
+
+
+@pytest.mark.slow
+@pytest.mark.faults
+def test_a_handshake_that_never_comes_is_not_waited_for(port):
+    """By asyncio, after the same minute."""
+    with socket.create_connection(("127.0.0.1", port), 10) as silent:
+        silent.settimeout(2 * MAX_WAIT_SECONDS)
+        started = time.monotonic()
+        assert silent.recv(1) == b""
+        assert 0.5 * MAX_WAIT_SECONDS < time.monotonic() - started < 1.5 * MAX_WAIT_SECONDS
 
 
 def test_a_connection_that_makes_requests_stays_open(port, keys):

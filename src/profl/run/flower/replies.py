@@ -110,7 +110,7 @@ class RepliesGrid:
         """Fetch the objects that have arrived at the SuperLink."""
         run = reply.told.metadata.run_id
         for name in sorted(reply.missing):
-            response = self._client.PullObject(PullObjectRequest(node=self.grid.node, run_id=run, object_id=name))
+            response = self._client.PullObject(PullObjectRequest(node=self._own.node, run_id=run, object_id=name))
             if not response.object_found:
                 raise InputError("did not send all of it")
             if response.object_available:
@@ -122,12 +122,16 @@ class RepliesGrid:
     def _confirm(self, reply: Reply) -> None:
         """Let the SuperLink forget the reply's objects."""
         told = reply.told.metadata
-        request = {"node": self.grid.node, "run_id": told.run_id, "message_object_id": told.message_id}
+        request = {"node": self._own.node, "run_id": told.run_id, "message_object_id": told.message_id}
         self._client.ConfirmMessageReceived(ConfirmMessageReceivedRequest(**request))
 
     @property
+    def _own(self) -> HttpGrid:
+        return cast(HttpGrid, self.grid)
+
+    @property
     def _client(self) -> Any:
-        return cast(HttpGrid, self.grid)._runtime_client
+        return self._own._runtime_client
 
 
 def read_message(reply: Reply, most: int) -> Message:
@@ -141,7 +145,7 @@ def read_message(reply: Reply, most: int) -> Message:
     metadata: Any = metadata_from_proto(reply.told.metadata)
     content = None if message.has_error() else message.content
     error = message.error if message.has_error() else None
-    return Message(metadata=metadata, content=content, error=error)  # type: ignore[call-overload, no-any-return]
+    return Message(metadata=metadata, content=content, error=error)  # type: ignore[call-overload]
 
 
 def stated_bytes(content: bytes, contents: dict[str, bytes]) -> int:
