@@ -174,13 +174,18 @@ HALF = {
     "half of the second request": REQUEST + b"content-length: 0\r\n\r\n" + b"POST / HT",
 }
 WAIT = 0.4
+LARGE = 64 * MIB
 
 
 async def echo(scope, receive, send):
     while (await receive()).get("more_body"):
         pass
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-    await send({"type": "http.response.body", "body": b"ok"})
+    text = b"ok" if scope["path"] == "/" else b"x" * LARGE
+    length = str(len(text)).encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
+    for first in range(0, len(text), MIB):
+        await send({"type": "http.response.body", "body": text[first : first + MIB], "more_body": True})
+    await send({"type": "http.response.body"})
 
 
 @pytest.fixture(scope="module")
@@ -208,6 +213,19 @@ def test_a_half_open_connection_is_closed(port, keys, said):
         except (ConnectionError, ssl.SSLError):
             pass
         assert WAIT / 2 < time.monotonic() - started < 10 * WAIT
+
+
+def test_a_connection_that_does_not_read_is_closed(port, keys):
+    with connected(port, keys) as deaf:
+        deaf.sendall(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
+        time.sleep(5 * WAIT)
+        read = 0
+        try:
+            while part := deaf.recv(MIB):
+                read += len(part)
+        except (ConnectionError, ssl.SSLError):
+            pass
+        assert read < LARGE
 
 
 @pytest.mark.slow
