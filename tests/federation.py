@@ -2,19 +2,23 @@
 
 Certificates are made, a SuperLink and three SuperNodes start on loopback, five rounds run, and the result is
 ``simulate``'s, though node 2 is killed in the middle and started again at once. Refused are a node whose key nobody
-registered, one that talks in plain text, one with a registered key that says that it is another client, and a stranger
-with ca.crt who wants to submit, list or stop runs. Everything is stopped at the end, also after a failure.
+registered, one that talks in plain text, one with a registered key that says that it is another client, a stranger
+with ca.crt who wants to submit, list or stop runs, and a user of this machine without the secret of a node's apps. No
+command line shows a token at any time. Everything is stopped at the end, also after a failure.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
 import ssl
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -40,7 +44,7 @@ def main(fail: bool = False) -> None:
         app = write_app(folder / "app", {**settings, "wait": 120.0, "timeout": 300.0})
         federation = LocalFederation(folder / "federation", 3, folder / "keys")
         try:
-            with federation:
+            with federation, watched_command_lines() as seen:
                 say(started, "SuperLink and three SuperNodes with TLS and registered keys are up")
                 federation.register(3)
                 federation.start_node(0, key=folder / "keys" / "client-3", name="impostor")
@@ -51,6 +55,8 @@ def main(fail: bool = False) -> None:
                     raise RuntimeError("a failure in the middle, as asked")
                 shut_out(federation)
                 say(started, "a stranger with ca.crt cannot submit, list or stop runs")
+                apps_door(federation)
+                say(started, "a user of a node's machine gets none of its tasks")
                 wait_for_round(folder / "server", 2)
                 federation.kill("node-2")
                 federation.start_node(2)
@@ -65,6 +71,8 @@ def main(fail: bool = False) -> None:
                 refused(federation, stranger)
                 refused(federation, plain)
                 say(started, "a node without a registered key and a plain-text node were refused")
+                show_no_token(seen)
+                say(started, "no command line showed a token")
             found = profl.load(folder / "run.npz")
         finally:
             gone(federation)
@@ -108,6 +116,55 @@ def shut_out(federation: LocalFederation) -> None:
         raise AssertionError(f"flwr ls got an answer at {port}: {said}")
     for name in ("superlink.db", "superexec.secret", "flower/credentials.yaml"):
         assert (federation.folder / name).stat().st_mode & 0o077 == 0, name
+
+
+def apps_door(federation: LocalFederation) -> None:
+    """The port at which a node gives work to its own apps is open to all users of its machine."""
+    lines = [line for line in command_lines() if str(federation.folder / "state-0") in " ".join(line)]
+    ports = {line[line.index("--port") + 1] for line in lines if "--port" in line}
+    assert len(ports) == 1, lines
+    with httpx.Client(headers={"content-type": "application/protobuf"}, timeout=30) as client:
+        for path in ("acquire-task", "pull-task-input"):
+            found = client.post(f"http://127.0.0.1:{next(iter(ports))}/v1/runtime/{path}")
+            assert found.status_code in (401, 403), (path, found.status_code, found.text)
+
+
+def command_lines() -> list[list[str]]:
+    """The command lines of all processes, as every user of this machine can read them."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.append(entry.read_text(errors="replace").split("\0"))
+    return found
+
+
+@contextlib.contextmanager
+def watched_command_lines() -> Iterator[set[tuple[str, ...]]]:
+    """The command lines with a token, or a file of one, that are seen while this lasts."""
+    seen: set[tuple[str, ...]] = set()
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.05):
+            seen.update(tuple(line) for line in command_lines() if any(part.startswith("--token") for part in line))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join()
+
+
+def show_no_token(seen: set[tuple[str, ...]]) -> None:
+    """Tokens came in files, but for those of the impostor's apps, which Flower starts."""
+    if not os.path.isdir("/proc/1"):
+        return
+    own = [line for line in seen if "--token-file" in line]
+    for program in ("flwr-serverapp", "flwr-clientapp"):
+        assert any(program in " ".join(line) for line in own), (program, seen)
+    assert not [line for line in seen if "flwr-serverapp" in " ".join(line) and "--token" in line], seen
 
 
 def wait_for_round(folder: Path, number: int) -> None:

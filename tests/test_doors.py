@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import subprocess
 import sys
 
@@ -16,9 +17,10 @@ pytest.importorskip("flwr")
 import httpx
 from flwr.proto.control_pb2 import ListRunsRequest, ListRunsResponse, StartRunRequest, StopRunRequest
 
-from profl.deploy import certificates, link
+from profl.checks import FailedError
+from profl.deploy import certificates, link, node
 from profl.deploy.node import _lock
-from profl.deploy.superlink import configure, variables
+from profl.deploy.superlink import configure, submit, variables, wait_for_end
 
 pytestmark = pytest.mark.filterwarnings("ignore:No path_separator:DeprecationWarning")  # of what Flower's database uses
 CONTROL, PUBLIC = 9501, 9500
@@ -112,7 +114,7 @@ def test_nothing_else_is_at_the_public_port(app, path):
 @pytest.mark.parametrize("path", ["/v1/fleet/../control/list-runs", "/v1/fleet/%2e%2e/control/list-runs"])
 def test_no_way_round_the_corner(app, keys, path):
     found = ask(app, PUBLIC, path, ListRunsRequest(), certificates.token(keys))
-    assert found.status_code in (404, 405)
+    assert found.status_code in (401, 404, 405)
 
 
 def test_nodes_get_through_and_have_to_sign(app):
@@ -158,3 +160,83 @@ def test_two_nodes_cannot_share_a_state(tmp_path):
             _lock(tmp_path)
         first.kill()
     os.close(_lock(tmp_path))
+
+
+LAUNCH = """
+import flwr.supercore.cli as cli
+from flwr.supercore.constant import TaskType
+from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExecutor
+from flwr.supercore.superexec.executor.types import ExecutionSpec
+import profl.deploy.superexec as superexec
+
+def launch():
+    for kind in (TaskType.SERVER_APP, TaskType.CLIENT_APP, TaskType.SIMULATION):
+        SubprocessExecutor().launch(ExecutionSpec(kind, "127.0.0.1:1", "TOKEN", True, None, False, None, False, 1))
+
+cli.flower_superexec = launch
+superexec.main()
+"""
+APP = """#!{python} -IS
+import sys, time
+path = sys.argv[sys.argv.index("--token-file") + 1]
+print(sys.argv[0].rsplit("/")[-1], open(path).read() == "TOKEN", open("/proc/self/cmdline").read().count("TOKEN"))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_no_token_stands_in_a_command_line(tmp_path):
+    """Flower starts its apps with ``--token TOKEN``, which every user of the machine can read."""
+    for name in ("flwr-serverapp", "flwr-clientapp", "flwr-simulation"):
+        (tmp_path / name).write_text(APP.format(python=sys.executable))
+        (tmp_path / name).chmod(0o700)
+    secret = secrets.token_hex(32)
+    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    code = LAUNCH.replace("TOKEN", secret)
+    for path in tmp_path.iterdir():
+        path.write_text(path.read_text().replace("TOKEN", secret))
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    assert sorted(done.stdout.split("\n")[:-1]) == [
+        f"{name} True 0" for name in ("flwr-clientapp", "flwr-serverapp", "flwr-simulation")
+    ], done.stderr
+
+
+def test_a_nodes_own_port_is_for_its_own_apps(keys, tmp_path, monkeypatch):
+    """Flower lets everybody who reaches it take a node's tasks; here they have the secret of this start."""
+    begun, became = [], []
+    monkeypatch.setattr(node, "take_over", lambda *_: None)
+    monkeypatch.setattr(node.subprocess, "Popen", lambda line, **_: begun.append(line))
+    monkeypatch.setattr(node.os, "execv", lambda program, line: became.append(line))
+    node.run_node(keys, 0, "127.0.0.1:9500", tmp_path / "state")
+    ((starter,), (line,)) = begun, became
+    secret = tmp_path / "state" / "superexec.secret"
+    assert line[line.index("--superexec-auth-secret-file") + 1] == str(secret)
+    assert line[line.index("--isolation") + 1] == "process"
+    assert starter[starter.index("--superexec-auth-secret-file") + 1] == str(secret)
+    assert starter[starter.index("--runtime-api-address") + 1] == f"127.0.0.1:{line[line.index('--port') + 1]}"
+    assert len(first := secret.read_text()) == 64
+    assert secret.stat().st_mode & 0o077 == 0
+    with monkeypatch.context() as patched:
+        patched.setattr(node, "_lock", lambda state: os.open(os.devnull, os.O_RDONLY))
+        node.run_node(keys, 0, "127.0.0.1:9500", tmp_path / "state")
+    assert secret.read_text() != first
+
+
+DYING = {
+    "dying": '{"success": false, "error-message": "Connection\\nrefused"}',
+    "no words": '{"success": false}',
+    "no run": '{"success": true, "runs": []}',
+    "no object": '["{"]',
+    "no JSON": "Traceback ...",
+}
+
+
+@pytest.mark.parametrize("said", DYING.values(), ids=DYING)
+def test_a_superlink_that_dies_while_a_run_is_waited_for_is_one_sentence(said, monkeypatch):
+    """``flwr ls`` exits with 0 there; it was a KeyError."""
+    monkeypatch.setattr("profl.deploy.superlink.flwr", lambda *_, **__: said)
+    with pytest.raises(FailedError) as failed:
+        wait_for_end("7", "127.0.0.1:9501", {}, 10.0)
+    assert str(failed.value).startswith("the SuperLink at 127.0.0.1:9501 does not answer any more, so how run 7 ends")
+    assert str(failed.value).isprintable()  # one line
+    with pytest.raises(FailedError):
+        submit("app", {}, [])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -22,6 +24,8 @@ from cryptography import x509
 
 from profl.deploy import LocalFederation, certificates, write_app
 from profl.deploy.ports import free_port
+from profl.run.flower import InProcessGrid, ProFLStrategy, make_client_app
+from profl.run.flower.federation import from_config
 from tests.federation import wait_for_round
 
 
@@ -133,6 +137,34 @@ def test_a_real_node_is_killed_and_restarted(keys, tmp_path):
     assert {client for _, client, _ in found.incidents} == {2}
     assert not any("lost its state" in what for _, _, what in found.incidents)
     assert found.live.absent[0, -1] == 0  # it took part again
+
+
+@pytest.mark.slow
+@pytest.mark.faults
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_the_servers_side_of_a_run_is_killed(keys, tmp_path):
+    """The run is said to have failed, and the next one with its checkpoint ends with the bits of one without a kill."""
+    settings = {"case": "pricing", "algorithm": "pofl", "clients": 3, "rounds": 4, "local-steps": 2, "samples": 50}
+    settings |= {"out": str(tmp_path / "run.npz"), "checkpoint": str(tmp_path / "server"), "timeout": 60, "wait": 60}
+    app = write_app(tmp_path / "app", settings)
+    with LocalFederation(tmp_path / "federation", 3, keys) as federation:
+        run = federation.submit(app)
+        wait_for_round(tmp_path / "server", 2)
+        (server,) = [
+            int(place.parent.name)
+            for place in Path("/proc").glob("[0-9]*/cmdline")
+            if "flwr-serverapp" in (text := place.read_text(errors="replace"))
+            and f"127.0.0.1:{federation.control_port}" in text
+        ]
+        os.kill(server, signal.SIGKILL)
+        assert federation.wait(run, 200) == "finished:failed"
+        run = federation.submit(app)
+        assert federation.wait(run, 400) == "finished:completed", federation.log("superlink", 60)
+    found = profl.load(tmp_path / "run.npz")
+    assert not found.incidents
+    own = from_config(settings)
+    undisturbed = ProFLStrategy(own, wait=1.0).run(InProcessGrid(make_client_app(own), 3))
+    np.testing.assert_array_equal(found.theta, undisturbed.theta)
 
 
 @pytest.mark.slow

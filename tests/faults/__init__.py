@@ -3,6 +3,7 @@
 A schedule is a list of faults: at a client (it hangs, raises, sends NaN, absurd numbers, nothing, too much, words with
 control codes), of the process (killed between rounds, in the middle of one, while a file is written; a full disk), of
 the clock, and between server and nodes (messages lost, doubled, reordered, replayed, corrupted; nodes that restart).
+``network`` has nodes with a registered key that send a real SuperLink what no node sends.
 What happens to the operators and the database of a campaign is in ``campaign``, with what must hold there.
 Whatever happens, this must hold:
 

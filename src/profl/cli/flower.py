@@ -25,6 +25,9 @@ Wait = Annotated[float, typer.Option(help="Seconds that the whole run may take."
 Keys = Annotated[Path, typer.Argument(help="A folder made by profl flower certificates.")]
 Port = Annotated[int, typer.Option(help="Port of the SuperLink, for nodes.")]
 ControlPort = Annotated[int, typer.Option(help="Port for those who submit, on loopback alone.")]
+LargestRequest = Annotated[
+    int, typer.Option(min=0, help="MiB that a node may always send at once; a run states what its reports need.")
+]
 
 
 @app.callback()
@@ -90,12 +93,14 @@ def up(
     port: Port = 9500,
     control_port: ControlPort = 9501,
     folder: Annotated[Path, typer.Option(help="Logs and the nodes' states.")] = Path("out/federation"),
+    largest_request: LargestRequest = 0,
 ) -> None:
     """SuperLink and SuperNodes with TLS and client keys on this machine, until Ctrl-C.
 
     Then, in another terminal: profl flower submit APP --keys KEYS --port CONTROL_PORT
     """
-    _keep_up(f"with {clients} SuperNodes", folder, clients, keys, port, control_port=control_port)
+    options: dict[str, Any] = {"control_port": control_port, "largest_request": largest_request}
+    _keep_up(f"with {clients} SuperNodes", folder, clients, keys, port, **options)
 
 
 @app.command("superlink")
@@ -106,12 +111,14 @@ def superlink_(
     port: Port = 9500,
     control_port: ControlPort = 9501,
     folder: Annotated[Path, typer.Option(help="Its log and database.")] = Path("out/federation"),
+    largest_request: LargestRequest = 0,
 ) -> None:
     """A SuperLink alone, for nodes on other machines, until Ctrl-C; only registered keys get in.
 
     Runs are submitted from this machine: the control port is bound to loopback.
     """
-    options: dict[str, Any] = {"control_port": control_port, "host": host, "nodes": False}
+    options: dict[str, Any] = {"control_port": control_port, "largest_request": largest_request}
+    options |= {"host": host, "nodes": False}
     _keep_up(f"for {clients} clients", folder, clients, keys, port, **options)
 
 
@@ -137,7 +144,7 @@ def submit_(
     wait: Wait = 3600.0,
 ) -> None:
     """Run an app on a SuperLink and wait for its end; exit status 1 unless it completed."""
-    from profl.deploy.superlink import connect, run_log, run_status, submit
+    from profl.deploy.superlink import connect, run_log, submit, wait_for_end
 
     if not (folder / "pyproject.toml").is_file():
         raise InputError(f"{folder} is no Flower app: it has no pyproject.toml")
@@ -145,11 +152,7 @@ def submit_(
         environment = connect(Path(home), host, port, keys)
         number = submit(folder, environment, [])
         typer.echo(f"run {number}")
-        deadline = time.monotonic() + wait
-        while not (status := run_status(number, environment)).startswith("finished"):
-            if time.monotonic() > deadline:
-                raise FailedError(f"run {number} is {status} after {wait:g} s")
-            time.sleep(3)
+        status = wait_for_end(number, f"{host}:{port}", environment, wait)
         if status != "finished:completed":
             typer.echo(run_log(number, environment), err=True)
     _say(status)

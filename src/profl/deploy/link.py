@@ -8,7 +8,8 @@ Flower serves three interfaces on one port, and whoever reaches it may submit co
 
 Here they are on two ports. The public address serves only Fleet. The control port, on loopback, serves all three:
 Control requires the bearer token of ``submit.token`` (by Flower's own account authentication, which takes any plugin),
-Runtime a secret that only the SuperLink's own child gets. Without keys it is a simulation on this machine: no TLS, no
+Runtime a secret that only the SuperLink's own child gets. ``gate`` reads no request before it knows who sent it, and
+``connections`` closes those that keep the server waiting. Without keys it is a simulation on this machine: no TLS, no
 nodes, only the control port.
 """
 
@@ -36,11 +37,12 @@ from flwr.superlink.cli.flower_superlink import SuperLinkLifespan, _parse_superl
 from flwr.superlink.main import create_app
 
 from profl.deploy import certificates
+from profl.deploy.connections import BoundedConnection, allow_many_connections
+from profl.deploy.gate import Gate
+from profl.deploy.ports import LOOPBACK
 from profl.deploy.private import private_file, private_folder
-from profl.run.flower.identity import VARIABLE
+from profl.run.flower import identity, message_size
 
-FLEET = "/v1/fleet/"
-LOOPBACK = "127.0.0.1"
 Metadata = Sequence[tuple[str, str | bytes]]
 
 
@@ -67,29 +69,6 @@ class TokenAuthentication(ControlAuthnPlugin):
         return None, None
 
 
-class PortFilter:
-    """An ASGI app that lets requests outside the control port reach only the Fleet interface."""
-
-    def __init__(self, app: Any, control_port: int) -> None:
-        self.app, self.control_port = app, control_port
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "lifespan" or self._allowed(scope):
-            await self.app(scope, receive, send)
-        elif scope["type"] == "http":
-            await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})
-            await send({"type": "http.response.body", "body": b""})
-        else:
-            await send({"type": "websocket.close", "code": 1008})
-
-    def _allowed(self, scope: Any) -> bool:
-        """Whether a request may pass: from the control port anything, otherwise only Fleet."""
-        host, port = scope.get("server") or (None, None)
-        return (host == LOOPBACK and port == self.control_port) or (
-            scope["type"] == "http" and scope["path"].startswith(FLEET)
-        )
-
-
 class Lifespan(SuperLinkLifespan):
     """Flower's lifespan; its child process authenticates at the Runtime interface with a secret."""
 
@@ -97,15 +76,15 @@ class Lifespan(SuperLinkLifespan):
 
     def _start_superexec_if_needed(self) -> None:
         config = self.config
-        command = [str(Path(sys.executable).parent / "flower-superexec"), "--parent-pid", str(os.getpid())]
+        command = [sys.executable, "-m", "profl.deploy.superexec", "--parent-pid", str(os.getpid())]
         command += ["--insecure"] if config.insecure else ["--root-certificates", str(config.ssl_ca_certfile)]
         command += ["--runtime-api-address", f"{config.host}:{config.port}"]
         command += ["--superexec-auth-secret-file", str(self.secret)]
         self.superexec_process = subprocess.Popen(command)
 
 
-def make_app(keys: Path | None, folder: Path, control_port: int) -> tuple[Any, Any]:
-    """(Flower's app behind a ``PortFilter``, its settings)."""
+def make_app(keys: Path | None, folder: Path, control_port: int, largest_request: int = 0) -> tuple[Any, Any]:
+    """(Flower's app behind a ``Gate``, its settings); ``largest_request`` bytes a node may always send at once."""
     secret = private_file(private_folder(folder) / "superexec.secret", secrets.token_hex(32))
     command = ["flower-superlink", "--host", LOOPBACK, "--port", str(control_port)]
     command += ["--isolation", ISOLATION_MODE_PROCESS, "--superexec-auth-secret-file", str(secret)]
@@ -118,21 +97,26 @@ def make_app(keys: Path | None, folder: Path, control_port: int) -> tuple[Any, A
         command += ["--ssl-certfile", str(keys / "server.pem"), "--ssl-keyfile", str(keys / "server.key")]
         command += ["--ssl-ca-certfile", str(keys / "ca.crt"), "--database", str(database), "--enable-supernode-auth"]
         if (keys / certificates.CLIENTS).is_file():
-            os.environ[VARIABLE] = str(keys / certificates.CLIENTS)  # for the server's side of every run
+            os.environ[identity.VARIABLE] = str(keys / certificates.CLIENTS)  # for the server's side of every run
+    size_file = folder / "largest-request"
+    os.environ[message_size.VARIABLE] = str(size_file)
     sys.argv = command
-    config = replace(
-        _parse_superlink_lifespan_config(), authn_plugin=TokenAuthentication(certificates.token(keys or folder))
-    )
+    token = certificates.token(keys or folder)
+    config = replace(_parse_superlink_lifespan_config(), authn_plugin=TokenAuthentication(token))
     lifespan = type("OwnLifespan", (Lifespan,), {"secret": secret})
-    return PortFilter(create_app(config, lifespan), control_port), config
+    return Gate(create_app(config, lifespan), control_port, token, size_file, largest_request), config
 
 
-def serve(keys: Path | None, folder: Path, host: str, port: int | None, control_port: int) -> None:
+def serve(
+    keys: Path | None, folder: Path, host: str, port: int | None, control_port: int, largest_request: int = 0
+) -> None:
     """Serve both ports until a signal arrives."""
-    app, config = make_app(None if keys is None else keys.resolve(), folder.resolve(), control_port)
+    allow_many_connections()
+    app, config = make_app(None if keys is None else keys.resolve(), folder.resolve(), control_port, largest_request)
     addresses = [(LOOPBACK, control_port)] if port is None else [(host, port), (LOOPBACK, control_port)]
     settings = uvicorn.Config(
         app,
+        http=BoundedConnection,
         ssl_keyfile=config.ssl_keyfile,
         ssl_certfile=config.ssl_certfile,
         log_config=get_uvicorn_log_config(console_handler.level),
@@ -149,8 +133,9 @@ def main() -> None:
     parser.add_argument("--host", default=LOOPBACK)
     parser.add_argument("--port", type=int)
     parser.add_argument("--control-port", type=int, required=True)
+    parser.add_argument("--largest-request", type=int, default=0)
     arguments = parser.parse_args()
-    serve(arguments.keys, arguments.folder, arguments.host, arguments.port, arguments.control_port)
+    serve(**vars(arguments))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,9 @@ heartbeats are missed: up to a minute, in which a node started anew gives up. A 
 the last process is dead, since the system lets go of it with the process. So who gets the lock, and has the key, tells
 the SuperLink that the old session is over, waits until the server must have noticed (it looks every three seconds), and
 becomes Flower's own ``flower-supernode``.
+
+The node's apps are started by ``profl.deploy.superexec`` and not by the node, so that no token stands in a command line
+and the node's port on loopback lets in nobody who lacks the secret of this start.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from __future__ import annotations
 import argparse
 import fcntl
 import os
+import secrets
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -30,7 +35,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from profl.checks import FailedError, InputError, words
-from profl.deploy.ports import free_port
+from profl.deploy.ports import LOOPBACK, free_port
 from profl.deploy.private import private_file, private_folder
 
 SESSION_END_SECONDS = 4.0  # seconds in which a server that waits for the old session has seen that it is over
@@ -38,12 +43,14 @@ MAX_REFUSED_SECONDS = 90.0  # seconds after which a SuperLink that still refuses
 RETRY_SECONDS = 2.0  # seconds between two attempts
 
 
-def command(keys: Path, number: int, superlink: str, state: Path, key: Path | None = None) -> list[str]:
-    """Flower's command line for this node, with its client number and its key."""
+def command(
+    keys: Path, number: int, superlink: str, state: Path, key: Path | None = None, port: int | None = None
+) -> list[str]:
+    """Flower's command line for this node, with its client number, its key, and its port for its own apps."""
     key_path = key or keys / f"client-{number}"
     settings = f'partition-id={number} state="{state}" key="{key_path}"'
     line = ["flower-supernode", "--superlink", superlink, "--root-certificates", str(keys / "ca.crt")]
-    line += ["--auth-supernode-private-key", str(key_path), "--host", "127.0.0.1", "--port", str(free_port())]
+    line += ["--auth-supernode-private-key", str(key_path), "--host", LOOPBACK, "--port", str(port or free_port())]
     return [*line, "--node-config", settings]
 
 
@@ -58,8 +65,19 @@ def run_node(keys: Path, number: int, superlink: str, state: Path) -> None:
         raise InputError(f"flower-supernode is not installed beside {sys.executable}: pip install 'profl[flower]'")
     lock = _lock(state)
     take_over(keys, keys / f"client-{number}", superlink, state)
+    port, secret = free_port(), private_file(state / "superexec.secret", secrets.token_hex(32))
+    own_apps = ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
+    _start_superexec(port, secret)
     os.set_inheritable(lock, True)  # Flower's process holds it, and those that it starts do not
-    os.execv(program, [str(program), *command(keys, number, superlink, state)[1:]])
+    os.execv(program, [str(program), *command(keys, number, superlink, state, port=port)[1:], *own_apps])
+
+
+def _start_superexec(port: int, secret: Path) -> None:
+    """Start the process that starts this node's apps; it ends with this one, which keeps its id when it is replaced."""
+    line = [sys.executable, "-m", "profl.deploy.superexec", "--insecure", "--parent-pid", str(os.getpid())]
+    line += ["--runtime-api-address", f"{LOOPBACK}:{port}", "--superexec-auth-secret-file", str(secret)]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    subprocess.Popen(line, env={**os.environ, "PATH": path})
 
 
 def _lock(state: Path) -> int:

@@ -6,6 +6,8 @@ import socket
 
 from profl.checks import InputError
 
+LOOPBACK = "127.0.0.1"
+
 
 def free_port() -> int:
     """A free port of this machine."""

@@ -36,6 +36,8 @@ class LocalFederation:
       control_port: for those who submit, on loopback alone; 0 takes a free one. A simulation has one port.
       host: where nodes find the SuperLink; another one than loopback is for nodes on other machines.
       nodes: start the SuperNodes; False registers their keys alone.
+      largest_request: MiB that a node may always send in one request. A run of profl states what its reports need;
+        other Flower apps do not.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class LocalFederation:
         control_port: int = 0,
         host: str = "127.0.0.1",
         nodes: bool = True,
+        largest_request: int = 0,
     ) -> None:
         self.folder, self.clients = Path(folder).resolve(), clients
         self.keys = None if keys is None else certificates.check(Path(keys).resolve(), clients)
@@ -57,7 +60,7 @@ class LocalFederation:
             self.control_port = free_port() if control_port == 0 else check_port(control_port)
         if self.keys is not None and self.port == self.control_port:
             raise InputError(f"nodes and those who submit need two ports, got {port} for both")
-        self.host, self.nodes = host, nodes
+        self.host, self.nodes, self.largest_request = host, nodes, largest_request
         self.children: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> LocalFederation:
@@ -88,6 +91,7 @@ class LocalFederation:
         else:
             configure(home, control, self.keys / "ca.crt", certificates.token(self.keys))
             command += ["--keys", str(self.keys), "--host", self.host, "--port", str(self.port)]
+            command += ["--largest-request", str(self.largest_request * 2**20)]
         self.spawn("superlink", command)
         deadline = time.monotonic() + START_SECONDS
         while not listens(self.control_port):

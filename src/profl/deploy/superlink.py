@@ -8,7 +8,9 @@ import os
 import ssl
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import tomli_w
@@ -17,6 +19,8 @@ from profl.checks import FailedError, InputError, words
 from profl.deploy import certificates
 from profl.deploy.ports import listens
 from profl.deploy.private import private_file, private_folder
+
+POLL_SECONDS = 3.0  # seconds between two looks at a run
 
 
 def connect(home: Path, host: str, port: int, keys: Path) -> dict[str, str]:
@@ -96,21 +100,47 @@ def flwr(arguments: tuple[str, ...] | list[str], environment: dict[str, str], ti
 
 def submit(app: str | os.PathLike[str], environment: dict[str, str], extra: list[str]) -> str:
     """The id of a new run, by ``flwr run``."""
-    text = flwr(["run", str(app), "profl", "--format", "json", *extra], environment, timeout=90.0)
-    try:
-        answer = json.loads(text[text.index("{") :])
-    except ValueError as error:
-        raise FailedError(f"flwr run said: {text}") from error
-    if not answer.get("success", False):
-        raise FailedError(f"flwr run failed: {answer.get('error-message', text)}")
+    answer = read_answer(flwr(["run", str(app), "profl", "--format", "json", *extra], environment, timeout=90.0))
+    if "run-id" not in answer:
+        raise FailedError(f"the SuperLink began no run: {words(answer)}")
     return str(answer["run-id"])
 
 
 def run_status(run: str, environment: dict[str, str]) -> str:
     """The status of a run, such as "running" or "finished:failed"; ``flwr run`` itself hides a failure."""
-    text = flwr(["ls", "profl", "--run-id", run, "--format", "json"], environment)
-    answer = json.loads(text[text.index("{") :])
+    answer = read_answer(flwr(["ls", "profl", "--run-id", run, "--format", "json"], environment))
+    if not answer.get("runs"):
+        raise FailedError(f"the SuperLink does not know run {run}")
     return str(answer["runs"][0]["status"])
+
+
+def read_answer(text: str) -> dict[str, Any]:
+    """What ``flwr --format json`` says; raises ``FailedError`` with its reason, which comes with exit status 0."""
+    try:
+        answer = json.loads(text[text.index("{") :])
+    except ValueError as error:
+        raise FailedError(f"flwr answered in no JSON: {words(text)}") from error
+    if not isinstance(answer, dict) or not answer.get("success", False):
+        reason = answer.get("error-message", text) if isinstance(answer, dict) else text
+        raise FailedError(f"the SuperLink gave no answer: {words(reason)}")
+    return answer
+
+
+def wait_for_end(run: str, place: str, environment: dict[str, str], seconds: float) -> str:
+    """The final status of a run at the SuperLink at ``place``, such as "finished:completed"."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            status = run_status(run, environment)
+        except FailedError as error:
+            raise FailedError(
+                f"the SuperLink at {place} does not answer any more, so how run {run} ends is not known: {words(error)}"
+            ) from error
+        if status.startswith("finished"):
+            return status
+        if time.monotonic() > deadline:
+            raise FailedError(f"run {run} is {status} after {seconds:g} s")
+        time.sleep(POLL_SECONDS)
 
 
 def run_log(run: str, environment: dict[str, str], lines: int = 25) -> str:

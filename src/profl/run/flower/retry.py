@@ -14,7 +14,6 @@ from typing import Any
 
 from flwr.app import DEFAULT_TTL, Message, MessageType
 from flwr.common.constant import ErrorCode
-from flwr.serverapp import Grid
 
 ATTEMPTS = 3  # at one turn, the first one among them
 MIN_SECONDS = 1.0  # seconds in which it is worth asking again
@@ -24,7 +23,7 @@ POLL = 0.5  # seconds
 class RetryGrid:
     """``grid``, in which ``renew(message, seconds)`` makes the message anew for a node that is back within ``wait``."""
 
-    def __init__(self, grid: Grid, wait: float, renew: Callable[[Message, float], Message]) -> None:
+    def __init__(self, grid: Any, wait: float, renew: Callable[[Message, float], Message]) -> None:
         self.grid, self.wait, self.renew = grid, wait, renew
 
     def __getattr__(self, name: str) -> Any:

@@ -28,7 +28,9 @@ from profl.results.record import Run
 from profl.run.flower import wire
 from profl.run.flower.federation import Federation
 from profl.run.flower.identity import VARIABLE, Identities, stored_token
+from profl.run.flower.message_size import message_bytes, message_objects, state_message_bytes
 from profl.run.flower.nodes import Nodes
+from profl.run.flower.replies import Limits, RepliesGrid
 from profl.run.flower.retry import RetryGrid
 from profl.run.flower.rounds import (
     Turn,
@@ -128,7 +130,9 @@ class ProFLStrategy(Strategy):
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *arguments: Any, **named: Any) -> Result:
         """The result of Flower's loop over turns, which a run that has settled (``StopWhenSettled``) leaves early."""
-        patient = cast(Grid, RetryGrid(grid, self.nodes.wait, self._again))
+        state_message_bytes(self.federation)
+        limits = Limits(message_objects(self.federation), message_bytes(self.federation))
+        patient = cast(Grid, RetryGrid(RepliesGrid(grid, limits), self.nodes.wait, self._again))
         try:
             return super().start(patient, initial_arrays, *arguments, **named)
         except RunFinished:

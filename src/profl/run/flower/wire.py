@@ -162,6 +162,8 @@ def from_arrays(record: Any, like: Any, name: str) -> Any:
             array = record[str(i)].numpy()
         except Exception as error:
             raise InputError(f"array {i} of {name} cannot be read: {error}") from error
+        if not isinstance(array, np.ndarray):
+            raise InputError(f"array {i} of {name} is a {type(array).__name__}")
         if array.shape != np.shape(leaf) or array.dtype != np.asarray(leaf).dtype:
             expected = f"{np.asarray(leaf).dtype} of shape {np.shape(leaf)}"
             raise InputError(f"array {i} of {name} must be {expected}, got {array.dtype} of shape {array.shape}")
