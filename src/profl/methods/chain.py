@@ -243,6 +243,9 @@ class Chain(Method):
             model = part.combined_model(servers[i], model, theta)
         return model, tuple(servers), _or_nothing(self._fill(mail))
 
+    def distrusted(self, server: Any) -> dict[str, Any]:
+        return self.averaging.distrusted(server[self.parts.index(self.averaging)])
+
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _fill(self, values: dict[int, Any]) -> tuple[Any, ...]:

@@ -220,6 +220,15 @@ class Method:
         """What is expected of the model, from the server's state once it is combined; None where nothing is stated."""
         return None
 
+    def distrusted(self, server: Any) -> dict[str, Any]:
+        """The round from which on each client is distrusted, (clients,), -1 where it is not; by the reason in words.
+
+        ``server`` may have an axis of seeds in front.
+        """
+        rule = rules.get(self.aggregate)
+        own = type(self).combine is not Method.combine or not rule.has_memory
+        return {} if own else {f"models {why}": since for why, since in rule.distrusted(server).items()}
+
     def mail_like(self, problem: View, state: Any) -> Any:
         """One client's mail as it is before there is any: it states the shapes."""
         return ()

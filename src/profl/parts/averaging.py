@@ -40,7 +40,7 @@ class Averaging(Part):
         return {"theta": entries.model(theta)}
 
     def open_for(self, view: View, theta: Theta, others: Sequence[str]) -> dict[str, Any]:
-        """The rule's memory of the clients for the models and each of the ``others``; empty for a rule without memory."""
+        """The rule's memory of the clients, for the models and each of the ``others``; empty where it has none."""
         if not self.rule.has_memory:
             return {}
         memory = self.rule.of_entries.open(view.client_count, 0)
@@ -58,3 +58,11 @@ class Averaging(Part):
             weights, new = weigh(rule, old, view, reports[name], weights, accepted, centre)
             memory = {**memory, name: new}
         return weights, memory
+
+    def distrusted(self, memory: dict[str, Any]) -> dict[str, Any]:
+        """The round from which on each client is distrusted, -1 where it is not, by entry and reason."""
+        found: dict[str, Any] = {}
+        for name, own in memory.items():
+            rule, what = (self.rule, "models") if name == "theta" else (self.rule.of_entries, name.replace("_", " "))
+            found |= {f"{what} {why}": since for why, since in rule.distrusted(own).items()}
+        return found

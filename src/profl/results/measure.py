@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +11,8 @@ import numpy as np
 from profl.methods.method import Method
 from profl.methods.stopping import REASONS
 from profl.problem.problem import Problem
-from profl.results.record import Run
+from profl.results.record import Distrusted, Run
+from profl.server import rules
 from profl.typing import Theta
 
 REPORT_EXTRA_BYTES = 8  # beside what the method reports, a report carries its sample count and its loss
@@ -30,6 +32,7 @@ class Trace(NamedTuple):
     stopped: np.ndarray  # per seed, the round in which it ended early, or -1
     why: np.ndarray  # per seed, which of ``REASONS`` it had; 0 where it was given up
     dropped: np.ndarray | None  # mean share that the filter dropped, seeds x clients; None where there was none
+    distrusted: dict[str, np.ndarray] = {}  # noqa: RUF012  since which round, -1 for not, seeds x clients, by reason
 
 
 class Layout(NamedTuple):
@@ -106,7 +109,30 @@ def make_run(problem: Problem, method: Method, trace: Trace, layout: Layout, sec
         settled=settled,
         stop_reason=tuple(REASONS.get(int(why)) for why in trace.why),
         dropped=None if trace.dropped is None else np.repeat(trace.dropped, layout.members, axis=1),
-        notes=(*setup_notes(problem, layout.seeds), *optimum_note(problem, answers)),
+        notes=(*setup_notes(problem, layout.seeds), *outvoted_note(method, layout), *optimum_note(problem, answers)),
+        distrusted=distrusted_clients(trace.distrusted, layout.seeds),
+    )
+
+
+def distrusted_clients(since: dict[str, np.ndarray], seeds: tuple[int, ...]) -> tuple[Distrusted, ...]:
+    """The clients that are distrusted at the end of a run, ordered by seed and client."""
+    found = [
+        Distrusted(seeds[seed], client, int(rounds[seed, client]) + 1, why)
+        for why, rounds in since.items()
+        for seed, client in np.argwhere(rounds[: len(seeds)] >= 0).tolist()
+    ]
+    return tuple(sorted(found))
+
+
+def outvoted_note(method: Method, layout: Layout) -> tuple[str, ...]:
+    """A sentence where a robust rule is in use and there are too few clients for it."""
+    rule: Any = rules.get(method.aggregate)
+    robust = isinstance(rule, rules.ReweightedMean) and not method.pooled and layout.clients > 1
+    if not robust or rule.hostile * layout.clients >= 1:
+        return ()
+    return (
+        f"with {layout.clients} clients nobody can be outvoted: the mean is in use, and one "
+        f"hostile client moves it as far as it likes; from {math.ceil(1 / max(rule.hostile, 1e-9))} on it does not.",
     )
 
 

@@ -33,6 +33,15 @@ class Live(NamedTuple):
     high: np.ndarray  # the highest
 
 
+class Distrusted(NamedTuple):
+    """A client whose reports count less than half of its weight, or not at all, at the end of a run."""
+
+    seed: int
+    client: int
+    since: int  # the round
+    why: str
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
     """A finished run. Where the exact risk is not known, what depends on it is NaN.
@@ -65,6 +74,8 @@ class Run:
       privacy: with ``privacy=``, the reports that left each client and their epsilon; else None.
       incidents: what clients did wrong, and where the filter dropped much of what they sent, as (round, client, what),
         where they are no simulation.
+      distrusted: the clients that the aggregation rule distrusts at the end, each with its seed, since which round and
+        why; of rules that remember clients (``profl.server.rules``).
     """
 
     case: str
@@ -104,6 +115,7 @@ class Run:
     dropped: np.ndarray | None = None
     notes: tuple[str, ...] = ()
     privacy: PrivacyAccount | None = None
+    distrusted: tuple[Distrusted, ...] = ()
 
     @property
     def jacobians(self) -> Jacobians | None:

@@ -34,6 +34,7 @@ VARIANCE_ERRORS2, VARIANCE_ERRORS2_OF_ONE = 2.0, 11.0
 """Squared errors by which the variance of the data must change, a mean over clients: 2 + 11 / sqrt(clients). A squared
 error is 1 on average and, of one client with one entry, above 13 once in three thousand times."""
 
+MOST_NAMED = 4  # clients that one sentence names
 RETRAINING = ("pfl", "rgd", "rrm")  # go to the stable point, where the risk may be any
 ABOVE = 1.02  # of the gap between PO and PS: an end within noise of the stable point is at it
 RISES = 0.05  # of the gap, or of the risk's size: less may be noise
@@ -97,6 +98,7 @@ def warnings(run: Run) -> list[str]:
         *_more_than_one_filter(run),
         *_variance_moves(run),
         *run.notes,
+        *_distrusted(run),
         *_above_stable(run),
         *_rises(run),
         *_unknown_jacobian(run),
@@ -153,6 +155,25 @@ def _variance_moves(run: Run) -> list[str]:
 
 def _seeds(which: np.ndarray) -> str:
     return "" if which.all() else f" ({which.sum()} of {which.size} seeds)"
+
+
+def _distrusted(run: Run) -> list[str]:
+    """Which clients count less, by reason; at most MOST_NAMED of them."""
+    by_client: dict[tuple[int, str], list[int]] = {}
+    for _, client, since, why in run.distrusted:
+        by_client.setdefault((client, why), []).append(since)
+    if not by_client:
+        return []
+    seeds = len(run.seeds)
+    named = [
+        f"client {client} since round {min(rounds)} ({why}{f'; {len(rounds)} of {seeds} seeds' if seeds > 1 else ''})"
+        for (client, why), rounds in sorted(by_client.items(), key=lambda item: -len(item[1]))
+    ]
+    more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
+    return [
+        f"WARNING: these count less, because what they send differs: {', '.join(named[:MOST_NAMED])}{more}.",
+        "If you know them as honest, let them count: aggregate='mean'.",
+    ]
 
 
 def _above_stable(run: Run) -> list[str]:

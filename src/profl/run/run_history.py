@@ -75,7 +75,9 @@ class RunHistory(NamedTuple):
         ends = np.asarray(self.carry.stopped), np.asarray(self.carry.why)
         dropped = None if self.carry.dropped is None else mean_dropped_share(self.carry.dropped)
         forecasts = trees.take(expected, slice(1, None))
-        return Trace(models, totals._asdict(), figures, last, forecasts, *ends, dropped)
+        since = plan.settings.method.distrusted(self.carry.server)
+        distrusted = {name: np.asarray(rounds) for name, rounds in since.items()}
+        return Trace(models, totals._asdict(), figures, last, forecasts, *ends, dropped, distrusted)
 
     def last_record_trace(self, plan: CompiledPlan) -> Trace:
         """The trace of the last record alone, with an axis of one seed, for callbacks."""

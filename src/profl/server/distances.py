@@ -94,8 +94,13 @@ def weigh_rows(
     mean = memory.mean.at[client_ids].set(now)
     reach = reach_of(mean, mean >= 0, hostile)
     shares = kept_shares(now, reach)
-    since = memory.since[client_ids]
-    first = jnp.where(since < 0, memory.round, since)
-    since = jnp.where(usable, jnp.where(shares < DISTRUSTED, first, -1), since)
-    kept = jnp.minimum(mean, LONGEST_MEMORY * reach)
-    return shares.astype(rows.dtype), ClientDistances(memory.round + 1, kept, memory.since.at[client_ids].set(since))
+    since = distrusted_since(memory.since, memory.round, shares < DISTRUSTED, usable, client_ids)
+    mean = jnp.minimum(mean, LONGEST_MEMORY * reach)
+    return shares.astype(rows.dtype), ClientDistances(memory.round + 1, mean, since)
+
+
+def distrusted_since(since: Array, round_: Array, distrusted: Array, usable: Array, client_ids: Array) -> Array:
+    """The round from which on each client is distrusted without a break, (clients,); -1 where it is not."""
+    before = since[client_ids]
+    now = jnp.where(distrusted, jnp.where(before < 0, round_, before), -1)
+    return since.at[client_ids].set(jnp.where(usable, now, before))

@@ -65,6 +65,10 @@ class Rule:
         """The weights (k,) that this round's reports have, and the next memory; asked before the rule is applied."""
         return weights, memory
 
+    def distrusted(self, memory: Any) -> dict[str, Array]:
+        """The round from which on each client is distrusted, (clients,), -1 where it is not; by the reason in words."""
+        return {}
+
 
 @dataclass(frozen=True)
 class FunctionRule(Rule):

@@ -49,6 +49,8 @@ from profl.server.rule_base import FunctionRule, MaskedRule, Rule, weighted_mean
 from profl.typing import Array, Theta
 
 MIX = "nnm+"
+FAR, NOT_ITS_OWN = "far from the others'", "copied or computed from the others'"
+"""Why a client is distrusted."""
 
 MOST_TRIMMED = 0.499  # largest share trimmed at each end: beyond it the remainder is lost in rounding
 MIXING_REACH = 3.0  # median distances beyond which mixing leaves a row out: evenly spread rows lie within 2.3 of them
@@ -258,12 +260,16 @@ class ReweightedMean(MaskedRule):
     def aggregate_weighed(self, models: Theta, weights: Array, accepted: Array, centre: Theta) -> Theta:
         return weighted_mean(models, weights, accepted)
 
+    def distrusted(self, memory: Any) -> dict[str, Array]:
+        return {FAR: memory.since}
+
 
 class Remembered(NamedTuple):
     """What ``history`` remembers of the clients."""
 
     distances: distances.ClientDistances
     noise: history.ReportHistory
+    since: Array  # (clients,) int32: the round from which on a client's noise is not its own, -1 where it is
 
 
 @dataclass(frozen=True)
@@ -278,7 +284,8 @@ class History(ReweightedMean):
         return ReweightedMean(self.hostile)
 
     def open(self, clients: int, size: int) -> Any:
-        return Remembered(super().open(clients, size), history.empty_history(clients, size))
+        near = super().open(clients, size)
+        return Remembered(near, history.empty_history(clients, size), near.since)
 
     def weigh(
         self, memory: Any, vectors: Array, weights: Array, accepted: Array, centre: Array, client_ids: Array
@@ -286,9 +293,14 @@ class History(ReweightedMean):
         usable = accepted & (weights > 0)
         noise = history.add_round(memory.noise, vectors - centre, usable, centre, client_ids)
         shares, computed = history.compare_noise(noise, weights, usable, client_ids, self.hostile)
+        copied = computed | (shares < distances.DISTRUSTED)
+        since = distances.distrusted_since(memory.since, memory.distances.round, copied, usable, client_ids)
         weights = jnp.where(computed, 0.0, weights * shares)
         left, near = super().weigh(memory.distances, vectors, weights, accepted, centre, client_ids)
-        return left, Remembered(near, noise)
+        return left, Remembered(near, noise, since)
+
+    def distrusted(self, memory: Any) -> dict[str, Array]:
+        return {**super().distrusted(memory.distances), NOT_ITS_OWN: memory.since}
 
 
 RULES: dict[str, Rule] = {

@@ -159,6 +159,8 @@ class PRM(Settings, Method):
     ) -> tuple[Theta, Packed, Mail]:
         old: ServerState = server.unpack()
         aggregate = at_server.block_aggregator(rules.get(self.aggregate), weights, accepted)
+        gradients = reports["fit"][:, :, 0] * old.units
+        old = at_server.compare_clients(self, old, problem.client_ids, gradients, weights, accepted)
         flat, unravel = ravel_pytree(theta)
         share, anybody = jnp.where(accepted, weights, 0.0), jnp.any(accepted)
         concentration = at_server.concentration_of(share)
@@ -174,6 +176,10 @@ class PRM(Settings, Method):
         if self.personal is not None:
             model = self.personal.join(model, self.personal.personal(theta))
         return model, pack(new), trees.repeat(mail, len(weights))
+
+    def distrusted(self, server: Packed) -> dict[str, Any]:
+        distances = server.unpack().distances
+        return {f"gradients {rules.FAR}": distances.since} if distances else {}
 
     def forecast(self, problem: View, server: Packed) -> Forecast | None:
         """None with personal parts: what is expected is of the shared part alone, and says nothing of all models."""

@@ -27,6 +27,8 @@ from profl.methods.prm.messages import CommonReaction, Mail, RiskFit, RoundCheck
 from profl.methods.prm.newton import inactive_bounds, minimise_cautiously, positive_eigenvalues
 from profl.methods.prm.settings import Settings
 from profl.problem.problem import View
+from profl.server import rules
+from profl.server.distances import no_distances, weigh_rows
 from profl.server.entries import Values
 from profl.server.rule_base import Rule
 from profl.typing import Array, Theta
@@ -56,6 +58,7 @@ class ServerState(NamedTuple):
     risk_variance: Array  # of what one round shows of the risk
     loss_variance: Array  # as far as its samples are the reason
     forecast: Forecast
+    distances: Any  # how far clients' gradients lie apart, of a rule that names whom it distrusts; else ()
 
 
 class Bounds(NamedTuple):
@@ -91,6 +94,7 @@ def initial_server(settings: Settings, theta: Theta, clients: int) -> ServerStat
         risk_variance=zero,
         loss_variance=zero,
         forecast=Forecast(*[zero + jnp.nan] * 4),
+        distances=no_distances(clients) if isinstance(rules.get(settings.aggregate), rules.ReweightedMean) else (),
     )
 
 
@@ -169,6 +173,21 @@ def take_turn(
     model = jnp.where(last | (turn < settings.turns_before_newton), server.base, next_candidate(server, bounds))
     server = trees.where(last, close_round(settings, server, bounds), server)
     return server._replace(turn=jnp.where(last, 0, turn + 1)), model
+
+
+def compare_clients(
+    settings: Settings, server: ServerState, client_ids: Any, gradients: Array, weights: Array, accepted: Array
+) -> ServerState:
+    """The state that remembers how far each client's gradient (k, d), at the base, lies from the others': once a round.
+
+    The rule compares the reports of every turn by themselves; this says whom it distrusts, and since when.
+    """
+    rule = rules.get(settings.aggregate)
+    if not isinstance(rule, rules.ReweightedMean):
+        return server
+    now = weigh_rows(server.distances, gradients, weights, accepted & (weights > 0), client_ids, rule.hostile)[1]
+    first = server.turn == settings.turns_before_newton
+    return server._replace(distances=trees.where(first, now, server.distances))
 
 
 def risk_changes(settings: Settings, server: ServerState, client_ids: Any, risks: Array) -> tuple[ServerState, Array]:

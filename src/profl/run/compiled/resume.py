@@ -23,6 +23,7 @@ from profl.run.compiled.placement import place
 from profl.run.compiled.scan import (
     Records,
     Span,
+    distrusted_on_host,
     ends_of_seeds,
     final_outputs_on_host,
     initial_carries,
@@ -77,11 +78,13 @@ def run_with_checkpoints(
                 watch.record(_trace_between(plan, history, recorded, rounds_done, ends), recorded)
                 recorded = rounds_done
             processes.agree_to_go_on(watch, pressed())
+    whole = processes.gathered(carry)
     return make_trace(
         plan.models,
         _thin_records(pad_records(_concatenate(history), rounds, ends), every),
         ends,
-        final_outputs_on_host(plan, processes.gathered(carry)),
+        final_outputs_on_host(plan, whole),
+        distrusted_on_host(plan, whole, len(plan.seeds)),
     )
 
 

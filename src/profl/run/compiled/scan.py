@@ -92,8 +92,10 @@ def run_compiled(plan: CompiledPlan, title: str, progress: bool, client_chunk: i
             size = 1 if watch.active else next_segment_size(size, time.perf_counter() - started, slots)
             size = processes.agree_to_go_on(watch, pressed(), size)
     records = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *pieces)
-    last = trees.take(final_outputs_on_host(plan, processes.gathered(carry)), slice(seeds))
-    return make_trace(plan.models, pad_records(records, count, ends), ends, last)
+    carry = processes.gathered(carry)
+    last = trees.take(final_outputs_on_host(plan, carry), slice(seeds))
+    distrusted = distrusted_on_host(plan, carry, seeds)
+    return make_trace(plan.models, pad_records(records, count, ends), ends, last, distrusted)
 
 
 def lay_out(plan: CompiledPlan, placement: Placement, carry: Carry, roots: Key) -> tuple[Carry, Population, Key]:
@@ -148,14 +150,23 @@ def pad_records(records: Records, count: int, carry: Carry) -> Records:
     return jax.tree.map(lambda leaf, end: np.concatenate([leaf, np.repeat(end, missing, 1)], axis=1), records, last)
 
 
-def make_trace(models: Theta, records: Records, carry: Carry, last: Any = None) -> Trace:
+def make_trace(
+    models: Theta, records: Records, carry: Carry, last: Any = None, distrusted: dict[str, np.ndarray] | None = None
+) -> Trace:
     """The records as a trace, with the ``models`` before them; ``last`` is what the method returns for its clients."""
     joined = jax.tree.map(
         lambda start, later: np.concatenate([np.asarray(start)[:, None], later], axis=1), models, records.theta
     )
     ends = np.asarray(carry.stopped), np.asarray(carry.why)
     dropped = None if carry.dropped is None else mean_dropped_share(carry.dropped)
-    return Trace(joined, records.tally._asdict(), records.figures, last, records.forecast, *ends, dropped)
+    totals = records.tally._asdict()
+    return Trace(joined, totals, records.figures, last, records.forecast, *ends, dropped, distrusted or {})
+
+
+def distrusted_on_host(plan: CompiledPlan, carry: Carry, seeds: int) -> dict[str, np.ndarray]:
+    """Since which round each client of each seed is distrusted, (seeds, clients), by the reason."""
+    found = plan.settings.method.distrusted(carry.server)
+    return {why: np.asarray(since)[:seeds] for why, since in found.items()}
 
 
 def final_outputs_on_host(plan: CompiledPlan, carry: Carry) -> Any:
