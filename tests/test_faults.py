@@ -1,6 +1,6 @@
 """Whatever goes wrong: no model outside its space, no state lost, an end with its reason, equal bits after crashes.
 
-``make test-faults`` runs 1,100 schedules; a failing one prints the command that runs it again.
+``make test-faults`` runs 1,400 schedules; a failing one prints the command that runs it again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 from tests.postgresql import server, why_not
 
 pytestmark = pytest.mark.faults
-ENGINES = {"live": 400, "campaign": 300, "campaign_postgresql": 300, **({"flower": 100} if find_spec("flwr") else {})}
+ENGINES = {"live": 400, "campaign": 300, "campaign_postgresql": 300, "disk": 300, **({"flower": 100} if find_spec("flwr") else {})}
 SHORT = {"campaign": 9, "campaign_postgresql": 3}  # schedules of the default run
 GROUP = 20  # schedules of one test: they share what is compiled
 NEEDED = pytest.mark.skipif(bool(why_not()), reason=why_not())

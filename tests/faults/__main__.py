@@ -1,4 +1,4 @@
-"""``python -m tests.faults WHERE SEED``: one schedule again; WHERE is live, flower, campaign or campaign_postgresql."""
+"""``python -m tests.faults WHERE SEED``: one schedule again; WHERE is live, flower, campaign, campaign_postgresql or disk."""
 
 from __future__ import annotations
 

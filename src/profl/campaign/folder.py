@@ -17,7 +17,7 @@ from profl.parts.privacy import Privacy, PrivacyAccount
 from profl.run.live.protection import is_jacobian_estimate
 from profl.run.live.state import Incident, LiveState
 from profl.run.plan import CompiledPlan
-from profl.storage.atomic import make_folder
+from profl.storage.atomic import check_plain, make_folder
 from profl.storage.lock import Lock
 from profl.storage.paths import check_folder
 
@@ -46,6 +46,8 @@ def open_store(folder: str | os.PathLike[str] | None) -> Iterator[Store]:
                 "another folder, or finish that run with the version that began it"
             )
         file = place / FILE
+        for beside in ("", "-wal", "-shm", "-journal"):
+            check_plain(place / f"{FILE}{beside}")
         os.close(os.open(file, os.O_CREAT | os.O_RDWR, stat.S_IRUSR | stat.S_IWUSR))  # SQLite's other files follow
         with closing(SqlStore(sqlite_file(file), "train", create=True)) as store:
             yield store

@@ -233,6 +233,17 @@ def item_shapes(history: RunHistory) -> dict[str, Any]:
     return {"records": history.records[0], "tallies": totals_to_host(history.current)}
 
 
+def with_unknown_records(first: RunHistory, lists: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """The lists of a checkpoint with NaN and counts of zero for items that are lost; ``first`` is the start."""
+    (theta, expected), totals = first.records[0], totals_to_host(first.current)
+    nothing = jax.tree.map(lambda leaf: np.full_like(leaf, np.nan), (theta, expected))
+    records = [nothing if one is None else one for one in lists["records"]]
+    if lists["records"] and lists["records"][0] is None:
+        records[0] = first.records[0]
+    tallies = [zero_counts(totals) if one is None else one for one in lists["tallies"]]
+    return {**lists, "records": records, "tallies": tallies}
+
+
 def unpack(round_: int, state: Any, lists: dict[str, list[Any]]) -> RunHistory:
     """The history that ``pack`` packed."""
     carry, current = jax.device_put((state["carry"], state["since"]))

@@ -106,12 +106,14 @@ def simulate_config(problem: Problem, method: Method, config: RunConfig, executi
     layout = describe(plan)
     watch = Watch(problem, method, layout, execution.callbacks)
     started = time.perf_counter()
+    odd: tuple[str, ...] = ()
     title = f"{method.name} on {problem.name}"
     try:
         if checkpoint is not None:
             stated, writes = fingerprint("simulate", problem, plan), processes.is_first()
             with Checkpoints(checkpoint, stated, execution.resume, lock=writes) as saved:
                 trace = run_with_checkpoints(plan, title, execution.progress, saved, execution.client_chunk, watch)
+                odd = saved.notes
         elif engine == "debug":
             trace = run_debug(plan)
         else:
@@ -119,9 +121,8 @@ def simulate_config(problem: Problem, method: Method, config: RunConfig, executi
     finally:
         watch.close()
     run = make_run(problem, method, trace, layout, time.perf_counter() - started)
-    run = replace(
-        run, notes=(*run.notes, *undecided.notes(plan, trees.take(run.theta, (slice(None), -1)), int(run.rounds[-1])))
-    )
+    undecidable = undecided.notes(plan, trees.take(run.theta, (slice(None), -1)), int(run.rounds[-1]))
+    run = replace(run, notes=(*run.notes, *odd, *undecidable))
     if np.any(given_up := (trace.stopped >= 0) & (trace.why == 0)):
         raise checks.TooFewReports(_too_few_reports_message(plan, trace.stopped, given_up), run)
     return watch.finish(run)

@@ -211,7 +211,10 @@ class ProFLStrategy(Strategy):
         incidents = self._live.all_incidents
         spent = None if self.account is None else self.account.spent()
         settings = {**run.settings, **wire_bytes}
-        return replace(run, live=live_figures(history), incidents=incidents, settings=settings, privacy=spent)
+        notes = run.notes if self.saved is None else (*run.notes, *self.saved.notes)
+        return replace(
+            run, live=live_figures(history), incidents=incidents, settings=settings, privacy=spent, notes=notes
+        )
 
     @property
     def _live(self) -> LiveState:

@@ -16,7 +16,7 @@ import numpy as np
 from profl import checks
 from profl.results.record import Live
 from profl.run.live.filter_alerts import FilterAlert
-from profl.run.run_history import RunHistory, item_shapes, pack, unpack
+from profl.run.run_history import RunHistory, item_shapes, pack, unpack, with_unknown_records
 from profl.run.totals import LOSS_MEDIAN, LOSS_RANGE
 from profl.storage.checkpoints import Checkpoints
 
@@ -84,9 +84,10 @@ class LiveState(NamedTuple):
                 raise checks.InputError(
                     f"{checkpoints.folder} holds round {checkpoint.round}, asked for {rounds} rounds"
                 )
-        incidents = tuple((int(r), int(c), str(what)) for r, c, what in checkpoint.lists["incidents"])
+        known = [one for one in checkpoint.lists["incidents"] if one is not None]
+        incidents = tuple((int(r), int(c), str(what)) for r, c, what in known)
         alerts = tuple(FilterAlert(*alert) for alert in checkpoint.notes["alerts"])
-        history = unpack(checkpoint.round, checkpoint.state, checkpoint.lists)
+        history = unpack(checkpoint.round, checkpoint.state, with_unknown_records(self.history, checkpoint.lists))
         return LiveState(history, Guard(*checkpoint.notes["guard"]), incidents, alerts)
 
 
