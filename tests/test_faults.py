@@ -17,7 +17,8 @@ import pytest
 from tests.postgresql import server, why_not
 
 pytestmark = pytest.mark.faults
-ENGINES = {"live": 400, "campaign": 300, "campaign_postgresql": 300, "disk": 300, **({"flower": 100} if find_spec("flwr") else {})}
+ENGINES = {"live": 400, "campaign": 300, "campaign_postgresql": 300, **({"flower": 100} if find_spec("flwr") else {})}
+ENGINES |= {"disk": 300}
 SHORT = {"campaign": 9, "campaign_postgresql": 3}  # schedules of the default run
 GROUP = 20  # schedules of one test: they share what is compiled
 NEEDED = pytest.mark.skipif(bool(why_not()), reason=why_not())

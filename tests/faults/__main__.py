@@ -1,4 +1,4 @@
-"""``python -m tests.faults WHERE SEED``: one schedule again; WHERE is live, flower, campaign, campaign_postgresql or disk."""
+"""``python -m tests.faults WHERE SEED``: one schedule again; WHERE is the name of a module beside this one."""
 
 from __future__ import annotations
 

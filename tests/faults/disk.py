@@ -127,7 +127,7 @@ def hit(folder: Path, fault: Fault, last: int) -> Path | None:
 
 
 def undo(path: Path) -> None:
-    """What the operator does with the file that a refusal names: put a copy back where there is one, else give it up."""
+    """What the operator does with the file that a refusal names: put a copy back if there is one, else give it up."""
     copy = path.with_name(f"{path.name}.bak")
     if path.name.startswith("history") and path.is_file():
         path.rename(f"{path}.damaged")

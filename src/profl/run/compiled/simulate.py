@@ -66,7 +66,8 @@ def simulate(
       checkpoint: a folder; after every round all that the next one needs is written there ("fast" only).
       resume: go on from the newest checkpoint in that folder.
       callbacks: called with every record (``profl.callbacks.Record``); what returns something true ends the run. Ready
-        ones are in ``profl.callbacks`` ("fast" only).
+        ones are in ``profl.callbacks`` ("fast" only). Where one raises, a run with a checkpoint goes on, with that in
+        its ``incidents``; one without ends with the error, whose ``run`` holds what was done.
 
     Where ``jax.distributed.initialize`` has connected several processes, all of them call this with the same arguments,
     share the work, and return the same run (docs/scale.md).
@@ -104,7 +105,7 @@ def simulate_config(problem: Problem, method: Method, config: RunConfig, executi
             raise checks.InputError(f"{name} needs engine='fast'")
     plan = make_plan(problem, method, config)
     layout = describe(plan)
-    watch = Watch(problem, method, layout, execution.callbacks)
+    watch = Watch(problem, method, layout, execution.callbacks, goes_on=checkpoint is not None)
     started = time.perf_counter()
     odd: tuple[str, ...] = ()
     title = f"{method.name} on {problem.name}"
@@ -122,9 +123,9 @@ def simulate_config(problem: Problem, method: Method, config: RunConfig, executi
         watch.close()
     run = make_run(problem, method, trace, layout, time.perf_counter() - started)
     undecidable = undecided.notes(plan, trees.take(run.theta, (slice(None), -1)), int(run.rounds[-1]))
-    run = replace(run, notes=(*run.notes, *odd, *undecidable))
+    run = replace(run, notes=(*run.notes, *odd, *undecidable), incidents=watch.incidents)
     if np.any(given_up := (trace.stopped >= 0) & (trace.why == 0)):
-        raise checks.TooFewReports(_too_few_reports_message(plan, trace.stopped, given_up), run)
+        raise checks.TooFewReports(_too_few_reports_message(plan, trace.stopped, given_up), run) from watch.error
     return watch.finish(run)
 
 

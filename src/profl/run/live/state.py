@@ -8,20 +8,18 @@ goes well nor hide that it does not.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from profl import checks
+from profl.results.callbacks import Incident
 from profl.results.record import Live
 from profl.run.live.filter_alerts import FilterAlert
 from profl.run.run_history import RunHistory, item_shapes, pack, unpack, with_unknown_records
 from profl.run.totals import LOSS_MEDIAN, LOSS_RANGE
 from profl.storage.checkpoints import Checkpoints
-
-Incident = tuple[int, int, str]
-"""(round, client, what happened)"""
 
 REFUSED = "sent a report that is not finite, outside the model space or absurdly far: refused"
 LEAST_SCALE = 1e-3  # the scale of a risk that begins at zero
@@ -95,13 +93,6 @@ def refused_reports(before: RunHistory, after: RunHistory) -> tuple[Incident, ..
     """An incident for every client whose report was refused in the last round."""
     new = np.asarray(after.carry.refused) > np.asarray(before.carry.refused)
     return tuple((after.round, client, REFUSED) for client in np.flatnonzero(new).tolist())
-
-
-def report_incidents(report: Callable[[str], None] | None, incidents: Iterable[Incident]) -> None:
-    """Call ``report`` with one sentence per incident."""
-    if report is not None:
-        for round_, client, what in incidents:
-            report(f"round {round_}, client {client}: {what}")
 
 
 def live_figures(history: RunHistory) -> Live:
