@@ -88,9 +88,14 @@ class Fold:
         return trees.row_shape(self.plan.models)
 
     @cached_property
+    def first_model(self) -> Theta:
+        """The model before the first round."""
+        return trees.take(self.plan.models, 0)
+
+    @cached_property
     def first(self) -> State:
         """The state before the first round."""
-        return State(0, LiveState(start_history(self.plan, trees.take(self.plan.models, 0), real=True)))
+        return State(0, LiveState(start_history(self.plan, self.first_model, real=True)))
 
     def begin(self, state: State) -> State:
         """The state at the beginning of a round: who takes part in it (line 3)."""

@@ -271,15 +271,13 @@ class Journal:
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
     def _snapshot(self) -> State | None:
-        """The state in the newest snapshot, if it can be used; it is only a cache."""
-        content = self.store.snapshot()
-        if content is None:
-            return None
-        with suppress(DamagedFile):
-            state = self.fold.unpack(content)
-            if state.seq <= self.ledger.seq and self.events[state.seq - 1].kind == "closed":
-                self._kept = state.live.history.round
-                return state
+        """The state in the newest snapshot that can be used; they are only a cache."""
+        for content in self.store.snapshots():
+            with suppress(DamagedFile):
+                state = self.fold.unpack(content)
+                if state.seq <= self.ledger.seq and self.events[state.seq - 1].kind == "closed":
+                    self._kept = state.live.history.round
+                    return state
         return None
 
     def _keep(self, written: list[Event]) -> None:
