@@ -335,6 +335,20 @@ def test_a_live_run_is_not_begun_among_files_of_rounds(made, tmp_path):
     assert not (tmp_path / "campaign.db").exists()
 
 
+def test_a_stray_checkpoint_does_not_keep_a_live_run_from_going_on(made, tmp_path):
+    copy(made, tmp_path, "loop")
+    (tmp_path / "round-00000099.npz").write_bytes((made["quick"] / "round-00000002.npz").read_bytes())
+    assert killed.run("loop", tmp_path, rounds=2).rounds[-1] == 2
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder"])
+@pytest.mark.parametrize("name", ["campaign.db", "campaign.db-wal", "lock"])
+def test_a_live_run_does_not_wait_for_what_is_no_plain_file(name, kind, tmp_path):
+    (os.mkfifo if kind == "pipe" else os.mkdir)(tmp_path / name)
+    with pytest.raises(profl.InputError, match=f"{name} must be a plain file, it is a {kind}: remove it"):
+        killed.run("loop", tmp_path)
+
+
 def test_a_damaged_log_is_refused(made, tmp_path):
     copy(made, tmp_path, "loop")
     with closing(sqlite3.connect(tmp_path / "campaign.db")) as database, database:

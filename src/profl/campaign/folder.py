@@ -40,7 +40,8 @@ def open_store(folder: str | os.PathLike[str] | None) -> Iterator[Store]:
     make_folder(place, private=True)
     lock = Lock(place)
     try:
-        if old := sorted(place.glob("round-*.npz")):
+        begun = (place / FILE).exists()  # beside it, what somebody has put there decides nothing
+        if not begun and (old := sorted(place.glob("round-*.npz"))):
             raise InputError(
                 f"{place} holds {old[-1].name}, a checkpoint of simulate or of an earlier version's train: choose "
                 "another folder, or finish that run with the version that began it"

@@ -181,10 +181,10 @@ class Log:
         Raises ``DamagedSegment`` where a file is not what was written.
         """
         found: dict[str, dict[int, Arrays]] = {name: {} for name in counts}
-        numbers = range(position.segment + 1 if position.size else 0)
-        given_up = [number for number in numbers if self.is_given_up(number)]
-        for number in numbers:
-            if number in given_up:
+        given_up = 0
+        for number in range(position.segment + 1 if position.size else 0):
+            if self.is_given_up(number):
+                given_up += 1
                 continue
             path = path_of(self.folder, number)
             segment = self._checked(number, position)
