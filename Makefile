@@ -40,7 +40,7 @@ test: dev  ## run the tests, slow ones in their short form (about six minutes on
 test-full: dev  ## run the tests, the slow ones in full
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m ''
 
-test-faults: dev  ## things go wrong on purpose: 1,140 schedules of faults, damaged files, random command lines (many minutes)
+test-faults: dev  ## things go wrong on purpose: 1,440 schedules of faults, damaged files, random command lines (many minutes)
 	$(BIN)/pytest -n $(WORKERS) --dist load -m faults
 
 federation: dev  ## Flower with TLS and client keys on this machine, equal to simulate (some minutes)

@@ -196,7 +196,7 @@ def record(rng, path, sealed):
     head = ODD[rng.integers(len(ODD))] if rng.random() < 0.5 else ["rounds", kinds]
     packed, append_log._pack = append_log._pack, lambda *_: json.dumps(head).encode() + b"\n" + bytes(16)
     try:
-        meta["history"] = [*append_log.append(path.parent / "history", append_log.START, [("rounds", {})])]
+        meta["history"] = [*append_log.append(path.parent, meta["run"], append_log.START, {}, [("rounds", {})], 4)]
     finally:
         append_log._pack = packed
     meta.pop("sha256")
@@ -208,7 +208,7 @@ def record(rng, path, sealed):
 def mutate(number: int, folder: Path) -> tuple[str, bool]:
     """(what was done, whether a file may say something else now) to one of the files in a folder."""
     rng = np.random.default_rng(number)
-    path = folder / ["kept/round-00000004.npz", "kept/history", "run.npz"][number % 3]
+    path = folder / ["kept/round-00000004.npz", "kept/history-00000000", "run.npz"][number % 3]
     if path.suffix == ".npz" and rng.random() < 0.5:
         sealed = bool(rng.random() < 0.6)
         work = [edit, edit, shape, record if "round" in path.name else shape][rng.integers(4)]

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 import profl
 from profl.campaign import Campaign
+from profl.campaign.fold import Fold
 from profl.campaign.readings import check_units
 from tests.problems import QUICK
 
@@ -94,6 +95,36 @@ def test_the_state_is_a_fold_of_the_log_and_a_snapshot_only_a_cache(url):
             sa.text("insert into profl_snapshots select 1, seq, chain, x'00' from profl_events where kind = 'closed'")
         )
     np.testing.assert_array_equal(with_snapshot, finished())
+
+
+def test_a_damaged_newest_snapshot_costs_one_round_and_not_all(url, monkeypatch):
+    with open_campaign(url) as campaign:
+        for turn in range(4):
+            for deployment in campaign.ask():
+                campaign.tell(deployment.id, batch(turn))
+        campaign.ask()
+        expected = campaign.model()
+    with sa.create_engine(url).begin() as connection:
+        newest = "(select max(seq) from profl_snapshots)"
+        connection.execute(sa.text(f"update profl_snapshots set data = x'00' where seq = {newest}"))
+    closed, close = [], Fold.close
+    monkeypatch.setattr(Fold, "close", lambda *args, **named: closed.append(1) or close(*args, **named))
+    with Campaign(url, CASE, POFL) as campaign:
+        np.testing.assert_array_equal(campaign.model(), expected)
+    assert len(closed) == 1
+
+
+def test_what_was_told_long_ago_can_be_told_again_without_a_database():
+    campaign = Campaign(None, CASE, POFL, clients=NAMES, samples=SAMPLES)
+    for turn in range(3):
+        for deployment in campaign.ask():
+            campaign.tell(deployment.id, batch(turn))
+    campaign.ask()
+    assert campaign.tell(1, batch(0)).again
+    with pytest.raises(profl.InputError, match=r"was told on .* with other data: nothing was written"):
+        campaign.tell(1, batch(1))
+    with pytest.raises(profl.InputError, match="in memory keeps its newest round alone: the data of event 2 are gone"):
+        campaign.data(campaign.events()[1])
 
 
 def test_two_processes_at_once_ask_for_the_same_deployments(url):

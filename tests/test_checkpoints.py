@@ -14,12 +14,14 @@ import sys
 import time
 from contextlib import closing
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import profl
+from profl.storage import append_log
 from profl.storage.checkpoints import KEEP, Checkpoints
 from profl.storage.hashes import digest, sha256
 from tests import killed
@@ -46,7 +48,7 @@ def test_a_run_in_parts_has_the_same_bits(engine, tmp_path):
         assert files == ["campaign.db", "lock"]
         np.testing.assert_array_equal(without.theta, whole.theta)
     else:  # one round at a time is another program: equal, not to the last bit
-        assert files == ["history", "lock", *(f"round-{number:08d}.npz" for number in range(13 - KEEP, 13))]
+        assert files == ["history-00000000", "lock", *(f"round-{number:08d}.npz" for number in range(13 - KEEP, 13))]
         np.testing.assert_allclose(without.theta, whole.theta, atol=1e-5)
     again = killed.run(engine, tmp_path / "whole")  # complete already
     np.testing.assert_array_equal(again.theta, whole.theta)
@@ -177,6 +179,58 @@ def test_cut_short(share, made, tmp_path):
     assert killed.run("quick", tmp_path, rounds=2).rounds[-1] == 2  # from the one before
 
 
+def damage(folder):
+    """Flip a bit in the first file of the history; the file, and its name once it is given up."""
+    segment = min(folder.glob("history*"))
+    content = bytearray(segment.read_bytes())
+    content[len(content) // 2] ^= 1
+    segment.write_bytes(content)
+    return segment, segment.with_name(f"{segment.name}.damaged")
+
+
+UNKNOWN = "are unknown, and totals do not count what they held"
+
+
+def test_a_damaged_history_costs_figures_and_no_rounds(tmp_path, monkeypatch):
+    monkeypatch.setattr(append_log, "SEGMENT", 1000, raising=False)
+    whole, folder = killed.run("quick", tmp_path / "whole", rounds=4), tmp_path / "damaged"
+    killed.run("quick", folder, rounds=3)
+    segment, damaged = damage(folder)
+    with pytest.raises(profl.InputError, match=rf"{segment.name} is damaged after .*{damaged.name}"):
+        killed.run("quick", folder, rounds=4)
+    segment.rename(damaged)
+    run = killed.run("quick", folder, rounds=4)
+    np.testing.assert_array_equal(run.theta[:, -1], whole.theta[:, -1])
+    lost = np.isnan(run.theta[0]).any(axis=-1)
+    assert 0 < lost.sum() < 4
+    assert not lost[-1]
+    np.testing.assert_array_equal(run.theta[:, ~lost], whole.theta[:, ~lost])
+    assert UNKNOWN in " ".join(run.summary().split())
+
+
+@pytest.mark.skipif(find_spec("flwr") is None, reason="needs Flower")
+def test_a_damaged_history_of_a_flower_server(tmp_path, monkeypatch):
+    from profl.run.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
+    from tests.faults import flower
+
+    def run(folder, rounds):
+        own = Federation(flower.CASE, flower.METHOD, flower.CASE.count, **{**flower.SETTINGS, "rounds": rounds})
+        grid = InProcessGrid(make_client_app(own, folder=tmp_path / "nodes" / folder), own.clients)
+        return ProFLStrategy(own, wait=1.0, checkpoint=tmp_path / folder).run(grid)
+
+    monkeypatch.setattr(append_log, "SEGMENT", 1000, raising=False)
+    whole = run("whole", 4)
+    run("damaged", 3)
+    segment, damaged = damage(tmp_path / "damaged")
+    with pytest.raises(profl.InputError, match=rf"{segment.name} is damaged after .*{damaged.name}"):
+        run("damaged", 4)
+    segment.rename(damaged)
+    again = run("damaged", 4)
+    np.testing.assert_array_equal(again.theta[:, -1], whole.theta[:, -1])
+    assert again.theta.shape == whole.theta.shape
+    assert UNKNOWN in " ".join(again.summary().split())
+
+
 def altered(path, change):
     with np.load(path) as archive:
         arrays = dict(archive)
@@ -187,7 +241,7 @@ def altered(path, change):
 
 def test_another_version(made, tmp_path):
     altered(copy(made, tmp_path), lambda meta, arrays: meta.update(format=99))
-    with pytest.raises(profl.InputError, match="it has format 99, not 6"):
+    with pytest.raises(profl.InputError, match="it has format 99, not 7"):
         killed.run("quick", tmp_path)
 
 
@@ -279,6 +333,20 @@ def test_a_live_run_is_not_begun_among_files_of_rounds(made, tmp_path):
     with pytest.raises(profl.InputError, match=r"holds round-00000002\.npz, a checkpoint of simulate or of an earlier"):
         killed.run("loop", tmp_path)
     assert not (tmp_path / "campaign.db").exists()
+
+
+def test_a_stray_checkpoint_does_not_keep_a_live_run_from_going_on(made, tmp_path):
+    copy(made, tmp_path, "loop")
+    (tmp_path / "round-00000099.npz").write_bytes((made["quick"] / "round-00000002.npz").read_bytes())
+    assert killed.run("loop", tmp_path, rounds=2).rounds[-1] == 2
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder"])
+@pytest.mark.parametrize("name", ["campaign.db", "campaign.db-wal", "lock"])
+def test_a_live_run_does_not_wait_for_what_is_no_plain_file(name, kind, tmp_path):
+    (os.mkfifo if kind == "pipe" else os.mkdir)(tmp_path / name)
+    with pytest.raises(profl.InputError, match=f"{name} must be a plain file, it is a {kind}: remove it"):
+        killed.run("loop", tmp_path)
 
 
 def test_a_damaged_log_is_refused(made, tmp_path):

@@ -1,6 +1,6 @@
 """Whatever goes wrong: no model outside its space, no state lost, an end with its reason, equal bits after crashes.
 
-``make test-faults`` runs 1,140 schedules; a failing one prints the command that runs it again.
+``make test-faults`` runs 1,440 schedules; a failing one prints the command that runs it again.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ ENGINES = {
     "live": 400,
     "campaign": 300,
     "campaign_postgresql": 300,
+    "disk": 300,
     **({"flower": 100, "network": 40} if find_spec("flwr") else {}),
 }
 SHORT = {"campaign": 9, "campaign_postgresql": 3, "network": 1}  # schedules of the default run

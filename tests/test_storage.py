@@ -6,6 +6,9 @@ import contextlib
 import errno
 import json
 import os
+import re
+import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -201,21 +204,23 @@ def test_a_crash_at_any_call_costs_one_round_at_most(call, tmp_path, monkeypatch
 
 def test_what_was_cut_off_while_it_was_appended_is_cut_away(tmp_path):
     expected = toy(tmp_path / "whole")
-    size = (tmp_path / "whole" / "history").stat().st_size
+    size = (tmp_path / "whole" / "history-00000000").stat().st_size
     for cut in (1, 7, 8, 39, 40, 41, 100):
         folder = tmp_path / str(cut)
         toy(folder, rounds=4)
-        with open(folder / "history", "ab") as file:
+        with open(folder / "history-00000000", "ab") as file:
             file.write(os.urandom(cut))
         assert toy(folder) == expected
-        assert (folder / "history").stat().st_size == size
+        assert (folder / "history-00000000").stat().st_size == size
 
 
 def test_history_is_appended_and_not_rewritten(tmp_path):
     sizes = []
 
     def look(number):
-        sizes.append(((tmp_path / "history").stat().st_size, (tmp_path / f"round-{number:08d}.npz").stat().st_size))
+        sizes.append(
+            ((tmp_path / "history-00000000").stat().st_size, (tmp_path / f"round-{number:08d}.npz").stat().st_size)
+        )
 
     toy(tmp_path, 60, look)
     grown = np.diff([size for size, _ in sizes])
@@ -233,17 +238,14 @@ def test_going_back_cuts_the_history(tmp_path):
 
 def test_a_damaged_history_names_its_place(tmp_path):
     toy(tmp_path)
-    path = tmp_path / "history"
+    path = tmp_path / "history-00000000"
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    with pytest.raises(profl.InputError, match=r"history is damaged after \d+ bytes, in record \d+"):
+    with pytest.raises(profl.InputError, match=r"history-00000000 is damaged after \d+ bytes, in record \d+"):
         toy(tmp_path)
     path.write_bytes(content[:20])
-    with pytest.raises(profl.InputError, match="history is cut short: 20 of"):
-        toy(tmp_path)
-    path.unlink()
-    with pytest.raises(profl.InputError, match="history cannot be read: No such file"):
+    with pytest.raises(profl.InputError, match="history-00000000 is cut short: 20 of"):
         toy(tmp_path)
 
 
@@ -257,14 +259,13 @@ def test_arrays_of_every_kind_come_back(tmp_path):
         np.int8(3),
     ]
     named = {str(i): np.asarray(array) for i, array in enumerate(arrays)}
-    marked = append_log.append(tmp_path / "history", append_log.START, [("a", named)])
-    [(name, back)] = append_log.read(tmp_path / "history", marked)
-    assert name == "a"
+    marked = append_log.append(tmp_path, "run", append_log.START, {}, [("a", named)], 1)
+    [back] = append_log.Log(tmp_path).lists(marked, {"a": 1})["a"]
     for key, array in named.items():
         np.testing.assert_array_equal(back[key], array)
         assert back[key].dtype == array.dtype
     with pytest.raises(DamagedFile):
-        append_log.read(tmp_path / "history", marked._replace(sha256="0" * 64))
+        append_log.Log(tmp_path).lists(marked._replace(sha256="0" * 64), {"a": 1})
 
 
 def test_checkpoints_are_private(tmp_path):
@@ -306,3 +307,152 @@ def test_a_full_disk_under_way_says_what_is_kept(tmp_path, monkeypatch):
     assert found.value.errno == errno.ENOSPC
     monkeypatch.undo()
     toy(tmp_path)
+
+
+# -- what happens to a folder between two starts -----------------------------------------------------------------------
+
+
+def flip(path, place=0.5):
+    content = bytearray(path.read_bytes())
+    content[int(place * len(content))] ^= 1
+    path.write_bytes(content)
+
+
+def refused(folder):
+    with pytest.raises(profl.InputError) as found:
+        toy(folder, 8)
+    assert "\n" not in str(found.value)
+    return str(found.value)
+
+
+def test_a_flipped_byte_of_the_history_costs_the_figures_around_it_alone(tmp_path, monkeypatch):
+    """The damaged file is named, not a checkpoint; given up, the run goes on from where it was."""
+    monkeypatch.setattr(append_log, "SEGMENT", 600, raising=False)
+    state, figures, said = toy(tmp_path / "whole", 8)
+    folder = tmp_path / "damaged"
+    toy(folder)
+    segments = sorted(folder.glob("history*"))
+    flip(segments[1])
+    assert f"{segments[1].name} is damaged after" in refused(folder)
+    assert "round-" not in refused(folder)  # to remove checkpoints would end at the first round
+    segments[1].rename(f"{segments[1]}.damaged")
+    with Checkpoints(folder, {"run": "toy"}) as saved:
+        found = saved.newest({"x": np.zeros(3)}, {"rounds": {"y": 0.0}, "said": (0, "")})
+        assert found.round == 6
+        known = [one and float(one["y"]) for one in found.lists["rounds"]]
+        assert 0 < known.count(None) < 6
+        assert all(one in (None, figure) for one, figure in zip(known, figures, strict=False))
+        assert 0 < [one and str(one[1]) for one in found.lists["said"]].count(None) < 6
+        assert "are unknown" in saved.notes[0]
+        unknown = {"rounds": {"y": np.nan}, "said": (0, "")}
+        lists = {name: [one or unknown[name] for one in items] for name, items in found.lists.items()}
+        x = found.state["x"]
+        for number in (7, 8):
+            x = x * 1.1 + number
+            lists["rounds"].append({"y": x.sum()})
+            lists["said"] += [(number, f"so it is {number}")] * (number % 3)
+            saved.save(number, {"x": x}, lists)
+        assert x.tolist() == state
+    with Checkpoints(folder, {"run": "toy"}) as saved:
+        found = saved.newest({"x": np.zeros(3)}, {"rounds": {"y": 0.0}, "said": (0, "")})
+        assert [float(one["y"]) for one in found.lists["rounds"][-2:]] == figures[-2:]
+        assert [str(what) for _, what in found.lists["said"][-3:]] == said[-3:]
+
+
+@pytest.mark.parametrize("stray", ["renamed", "of another run", "empty"])
+def test_a_stray_checkpoint_does_not_decide_where_a_run_goes_on(stray, tmp_path):
+    expected, folder = toy(tmp_path / "whole", 8), tmp_path / "kept"
+    toy(folder)
+    place = folder / "round-00000099.npz"
+    if stray == "renamed":
+        place.write_bytes((folder / "round-00000004.npz").read_bytes())
+    elif stray == "of another run":
+        toy(tmp_path / "other", 99)
+        place.write_bytes((tmp_path / "other" / place.name).read_bytes())
+    else:
+        place.write_bytes(b"")
+    content, made = place.read_bytes(), []
+    assert toy(folder, 8, made.append) == expected
+    assert made == [7, 8]
+    assert toy(folder, 8, made.append) == expected  # and again: what was saved is still there
+    assert made == [7, 8]
+    assert place.read_bytes() == content
+    with Checkpoints(folder, {"run": "toy"}) as saved:
+        saved.newest({"x": np.zeros(3)}, {"rounds": {"y": 0.0}, "said": (0, "")})
+        assert "round-00000099.npz in the checkpoint folder is none that this run wrote" in saved.notes[0]
+
+
+def test_a_checkpoint_of_a_copy_that_went_on_is_refused_by_its_name(tmp_path):
+    toy(tmp_path / "kept")
+    (tmp_path / "copy").mkdir()
+    for file in (tmp_path / "kept").iterdir():
+        (tmp_path / "copy" / file.name).write_bytes(file.read_bytes())
+    toy(tmp_path / "copy", 9)
+    stray = tmp_path / "kept" / "round-00000009.npz"
+    stray.write_bytes((tmp_path / "copy" / stray.name).read_bytes())
+    said = refused(tmp_path / "kept")
+    assert "round-00000009.npz: it follows more of the history than is there, which ends with round 6" in said
+    stray.unlink()
+    assert toy(tmp_path / "kept", 9) == toy(tmp_path / "copy", 9)
+
+
+@pytest.mark.parametrize("name", ["lock", "history", "round-00000007.npz"])
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
+def test_what_is_no_plain_file_is_refused_and_not_waited_for(name, kind, tmp_path):
+    toy(tmp_path)
+    path = max(tmp_path.glob("history*")) if name == "history" else tmp_path / name
+    path.unlink(missing_ok=True)
+    if kind == "device":
+        try:
+            os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        except OSError:
+            pytest.skip("needs the right to make a device")
+    else:
+        (os.mkfifo if kind == "pipe" else os.mkdir)(path)
+    said = []
+    worker = threading.Thread(target=lambda: said.append(refused(tmp_path)), daemon=True)
+    worker.start()
+    worker.join(10)
+    assert said
+    assert re.search(rf"{path.name} must be a plain file, it is a {kind}: remove it", said[0])
+
+
+LOCKING = (  # what another process does, without the seconds that importing profl takes
+    "import fcntl, sys\n"
+    "try: fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+    "except OSError: print('held')"
+)
+
+
+def others_hear(folder):
+    command = [sys.executable, "-c", LOCKING, str(folder / "lock")]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def test_the_lock_outlives_a_copy_of_the_folder_by_the_same_process(tmp_path):
+    with Checkpoints(tmp_path / "kept", {}):
+        assert others_hear(tmp_path / "kept") == "held\n"
+        shutil.copytree(tmp_path / "kept", tmp_path / "copy")
+        assert others_hear(tmp_path / "kept") == "held\n"
+    assert others_hear(tmp_path / "kept") == ""
+
+
+def test_a_child_that_was_forked_does_not_hold_the_folder(tmp_path):
+    """It outlives its parent, which is killed; and its end, where it ends first, frees nothing."""
+    code = (
+        "import os, sys, time; from pathlib import Path; from profl.storage.lock import Lock\n"
+        "held = Lock(Path(sys.argv[1]))\n"
+        "if os.fork() == 0: os._exit(0)\n"
+        "os.wait()\n"
+        "if os.fork() == 0: os.close(1); time.sleep(60); os._exit(0)\n"
+        "print('held', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as parent:
+        assert parent.stdout.readline() == "held\n"
+        assert others_hear(tmp_path) == "held\n"
+        parent.kill()
+        parent.wait()
+        assert others_hear(tmp_path) == ""
+        os.killpg(parent.pid, signal.SIGKILL)

@@ -97,15 +97,15 @@ def test_data_that_cannot_be_used_are_an_incident_when_collected_too(open_run):
 
 
 def test_what_is_told_is_in_the_log_before_anybody_hears_of_it(tmp_path):
-    """A callback that fails costs no data: the run goes on after the round that it was told of."""
+    """A process that dies in a callback costs no data: the run goes on after the round that it was told of."""
 
-    def fails(record):
+    def dies(record):
         if record.round == 2:
-            raise Crash
+            raise SystemExit
 
     shop = Counted()
-    with pytest.raises(Crash):
-        profl.train(SHOP, profl.pfl(), [shop], **RUN, checkpoint=tmp_path, callbacks=fails)
+    with pytest.raises(SystemExit):
+        profl.train(SHOP, profl.pfl(), [shop], **RUN, checkpoint=tmp_path, callbacks=dies)
     profl.train(SHOP, profl.pfl(), [shop], **RUN, checkpoint=tmp_path)
     assert [id for id, _, _ in shop.asked] == [1, 2, 3, 4, 5, 6]
 
@@ -127,3 +127,64 @@ def test_clients_that_pause_are_asked_again_much_later():
     """Of clients that are drawn seldom, the log in memory keeps what the next deployment is compared with."""
     run = profl.train(SHOP, profl.pfl(), [Counted(i) for i in range(5)], **{**RUN, "rounds": 12, "participation": 0.2})
     assert not run.incidents
+
+
+class Fails(Counted):
+    """A shop whose every ``last``-th deployment of a round fails."""
+
+    def __init__(self, last):
+        super().__init__()
+        self.last = last
+
+    def deploy(self, theta, samples, step, id):
+        batch = super().deploy(theta, samples, step, id)
+        if step % 5 == self.last - 1:
+            raise ConnectionError("no route")
+        return batch
+
+
+FIVE = {**RUN, "rounds": 2, "local_steps": 5}
+
+
+@pytest.mark.parametrize("last", [1, 3, 5])
+def test_what_was_deployed_counts_where_no_report_came_of_it(last, tmp_path):
+    """A client that fails in its last step has deployed five times, and its samples were paid for."""
+    seen = []
+    clients = [Counted(), Fails(last)]
+    run = profl.train(SHOP, profl.pfl(), clients, **FIVE, checkpoint=tmp_path, callbacks=seen.append)
+    made = [len(shop.asked) for shop in clients]
+    assert made == [10, 2 * last]
+    assert run.deployments[0].tolist() == [0, 5 + last, sum(made)]
+    assert run.samples[0].tolist() == [0, 20 * (5 + last - 1), 20 * (sum(made) - 2)]
+    assert run.live.absent[0].tolist() == [0, 1, 1]
+    alone = profl.train(SHOP, profl.pfl(), [Counted(), Counted(1)], **FIVE)
+    assert run.bytes_up[0, -1] == alone.bytes_up[0, -1] / 2  # of reports there were half as many
+    for name in ("deployments", "samples"):
+        assert [record.figures[name][0] for record in seen] == getattr(run, name)[0].tolist()
+        again = profl.train(SHOP, profl.pfl(), clients, **FIVE, checkpoint=tmp_path)
+        np.testing.assert_array_equal(getattr(again, name), getattr(run, name))
+    log = profl.Campaign(f"sqlite:///{tmp_path}/campaign.db", SHOP.problem(2), profl.pfl(), name="train")
+    log._journal.store.snapshots = lambda: iter(())
+    with log:  # folded from the start
+        np.testing.assert_array_equal(log.run().deployments, run.deployments)
+        np.testing.assert_array_equal(log.run().samples, run.samples)
+
+
+def test_the_deployments_of_a_round_without_enough_reports_count():
+    clients = [Counted(), Fails(5)]
+    with pytest.raises(profl.TooFewReports) as found:
+        profl.train(SHOP, profl.pfl(), clients, **{**FIVE, "rounds": 9}, min_reports=2, patience=2)
+    assert sum(len(shop.asked) for shop in clients) == 20
+    assert found.value.run.deployments[0, -1] == 20
+    assert found.value.run.samples[0, -1] == 20 * 18
+
+
+def test_what_was_never_put_to_use_does_not_count():
+    campaign = profl.Campaign(None, SHOP.problem(3), profl.pfl(), clients=["Basel", "Bern", "Chur"], samples=20)
+    campaign.ask()
+    campaign.tell(1, np.full((20, 2), 3.0))
+    campaign.withdraw(2)
+    campaign.skip(3, "no data were kept")
+    campaign.ask()
+    assert campaign.run().deployments[0].tolist() == [0, 2]
+    assert campaign.run().samples[0].tolist() == [0, 20]

@@ -11,5 +11,7 @@ Whatever happens, this must hold:
     deploy    over ``train``: a client's step is one deployment, of one model, however often it is asked for
     states    a client that is left out keeps its state to the bit; after a crash all states are those of the last file
     end       the run comes to its end, or stops with its reason
+    counts    what a run counts as deployed is what its clients were asked to deploy
+    hooks     what a callback or ``report`` raises ends nothing, and is an incident
     bits      where faults were only crashes, the trajectory is that of the run without faults, to the bit
 """

@@ -16,7 +16,8 @@ from profl.run.flower import Federation, InProcessGrid, ProFLStrategy, make_clie
 from tests.faults.common import CASE, FILES, METHOD, ROUNDS, SETTINGS, Broken, Fault, Killed, breaking_files, deployable
 
 FULL = "full disk"  # at a node it is no crash: the node cannot keep its state, says so, and is left out of the round
-CRASHES = ("server killed", "node restarts", "doubled", "reordered", *(kind for kind in FILES if kind != FULL))
+HOOKS = ("callback raises", "report raises")  # at the server: they end nothing
+CRASHES = (*HOOKS, "server killed", "node restarts", "doubled", "reordered", *(kind for kind in FILES if kind != FULL))
 MESSAGES = (FULL, "lost", "replayed", "error", "nan", "absurd", "outside", "stranger", "count", "nothing", "raise")
 
 
@@ -131,7 +132,9 @@ def _until_the_end(grid: FaultyGrid, folder: Path, most: int) -> tuple[Any, int]
     for starts in range(1, most + 2):
         try:
             with breaking_files(grid.left, lambda: grid.round):
-                return ProFLStrategy(federation(), wait=1.0, checkpoint=folder / "server").run(grid), starts
+                hooks: Any = {kind.split()[0]: lambda _, kind=kind: _raise(grid, kind) for kind in HOOKS}
+                hooks["callbacks"] = hooks.pop("callback")
+                return ProFLStrategy(federation(), wait=1.0, checkpoint=folder / "server", **hooks).run(grid), starts
         except Killed:
             continue
         except (OSError, profl.InputError) as error:
@@ -140,6 +143,11 @@ def _until_the_end(grid: FaultyGrid, folder: Path, most: int) -> tuple[Any, int]
         except profl.TooFewReports as error:
             return f"TooFewReports: {str(error)[:80]}", starts
     raise Broken("end: it was started more often than it was killed")
+
+
+def _raise(grid: FaultyGrid, kind: str) -> None:
+    if grid.take(kind):
+        raise RuntimeError("nobody \x1b[2J listens")
 
 
 @cache

@@ -39,7 +39,8 @@ from tests.faults.common import (
 
 WRITES = ("full disk", "killed before writing", "killed while writing", "killed after writing")
 CRASHES = ("killed before a round", "killed in a round", *WRITES)
-HARMLESS = ("clock ahead", "clock back", "slow")
+HOOKS = ("callback raises", "report raises")
+HARMLESS = ("clock ahead", "clock back", "slow", *HOOKS)
 AT_CLIENTS = ("hang", "nan", "absurd", "raise", "exit", "nothing", "empty", "shape", "many", "words", "label")
 TIMEOUT = 5.0  # seconds, of a clock that stands still unless a fault moves it
 
@@ -67,6 +68,13 @@ class World:
         self.states: dict[int, Any] = {}  # round -> all states after it
         self.deployed: dict[tuple[int, int], tuple[int, bytes]] = {}  # (client, step) -> (id, model)
         self.broken: list[str] = []
+        self.raised = 0  # by hooks of the process under way
+
+    def raises(self, kind: str) -> None:
+        """A hook of the user's: what it is told of is in the log, and what it raises ends nothing."""
+        if self.take(kind):
+            self.raised += 1
+            raise RuntimeError("nobody \x1b[2J listens")
 
     def take(self, kind: str, client: int | None = None) -> Fault | None:
         """The next fault of a kind that is due; it happens once."""
@@ -111,7 +119,8 @@ class Client:
         deployable(theta, self.world.broken)
         self.world.note(self.number, step, id, theta)
         world, batch = self.world, self.inner.deploy(theta, samples, step)
-        kind = next((kind for kind in (*AT_CLIENTS, *HARMLESS) if (fault := world.take(kind, self.number))), None)
+        harmless = [kind for kind in HARMLESS if kind not in HOOKS]
+        kind = next((kind for kind in (*AT_CLIENTS, *harmless) if (fault := world.take(kind, self.number))), None)
         if kind == "absurd":
             self.absurd = world.round  # to its end: the first such batch alone leaves a finite model
         if kind == "hang":
@@ -151,6 +160,10 @@ def run(seed: int, folder: Path) -> str:
         return f"stopped after {starts} starts: {ended}"
     if ended.theta.shape[1] != ROUNDS + 1:
         raise Broken(f"end: {ended.theta.shape[1] - 1} rounds")
+    if ended.deployments[0, -1] != len(world.deployed):
+        raise Broken(f"counts: {ended.deployments[0, -1]} deployments are counted, {len(world.deployed)} were made")
+    if bool(world.raised) != any(client == -1 for _, client, _ in ended.incidents):
+        raise Broken(f"hooks: {world.raised} raised, {ended.incidents}")
     if all(fault.kind in (*CRASHES, *HARMLESS) for fault in faults):
         if not same(ended.theta, undisturbed()):
             raise Broken("bits: crashes alone changed the trajectory")
@@ -165,6 +178,9 @@ def _until_the_end(world: World, folder: Path) -> tuple[Any, int]:
         inner = profl.worlds.simulated_clients(CASE, METHOD, samples=SAMPLES)
         clients = [Client(world, number, one) for number, one in enumerate(inner)]
         named: dict[str, Any] = {**SETTINGS, "checkpoint": folder, "timeout": TIMEOUT, "progress": False}
+        named["callbacks"] = lambda _: world.raises("callback raises")
+        named["report"] = lambda _: world.raises("report raises")
+        world.raised = 0
         try:
             with _watched(world), _breaking_writes(world):
                 return profl.train(CASE, METHOD, clients, **named), starts

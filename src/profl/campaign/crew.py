@@ -81,7 +81,7 @@ class Crew:
             if before is not None and before.id == entry.id:
                 continue
             if before is not None and before.job.busy:
-                skipped.append(self._skip(entry.id, BUSY))
+                skipped.append(self._skip(entry.id, BUSY, deployed=False))
                 continue
             self.under_way[client] = self._begin(entry, client, participants[client])
         return skipped
@@ -118,8 +118,9 @@ class Crew:
         earlier = None if deployed is one.theta else deployed
         return Reading(batch, missing, None, mean_sizes(batch), earlier).draft(one.id, self.journal.now())
 
-    def _skip(self, deployment: int, why: str) -> Draft:
-        return Draft("skipped", self.journal.now(), {"reason": why, "failed": True}, deployment)
+    def _skip(self, deployment: int, why: str, deployed: bool = True) -> Draft:
+        body = {"reason": why, "failed": True, "deployed": deployed}
+        return Draft("skipped", self.journal.now(), body, deployment)
 
 
 def _unless_none(read: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -9,7 +9,7 @@ A client's part of a round depends on nobody else's, so the order in which deplo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
@@ -88,9 +88,14 @@ class Fold:
         return trees.row_shape(self.plan.models)
 
     @cached_property
+    def first_model(self) -> Theta:
+        """The model before the first round."""
+        return trees.take(self.plan.models, 0)
+
+    @cached_property
     def first(self) -> State:
         """The state before the first round."""
-        return State(0, LiveState(start_history(self.plan, trees.take(self.plan.models, 0))))
+        return State(0, LiveState(start_history(self.plan, self.first_model, real=True)))
 
     def begin(self, state: State) -> State:
         """The state at the beginning of a round: who takes part in it (line 3)."""
@@ -132,9 +137,16 @@ class Fold:
         used = Participant(own.row, now, own.wanted, own.done + 1, own.rows + rows, own.missing + missing)
         return self._look_for_groups(_replace(state, client, used), client, deployed, batch)
 
-    def close(self, state: State, absent: Mapping[int, str], noised: Mapping[int, Report] | None = None) -> State:
+    def close(
+        self,
+        state: State,
+        absent: Mapping[int, str],
+        noised: Mapping[int, Report] | None = None,
+        unused: Collection[int] = (),
+    ) -> State:
         """The state after the round; ``absent`` says why a client is out of it.
 
+        ``unused``: the clients whose last deployment was never put to use, so that it does not count.
         ``noised``: with privacy, the reports that left the clients, where they have left; their noise is drawn once.
         """
         plan, live = self.plan, state.live
@@ -146,7 +158,8 @@ class Fold:
             work = self._protected(self.setup.privacy, state, absent, work, noised)
             noised = {client: done.reports for client, done in work.items()}
         root, where = self.root, f"seed {plan.seeds[0]}"
-        history = run_round(plan, root, live.history, lambda *_: work, where, self._absent)
+        lost = (0, 0) if self.setup.privacy is not None else self._unreported(state, work, unused)
+        history = run_round(plan, root, live.history, lambda *_: work, where, self._absent, lost)
         alerts, _ = update_alerts(live.alerts, plan, live.history, history)
         incidents = (
             *((history.round, client, what) for client, what in notes),
@@ -209,6 +222,12 @@ class Fold:
 
     def _work(self, own: Participant) -> Work:
         return client_work(self.plan.settings, own.row, own.now, own.rows, self.setup.figures)
+
+    def _unreported(self, state: State, work: Mapping[int, Work], unused: Collection[int]) -> tuple[int, int]:
+        """(deployments, samples) of the clients that sent no report, which were made and paid for all the same."""
+        others = {client: own for client, own in (state.participants or {}).items() if client not in work}
+        out = sum(own.deployed is not None and client not in unused for client, own in others.items())
+        return sum(own.done for own in others.values()) + out, sum(own.rows for own in others.values())
 
     def _notes(self, state: State, absent: Mapping[int, str], work: Mapping[int, Work]) -> list[tuple[int, str]]:
         """(client, what happened to it) in the round under way."""

@@ -17,7 +17,7 @@ from profl.parts.privacy import Privacy, PrivacyAccount
 from profl.run.live.protection import is_jacobian_estimate
 from profl.run.live.state import Incident, LiveState
 from profl.run.plan import CompiledPlan
-from profl.storage.atomic import make_folder
+from profl.storage.atomic import check_plain, make_folder
 from profl.storage.lock import Lock
 from profl.storage.paths import check_folder
 
@@ -40,12 +40,15 @@ def open_store(folder: str | os.PathLike[str] | None) -> Iterator[Store]:
     make_folder(place, private=True)
     lock = Lock(place)
     try:
-        if old := sorted(place.glob("round-*.npz")):
+        begun = (place / FILE).exists()  # beside it, what somebody has put there decides nothing
+        if not begun and (old := sorted(place.glob("round-*.npz"))):
             raise InputError(
                 f"{place} holds {old[-1].name}, a checkpoint of simulate or of an earlier version's train: choose "
                 "another folder, or finish that run with the version that began it"
             )
         file = place / FILE
+        for beside in ("", "-wal", "-shm", "-journal"):
+            check_plain(place / f"{FILE}{beside}")
         os.close(os.open(file, os.O_CREAT | os.O_RDWR, stat.S_IRUSR | stat.S_IWUSR))  # SQLite's other files follow
         with closing(SqlStore(sqlite_file(file), "train", create=True)) as store:
             yield store

@@ -186,7 +186,7 @@ class Journal:
             }
             drafts.append(Draft("asked", at, body, number, archive.named_arrays("theta", model)))
             if problem:
-                drafts.append(Draft("skipped", at, {"reason": problem, "failed": True}, number))
+                drafts.append(Draft("skipped", at, {"reason": problem, "failed": True, "deployed": False}, number))
             number += 1
         return drafts, state
 
@@ -201,7 +201,7 @@ class Journal:
         absent = {self.numbers[name]: why for name, why in self.ledger.absent().items()}
         for entry in self.ledger.open:
             absent[self.numbers[entry.client]] = f"no data came by {entry.until}"
-        return self.fold.close(state, absent)
+        return self.fold.close(state, absent, unused=self._unused(self.ledger.current))
 
     def _closing(self, state: State, now: datetime) -> Draft:
         """The event that closes a round."""
@@ -243,13 +243,17 @@ class Journal:
             other = self._theta("deployed", data) if _of("deployed", data) else None
             state = fold.use(state, self.numbers[entry.client], batch, event.body["missing"], other)
         elif event.kind == "closed":
-            state = fold.close(state, self._absent_at(event), self._noised(event, data))
+            round_ = event.body["round"] - 1
+            entries = [entry for entry in self.ledger.entries.values() if entry.round == round_]
+            state = fold.close(state, self._absent(entries), self._noised(event, data), self._unused(entries))
         return state._replace(seq=event.seq)
 
-    def _absent_at(self, closed: Event) -> dict[int, str]:
+    def _unused(self, entries: Iterable[Entry]) -> set[int]:
+        """The clients of a round with a deployment that was never put to use."""
+        return {self.numbers[entry.client] for entry in entries if not entry.used}
+
+    def _absent(self, entries: Iterable[Entry]) -> dict[int, str]:
         """{client: why} of those who were out of a round that was closed."""
-        round_ = closed.body["round"] - 1
-        entries = [entry for entry in self.ledger.entries.values() if entry.round == round_]
         out = {"skipped", "withdrawn", "expired"}
         return {self.numbers[entry.client]: entry.reason for entry in entries if entry.state in out}
 
@@ -267,15 +271,13 @@ class Journal:
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
     def _snapshot(self) -> State | None:
-        """The state in the newest snapshot, if it can be used; it is only a cache."""
-        content = self.store.snapshot()
-        if content is None:
-            return None
-        with suppress(DamagedFile):
-            state = self.fold.unpack(content)
-            if state.seq <= self.ledger.seq and self.events[state.seq - 1].kind == "closed":
-                self._kept = state.live.history.round
-                return state
+        """The state in the newest snapshot that can be used; they are only a cache."""
+        for content in self.store.snapshots():
+            with suppress(DamagedFile):
+                state = self.fold.unpack(content)
+                if state.seq <= self.ledger.seq and self.events[state.seq - 1].kind == "closed":
+                    self._kept = state.live.history.round
+                    return state
         return None
 
     def _keep(self, written: list[Event]) -> None:

@@ -33,6 +33,12 @@ class Entry(NamedTuple):
             return str(body["reason"])
         return f"{self.state}: {body['reason']}" if "reason" in body else ""
 
+    @property
+    def used(self) -> bool:
+        """Whether the model was deployed, or may have been."""
+        skipped = self.state == "skipped" and self.ended is not None and self.ended.body.get("deployed") is False
+        return self.state != "withdrawn" and not skipped
+
     def overdue(self, now: datetime) -> bool:
         return self.until is not None and now >= datetime.fromisoformat(self.until)
 

@@ -119,8 +119,7 @@ def make_report(journal: Journal, name: str, fold: Fold | None = None, models: M
 
 def closed_state(journal: Journal, fold: Fold) -> State:
     """The state after the last round that was closed; a round under way is left as it is."""
-    content = journal.store.snapshot()
-    if content is not None:
+    for content in journal.store.snapshots():
         with suppress(DamagedFile):
             state = fold.unpack(content)
             if state.seq == journal.ledger.closed[-1].seq:

@@ -154,13 +154,18 @@ class SqlStore:
                 f"{'missing' if before is None else 'another'}; nothing was written, open the campaign again"
             )
 
-    def snapshot(self) -> bytes | None:
+    def snapshots(self) -> Iterator[bytes]:
         event = (EVENTS.c.campaign == SNAPSHOTS.c.campaign) & (EVENTS.c.seq == SNAPSHOTS.c.seq)
-        chosen = sa.select(SNAPSHOTS.c.data).join(EVENTS, event & (EVENTS.c.chain == SNAPSHOTS.c.chain))
-        newest = chosen.where(SNAPSHOTS.c.campaign == self._id).order_by(SNAPSHOTS.c.seq.desc()).limit(1)
+        known = sa.select(SNAPSHOTS.c.seq).join(EVENTS, event & (EVENTS.c.chain == SNAPSHOTS.c.chain))
+        newest = known.where(SNAPSHOTS.c.campaign == self._id).order_by(SNAPSHOTS.c.seq.desc())
+        own = sa.select(SNAPSHOTS.c.data).where(SNAPSHOTS.c.campaign == self._id)
         with self._database.transaction() as connection:
-            content: bytes | None = connection.execute(newest).scalar()
-        return content
+            numbers = list(connection.execute(newest).scalars())
+        for seq in numbers:
+            with self._database.transaction() as connection:
+                content: bytes | None = connection.execute(own.where(SNAPSHOTS.c.seq == seq)).scalar()
+            if content is not None:  # another process may have stored a newer one in its place
+                yield content
 
     def keep_snapshot(self, seq: int, content: bytes) -> None:
         """Store it in place of older ones; another process may have stored the same one, or a newer one."""

@@ -6,10 +6,11 @@ A store appends and reads; it never changes an event. ``append`` writes its even
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from profl.campaign.events import Arrays, Event, Sealed
+from profl.checks import InputError
 
 
 class Conflict(Exception):
@@ -36,8 +37,8 @@ class Store(Protocol):
     def append(self, sealed: Sequence[Sealed]) -> None:
         """Write events, all or none; raises ``Conflict`` where their numbers are taken."""
 
-    def snapshot(self) -> bytes | None:
-        """The newest snapshot of the state, which is only a cache; None if there is none."""
+    def snapshots(self) -> Iterator[bytes]:
+        """The snapshots of the state, newest first, which are only a cache."""
 
     def keep_snapshot(self, seq: int, content: bytes) -> None:
         """Store a snapshot of the state after event ``seq``."""
@@ -59,7 +60,10 @@ class MemoryStore:
         return self._events[after:]
 
     def data(self, events: Iterable[Event]) -> dict[int, Arrays]:
-        return {event.seq: self._data[event.seq] for event in events}
+        wanted = [event.seq for event in events]
+        if gone := [seq for seq in wanted if seq not in self._data]:
+            raise InputError(f"a campaign in memory keeps its newest round alone: the data of event {gone[0]} are gone")
+        return {seq: self._data[seq] for seq in wanted}
 
     def append(self, sealed: Sequence[Sealed]) -> None:
         if sealed and sealed[0].event.seq != len(self._events) + 1:
@@ -78,8 +82,8 @@ class MemoryStore:
                 self._data = {seq: self._data[seq] for seq in (1, *last, event.seq)}
                 self._asked = {}
 
-    def snapshot(self) -> bytes | None:
-        return None
+    def snapshots(self) -> Iterator[bytes]:
+        return iter(())
 
     def keep_snapshot(self, seq: int, content: bytes) -> None:
         pass

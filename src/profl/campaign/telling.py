@@ -78,7 +78,10 @@ class Teller:
         stated = (event.body["columns"] for own in self._tellings().values() for event in own)
         columns = self._columns or next(filter(None, stated), None)
         reader = Reader(fold.setup.like, fold.plan.settings.functions.family, columns)
-        return reader.read(data, entry.samples, self._journal.model(entry), self._usual(entry) if check else None)
+        deployed = self._journal.fold.first_model  # of what was told before, only the data are compared
+        if entry.state != "told":
+            deployed = self._journal.model(entry)
+        return reader.read(data, entry.samples, deployed, self._usual(entry) if check else None)
 
     def _usual(self, entry: Entry) -> Usual | None:
         """The scales of what was told before; None where it is this deployment that was told."""

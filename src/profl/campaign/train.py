@@ -41,7 +41,7 @@ from profl.results.record import Run
 from profl.run.config import RunConfig, check_execution, one_seed
 from profl.run.live.client_round import make_setup
 from profl.run.live.protection import check_privacy
-from profl.run.live.state import live_figures, report_incidents
+from profl.run.live.state import live_figures
 from profl.run.plan import CompiledPlan, describe, make_plan
 from profl.run.run_history import complete_records, notify_callbacks
 from profl.server.attacks import Attack
@@ -111,7 +111,8 @@ def train(
         three rounds in a row, by more than ``guard`` times its scale in the first round.
       privacy: a ``profl.parts.Privacy``, which clips and noises every report at its client; nothing else about its data
         leaves it, and ``run.privacy`` states what was spent.
-      report: called with one sentence per incident, such as ``print``; they are also in ``run.incidents``.
+      report: called with one sentence per incident, such as ``print``; they are also in ``run.incidents``. What it or a
+        callback raises is one of them: the run goes on.
       checkpoint: a folder for the run's log, a database that only its owner can read (``pip install
         'profl[campaign]'``). The same call goes on from it, wherever the process ended.
       progress, resume, callbacks: as in ``profl.simulate``.
@@ -168,7 +169,7 @@ class _Session:
 
     def __init__(self, problem: Problem, plan: CompiledPlan, execution: Execution) -> None:
         self.problem, self.plan, self.execution = problem, plan, execution
-        self.watch = Watch(problem, plan.settings.method, describe(plan), execution.callbacks)
+        self.watch = Watch(problem, plan.settings.method, describe(plan), execution.callbacks, execution.report)
         self.started = time.perf_counter()
         self.fold = Fold(make_setup(plan, execution.privacy), execution.guard)
         self.live = self.fold.first.live
@@ -224,7 +225,7 @@ class _Session:
         journal.advance(ask=False)
         if journal.ledger.round > before.history.round:
             self.live = journal.state().live
-            report_incidents(self.execution.report, new_incidents(before, self.live))
+            self.watch.tell(new_incidents(before, self.live))
             advance(1)
             self._check_reports()
             self.live.guard.check(self.live.history.round, self.execution.guard)
@@ -253,7 +254,8 @@ class _Session:
         seconds = time.perf_counter() - self.started
         run = make_run(self.problem, plan.settings.method, trace, describe(plan), seconds)
         spent = None if privacy is None else privacy_account(privacy, plan, self.journal.ledger.closed)
-        return replace(run, live=live_figures(history), incidents=self.live.all_incidents, privacy=spent)
+        incidents = (*self.live.all_incidents, *self.watch.incidents)
+        return replace(run, live=live_figures(history), incidents=incidents, privacy=spent)
 
 
 def _stored_settings(plan: CompiledPlan) -> dict[str, Any]:

@@ -61,6 +61,8 @@ def make_run(problem: Problem, method: Method, trace: Trace, layout: Layout, sec
     answers = _answers(problem, trace.theta, records * layout.local_steps, shape)
     rounds_made = _total(totals["deployments"]) // layout.local_steps
     samples = _total(totals["samples"])
+    unreported: Any = 0 if totals.get("unreported") is None else np.moveaxis(_total(totals["unreported"]), -1, 0)
+    lost_deployments, lost_samples = np.broadcast_to(unreported, (2, *samples.shape))
     # A centralised learner gets the raw data; a client of a federation sends what its method reports.
     reported = layout.turns * layout.report_bytes + REPORT_EXTRA_BYTES
     up = samples * layout.sample_bytes if method.pooled else rounds_made * reported
@@ -88,8 +90,8 @@ def make_run(problem: Problem, method: Method, trace: Trace, layout: Layout, sec
         to_optimum=answers.to_optimum,
         to_stable=answers.to_stable,
         accuracy=_measure(problem.accuracies, trace.theta, shape) if classifies else None,
-        deployments=_total(totals["deployments"]) * layout.members,
-        samples=samples,
+        deployments=_total(totals["deployments"]) * layout.members + lost_deployments,
+        samples=samples + lost_samples,
         bytes_up=up,
         bytes_down=rounds_made * layout.members * layout.turns * layout.mail_bytes,
         refused=_total(totals["refused"]),

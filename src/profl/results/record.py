@@ -73,7 +73,7 @@ class Run:
       notes: what is odd about what was asked for, in sentences.
       privacy: with ``privacy=``, the reports that left each client and their epsilon; else None.
       incidents: what clients did wrong, and where the filter dropped much of what they sent, as (round, client, what),
-        where they are no simulation.
+        where they are no simulation; and what callbacks and ``report`` raised, as client -1.
       distrusted: the clients that the aggregation rule distrusts at the end, each with its seed, since which round and
         why; of rules that remember clients (``profl.server.rules``).
     """

@@ -10,6 +10,7 @@ import numpy as np
 from profl import html
 from profl.parts.privacy import SEED_WARNING, PrivacyAccount
 from profl.parts.trusted_samples import ALARMING_SHARE
+from profl.results.callbacks import sentence
 from profl.results.cells import count, number
 from profl.results.record import Run, mean_over_seeds
 from profl.results.warnings import warnings
@@ -89,6 +90,7 @@ def remarks(run: Run) -> list[str]:
         *warnings(run),
         *run.failures(),
         *_live(run),
+        *_incidents(run),
     ]
 
 
@@ -166,8 +168,13 @@ def _live(run: Run) -> list[str]:
     lines = _privacy(run.privacy) or [f"the clients' own risk in the end: {number(risk)}"]
     if np.isfinite(error):
         lines.append(f"estimated error of an entry of the Jacobian: {number(np.sqrt(error))}")
-    lines += [f"{len(run.incidents)} incidents, the last ones:"] if run.incidents else []
-    return lines + [f"round {round_}, client {client}: {what}" for round_, client, what in run.incidents[-5:]]
+    return lines
+
+
+def _incidents(run: Run) -> list[str]:
+    """The last incidents."""
+    lines = [f"{len(run.incidents)} incidents, the last ones:"] if run.incidents else []
+    return lines + [sentence(incident) for incident in run.incidents[-5:]]
 
 
 def _privacy(spent: PrivacyAccount | None) -> list[str]:

@@ -36,6 +36,8 @@ from profl.run.step import Progress, client_view, start_round
 from profl.run.totals import LOSS_SUMMARY, Totals, mean_dropped_share, totals_to_host, zero_counts, zero_totals
 from profl.typing import Array, Key, Theta
 
+NONE_UNREPORTED = np.zeros(2, np.int64)
+
 RunClients = Callable[[int, Participants, Theta], dict[int, Work]]
 """``(round, participants, theta) -> {client: work}``; a client that is not in the dict did not answer."""
 
@@ -89,14 +91,18 @@ class RunHistory(NamedTuple):
         return jax.tree.map(np.asarray, final_outputs(plan.settings, plan.population, self.carry))
 
 
-def start_history(plan: CompiledPlan, theta: Theta, states: Any = None) -> RunHistory:
-    """The history before the first round; ``states`` replaces the clients' states if they are kept elsewhere."""
+def start_history(plan: CompiledPlan, theta: Theta, states: Any = None, real: bool = False) -> RunHistory:
+    """The history before the first round; ``states`` replaces the clients' states if they are kept elsewhere.
+
+    ``real``: deployments count as made whether or not a report comes of them.
+    """
     carry = INITIAL_CARRY(plan.settings, plan.population, theta)
     if states is not None:
         carry = carry._replace(states=states)
     nothing = zero_totals(plan.settings.method.info, figure_names(plan), median=True)
     shapes = jax.eval_shape(partial(forecast, plan.settings), carry.server)
     expected = jax.tree.map(lambda figure: np.full(figure.shape, np.nan, figure.dtype), shapes)
+    nothing = nothing._replace(unreported=NONE_UNREPORTED if real else None)
     return RunHistory(0, carry, nothing, [(jax.tree.map(np.asarray, theta), expected)], [])
 
 
@@ -112,15 +118,31 @@ def figure_names(plan: CompiledPlan) -> tuple[str, ...]:
 
 
 def run_round(
-    plan: CompiledPlan, root: Key, history: RunHistory, clients: RunClients, where: str, absent: Callable[[], Work]
+    plan: CompiledPlan,
+    root: Key,
+    history: RunHistory,
+    clients: RunClients,
+    where: str,
+    absent: Callable[[], Work],
+    unreported: tuple[int, int] = (0, 0),
 ) -> RunHistory:
-    """The history after one more round of clients in this process; ``absent()`` is ``absent_work(plan)``."""
+    """The history after one more round of clients in this process; ``absent()`` is ``absent_work(plan)``.
+
+    ``unreported``: the deployments and the samples of clients that sent no report. Where clients are real they count,
+    as do those of a round that changed nothing because too few reports came.
+    """
     settings, population = plan.settings, plan.population
     participants = next_participants(plan, root, history)
-    work = stack_work(participants, clients(history.round, participants, history.carry.theta), absent)
-    number = jnp.int32(history.round)
-    before = RoundState(history.carry, history.current)
-    carry, current = FINISH_ROUND(settings, None, population, root, number, before, participants, work)
+    done = clients(history.round, participants, history.carry.theta)
+    work = stack_work(participants, done, absent)
+    number, before = jnp.int32(history.round), history.current.unreported
+    start = RoundState(history.carry, history.current._replace(unreported=None))
+    carry, current = FINISH_ROUND(settings, None, population, root, number, start, participants, work)
+    if before is not None:
+        total = before + np.asarray(unreported, np.int64)
+        if int(carry.idle) > 0:
+            total += [settings.local_steps * len(done), sum(int(one.samples) for one in done.values())]
+        current = current._replace(unreported=total)
     after = history._replace(round=history.round + 1, carry=carry, current=current)
     return record_if_due(settings, check_finite_model(after, where))
 
@@ -153,6 +175,8 @@ def _append_record(settings: Settings, history: RunHistory) -> RunHistory:
     model = jax.tree.map(np.asarray, (history.carry.theta, FORECAST(settings, history.carry.server)))
     figures = tuple(name for name in history.current.latest if name not in (*history.current.info, *LOSS_SUMMARY))
     nothing = zero_totals(tuple(history.current.info), figures, median=True)
+    if history.current.unreported is not None:
+        nothing = nothing._replace(unreported=NONE_UNREPORTED)
     totals = [*history.totals, totals_to_host(history.current)]
     return history._replace(records=[*history.records, model], totals=totals, current=nothing)
 
@@ -235,9 +259,21 @@ def item_shapes(history: RunHistory) -> dict[str, Any]:
     return {"records": history.records[0], "tallies": totals_to_host(history.current)}
 
 
+def with_unknown_records(first: RunHistory, lists: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """The lists of a checkpoint with NaN and counts of zero for items that are lost; ``first`` is the start."""
+    (theta, expected), totals = first.records[0], totals_to_host(first.current)
+    nothing = jax.tree.map(lambda leaf: np.full_like(leaf, np.nan), (theta, expected))
+    records = [nothing if one is None else one for one in lists["records"]]
+    if lists["records"] and lists["records"][0] is None:
+        records[0] = first.records[0]
+    tallies = [zero_counts(totals) if one is None else one for one in lists["tallies"]]
+    return {**lists, "records": records, "tallies": tallies}
+
+
 def unpack(round_: int, state: Any, lists: dict[str, list[Any]]) -> RunHistory:
     """The history that ``pack`` packed."""
-    carry, current = jax.device_put((state["carry"], state["since"]))
+    carry, current = jax.device_put((state["carry"], state["since"]._replace(unreported=None)))
+    current = current._replace(unreported=state["since"].unreported)
     return RunHistory(round_, carry, current, lists["records"], lists["tallies"])
 
 

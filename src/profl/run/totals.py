@@ -43,6 +43,7 @@ class Totals(NamedTuple):
     bad_client: Array  # the client that sent it, -1 if there was none
     info: dict[str, Array]  # sums over rounds of the participants' weighted means
     latest: dict[str, Array]  # the last round's means of info and figures, and its ``LOSS_RANGE``
+    unreported: Any = None  # where clients are real, (deployments, samples) of which no report came; on the host alone
 
 
 LOSS_RANGE = ("loss_low", "loss_high")

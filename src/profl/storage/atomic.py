@@ -18,6 +18,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from profl.checks import InputError
+
 
 class atomic:
     """``with atomic(path) as temporary``: what is written to ``temporary`` becomes ``path`` only if nothing failed.
@@ -88,6 +90,30 @@ def is_stream(path: Path) -> bool:
         return False
     plain = stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode)
     return not plain or bool(_STREAMS.fullmatch(os.path.realpath(path.parent)))
+
+
+def check_plain(path: Path) -> None:
+    """Refuse what is there under this name and no plain file: to open a pipe would wait for ever."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return
+    if not stat.S_ISREG(mode):
+        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+        raise InputError(
+            f"{path} must be a plain file, it is {kinds.get(stat.S_IFMT(mode), 'a device')}: remove it, or choose "
+            "another folder"
+        )
+
+
+def sync_folder(folder: Path) -> None:
+    """Make sure that a new name in a folder survives a power cut, where the system can say so."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def make_folder(folder: Path, private: bool = False) -> None:

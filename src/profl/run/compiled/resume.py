@@ -36,7 +36,7 @@ from profl.run.compiled.scan import (
 )
 from profl.run.plan import CompiledPlan
 from profl.run.round import Carry
-from profl.run.totals import Totals
+from profl.run.totals import Totals, zero_counts
 from profl.storage.checkpoints import Checkpoints
 
 
@@ -55,7 +55,8 @@ def run_with_checkpoints(
     if (newest := saved.newest(carry, {"rounds": _round_shapes(shapes)})) is not None:
         if newest.round > rounds:
             raise checks.InputError(f"{saved.folder} holds round {newest.round}, asked for {rounds} rounds")
-        rounds_done, carry, history = newest.round, jax.device_put(newest.state), newest.lists["rounds"]
+        rounds_done, carry = newest.round, jax.device_put(newest.state)
+        history = [_unknown(shapes) if one is None else one for one in newest.lists["rounds"]]
     processes.check_same_start(rounds_done, saved.folder)
     carry, population, roots = lay_out(plan, placement, carry, plan.roots)
     ends = ends_of_seeds(carry, len(plan.seeds))
@@ -102,6 +103,13 @@ def _concatenate(history: list[Records]) -> Records:
 def _round_shapes(shapes: Records) -> Records:
     """Records of one round filled with zeros, for their shapes."""
     return records_to_host(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes))
+
+
+def _unknown(shapes: Records) -> Records:
+    """Records of one round of which nothing is known any more: NaN, and counts of zero."""
+    zeros = _round_shapes(shapes)
+    unknown: Records = jax.tree.map(lambda leaf: leaf + np.nan if leaf.dtype.kind == "f" else leaf, zeros)
+    return unknown._replace(tally=zero_counts(unknown.tally))
 
 
 def _thin_records(history: Records, every: int) -> Records:

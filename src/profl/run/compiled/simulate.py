@@ -67,7 +67,8 @@ def simulate(
       checkpoint: a folder; after every round all that the next one needs is written there ("fast" only).
       resume: go on from the newest checkpoint in that folder.
       callbacks: called with every record (``profl.callbacks.Record``); what returns something true ends the run. Ready
-        ones are in ``profl.callbacks`` ("fast" only).
+        ones are in ``profl.callbacks`` ("fast" only). Where one raises, a run with a checkpoint goes on, with that in
+        its ``incidents``; one without ends with the error, whose ``run`` holds what was done.
 
     Where ``jax.distributed.initialize`` has connected several processes, all of them call this with the same arguments,
     share the work, and return the same run (docs/scale.md).
@@ -108,14 +109,16 @@ def simulate_config(problem: Problem, method: Method, config: RunConfig, executi
         checks.positive_int("client_chunk", execution.client_chunk)
     plan = make_plan(problem, method, config)
     layout = describe(plan)
-    watch = Watch(problem, method, layout, execution.callbacks)
+    watch = Watch(problem, method, layout, execution.callbacks, goes_on=checkpoint is not None)
     started = time.perf_counter()
+    odd: tuple[str, ...] = ()
     title = f"{method.name} on {problem.name}"
     try:
         if checkpoint is not None:
             stated, writes = fingerprint("simulate", problem, plan), processes.is_first()
             with Checkpoints(checkpoint, stated, execution.resume, lock=writes) as saved:
                 trace = run_with_checkpoints(plan, title, execution.progress, saved, execution.client_chunk, watch)
+                odd = saved.notes
         elif engine == "debug":
             trace = run_debug(plan)
         else:
@@ -123,11 +126,10 @@ def simulate_config(problem: Problem, method: Method, config: RunConfig, executi
     finally:
         watch.close()
     run = make_run(problem, method, trace, layout, time.perf_counter() - started)
-    run = replace(
-        run, notes=(*run.notes, *undecided.notes(plan, trees.take(run.theta, (slice(None), -1)), int(run.rounds[-1])))
-    )
+    undecidable = undecided.notes(plan, trees.take(run.theta, (slice(None), -1)), int(run.rounds[-1]))
+    run = replace(run, notes=(*run.notes, *odd, *undecidable), incidents=watch.incidents)
     if np.any(given_up := (trace.stopped >= 0) & (trace.why == 0)):
-        raise checks.TooFewReports(_too_few_reports_message(plan, trace.stopped, given_up), run)
+        raise checks.TooFewReports(_too_few_reports_message(plan, trace.stopped, given_up), run) from watch.error
     return watch.finish(run)
 
 

@@ -43,7 +43,7 @@ from profl.run.flower.rounds import (
 )
 from profl.run.live.filter_alerts import FilterAlert, update_alerts
 from profl.run.live.protection import Account
-from profl.run.live.state import REFUSED, Guard, Incident, LiveState, live_figures, report_incidents
+from profl.run.live.state import REFUSED, Guard, Incident, LiveState, live_figures
 from profl.run.plan import describe
 from profl.run.round import Work
 from profl.run.run_history import complete_records, notify_callbacks
@@ -69,7 +69,7 @@ class ProFLStrategy(Strategy):
       guard: as in ``profl.train``: the run stops with ``profl.DivergedError`` when the estimated risk explodes.
       identities: ``clients.json`` of ``profl flower certificates``; nodes then prove which client they are. The file
         that the environment's ``PROFL_IDENTITIES`` names goes before it.
-      report: called with one sentence per incident.
+      report: called with one sentence per incident, once the round is stored.
       callbacks: as in ``profl.train``.
     """
 
@@ -93,12 +93,12 @@ class ProFLStrategy(Strategy):
         self.limit = checks.positive("guard", guard)
         bound = os.environ.get(VARIABLE) or identities  # whoever runs the server decides
         self.nodes = Nodes(federation, checks.positive("wait", wait), Identities(bound) if bound else None)
-        self.report = report
-        self.watch = Watch(federation.world, federation.method, describe(self.plan), callbacks)
+        self.watch = Watch(federation.world, federation.method, describe(self.plan), callbacks, report)
         self.started = time.perf_counter()
         self.bytes_up = self.bytes_down = 0
         self.incidents: tuple[Incident, ...] = ()
         self.alerts: tuple[FilterAlert, ...] = ()
+        self._untold: tuple[Incident, ...] = ()  # of the round under way: they are told once it is stored
         self.guard = Guard()
         self.history = open_federation(federation)
         self.token = uuid.uuid4().hex
@@ -173,17 +173,19 @@ class ProFLStrategy(Strategy):
         before, self.history = self.history, commit_turns(self.federation, self.plan, self.history, turn, where)
         self.guard = self.guard.update(self.history, self.limit)
         self.alerts, fresh = update_alerts(self.alerts, self.plan, before, self.history)
-        report_incidents(self.report, (alert.incident for alert in fresh))
+        self._untold += tuple(alert.incident for alert in fresh)
         if self.history.given_up:
+            self._tell()
             last = "; ".join(f"client {c} {what}" for r, c, what in self.incidents if r == self.history.round)
             raise checks.TooFewReports(
                 f"round {self.history.round}: fewer than min_reports={self.plan.settings.min_reports} reports could be "
                 f"used, {self.plan.settings.patience} rounds in a row. {last}",
                 self.finish(),
             )
-        self.guard.check(self.history.round, self.limit)
         if self.saved is not None:
             self._live.save(self.saved)
+        self._tell()
+        self.guard.check(self.history.round, self.limit)
         self._log(turn, work_by_client)
         notify_callbacks(self.plan, self.watch, before, self.history)
         if self.history.settled or self.watch.stopped:
@@ -212,10 +214,13 @@ class ProFLStrategy(Strategy):
         seconds = time.perf_counter() - self.started
         run = make_run(self.federation.world, self.federation.method, trace, describe(self.plan), seconds)
         wire_bytes = {"wire_bytes_up": self.bytes_up, "wire_bytes_down": self.bytes_down}
-        incidents = self._live.all_incidents
+        incidents = (*self._live.all_incidents, *self.watch.incidents)
         spent = None if self.account is None else self.account.spent()
         settings = {**run.settings, **wire_bytes}
-        return replace(run, live=live_figures(history), incidents=incidents, settings=settings, privacy=spent)
+        notes = run.notes if self.saved is None else (*run.notes, *self.saved.notes)
+        return replace(
+            run, live=live_figures(history), incidents=incidents, settings=settings, privacy=spent, notes=notes
+        )
 
     @property
     def _live(self) -> LiveState:
@@ -298,5 +303,8 @@ class ProFLStrategy(Strategy):
 
     def _note(self, client: int, what: str) -> None:
         incident = (self.history.round + 1, client, checks.words(what))
-        self.incidents = (*self.incidents, incident)
-        report_incidents(self.report, (incident,))
+        self.incidents, self._untold = (*self.incidents, incident), (*self._untold, incident)
+
+    def _tell(self) -> None:
+        untold, self._untold = self._untold, ()
+        self.watch.tell(untold)

@@ -31,7 +31,7 @@ from profl.run.plan import CompiledPlan, Settings, compile_for_settings
 from profl.run.round import Work
 from profl.run.run_history import absent_work
 from profl.server.entries import Entry, Report
-from profl.storage.atomic import atomic
+from profl.storage.atomic import atomic, check_plain
 from profl.storage.checkpoints import Checkpoints
 from profl.typing import Theta
 
@@ -184,6 +184,7 @@ class Account:
     def _read(self) -> np.ndarray:
         """The stored counts; raises ``InputError`` if they cannot be read or belong to another run."""
         assert self.path is not None
+        check_plain(self.path)
         try:
             account = json.loads(self.path.read_text(encoding="utf-8"))
             counts, settings = np.array(account["reports"], np.int64), str(account["privacy"])

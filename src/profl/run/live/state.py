@@ -8,20 +8,18 @@ goes well nor hide that it does not.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from profl import checks
+from profl.results.callbacks import Incident
 from profl.results.record import Live
 from profl.run.live.filter_alerts import FilterAlert
-from profl.run.run_history import RunHistory, item_shapes, pack, unpack
+from profl.run.run_history import RunHistory, item_shapes, pack, unpack, with_unknown_records
 from profl.run.totals import LOSS_MEDIAN, LOSS_RANGE
 from profl.storage.checkpoints import Checkpoints
-
-Incident = tuple[int, int, str]
-"""(round, client, what happened)"""
 
 REFUSED = "sent a report that is not finite, outside the model space or absurdly far: refused"
 LEAST_SCALE = 1e-3  # the scale of a risk that begins at zero
@@ -84,9 +82,10 @@ class LiveState(NamedTuple):
                 raise checks.InputError(
                     f"{checkpoints.folder} holds round {checkpoint.round}, asked for {rounds} rounds"
                 )
-        incidents = tuple((int(r), int(c), str(what)) for r, c, what in checkpoint.lists["incidents"])
+        known = [one for one in checkpoint.lists["incidents"] if one is not None]
+        incidents = tuple((int(r), int(c), str(what)) for r, c, what in known)
         alerts = tuple(FilterAlert(*alert) for alert in checkpoint.notes["alerts"])
-        history = unpack(checkpoint.round, checkpoint.state, checkpoint.lists)
+        history = unpack(checkpoint.round, checkpoint.state, with_unknown_records(self.history, checkpoint.lists))
         return LiveState(history, Guard(*checkpoint.notes["guard"]), incidents, alerts)
 
 
@@ -94,13 +93,6 @@ def refused_reports(before: RunHistory, after: RunHistory) -> tuple[Incident, ..
     """An incident for every client whose report was refused in the last round."""
     new = np.asarray(after.carry.refused) > np.asarray(before.carry.refused)
     return tuple((after.round, client, REFUSED) for client in np.flatnonzero(new).tolist())
-
-
-def report_incidents(report: Callable[[str], None] | None, incidents: Iterable[Incident]) -> None:
-    """Call ``report`` with one sentence per incident."""
-    if report is not None:
-        for round_, client, what in incidents:
-            report(f"round {round_}, client {client}: {what}")
 
 
 def live_figures(history: RunHistory) -> Live:
