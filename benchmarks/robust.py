@@ -7,7 +7,7 @@ drawn ones (``filter_bars``) and in a run with them (``crowds``), junk in a run 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import hostile
+from benchmarks import hostile, worst
 from benchmarks.adaptive import adaptive
-from benchmarks.bench import Bench
+from benchmarks.bench import Bench, Row
 from benchmarks.crowds import SHAPES, crowds
 from benchmarks.filter_bars import drawn_bars, filter_bars
 from benchmarks.junk import SAMPLES, flipped, junk
@@ -74,6 +74,8 @@ def bench(seeds: int = 10, quick: bool = False) -> Bench:
         f"hostile, {hostile.MANY} clients": partial(hostile.many, RULE, runs),
         "hostile, with noise of their own": partial(hostile.jittered, RULE, settings),
         "hostile, shared Jacobians": partial(hostile.shared, runs),
+        **{f"worst, {name}": partial(worst.attacked, name, settings, quick) for name in worst.METHODS},
+        **{f"honest, {name}": partial(worst.honest, name, settings, quick) for name in worst.CASES},
         **{f"crowds, {shape}": partial(crowds, shape, settings) for shape in SHAPES},
         **{f"junk, {source}": partial(junk, source, settings) for source in JUNK},
         "junk, labels": partial(flipped, settings),
@@ -81,7 +83,12 @@ def bench(seeds: int = 10, quick: bool = False) -> Bench:
         "sharing, no harm": partial(no_harm, settings),
         "memory": memory,
     }
-    return Bench(parts, {"adaptive n": partial(adaptive, settings)}, partial(hostile.of_all, rule=RULE))
+    return Bench(parts, {"adaptive n": partial(adaptive, settings)}, of_all)
+
+
+def of_all(rows: Sequence[Row]) -> Part:
+    """The claims on hostile clients, from the rows of all parts."""
+    return Part([], [*hostile.of_all(rows, RULE).claims, *worst.claims(rows)])
 
 
 def filter_alone(trials: int) -> Part:
