@@ -247,8 +247,8 @@ def test_a_run_with_a_seed_for_its_noise_says_that_nothing_is_protected(shops):
     assert "WARNING: Privacy(seed=...): whoever knows the seed" in run.summary()
 
 
-class Crash(Exception):
-    pass
+class Crash(BaseException):
+    """The process is gone."""
 
 
 def test_noise_is_drawn_once_and_a_report_counts_once(shops, tmp_path, monkeypatch):

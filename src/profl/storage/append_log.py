@@ -88,9 +88,6 @@ def append(
 
     ``counts`` says how long each list was before.
     """
-    for number in reversed(numbers_of(folder)):  # of rounds that the run has gone back behind
-        if number > position.segment:
-            path_of(folder, number).unlink()
     full = position.size >= SEGMENT or (position.size > 0 and not path_of(folder, position.segment).exists())
     segment, size, chain = position
     if full:
@@ -115,6 +112,13 @@ def append(
     if size == 0:
         sync_folder(folder)
     return Position(segment, size + len(written), end.hex())
+
+
+def remove_behind(folder: Path, position: Position) -> None:
+    """Remove the segments of rounds that a run has gone back behind."""
+    for number in reversed(numbers_of(folder)):
+        if number > position.segment:
+            path_of(folder, number).unlink()
 
 
 def _cut(path: Path, size: int) -> None:

@@ -69,6 +69,7 @@ class Checkpoints:
         self._lock: Lock | None = None
         self._run = uuid.uuid4().hex  # tells the files of this run from those of any other
         self._position, self._counts = append_log.START, dict[str, int]()
+        self._appended = False
         self._strays: set[int] = set()  # rounds whose files somebody else has put here
         if self.folder.exists() and not self.folder.is_dir():
             raise InputError(f"checkpoint must be a folder, got the file {self.folder}")
@@ -130,6 +131,9 @@ class Checkpoints:
         check_plain(self.path(number))
         try:
             if lists is not None:
+                if not self._appended:
+                    append_log.remove_behind(self.folder, self._position)
+                    self._appended = True
                 self._position = append_log.append(self.folder, self._run, self._position, known, new, number)
                 self._counts = {name: len(items) for name, items in lists.items()}
             meta = {"format": FORMAT, "round": number, "run": self._run, "fingerprint": self.fingerprint}
