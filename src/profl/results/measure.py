@@ -10,6 +10,7 @@ import numpy as np
 from profl.methods.method import Method
 from profl.methods.stopping import REASONS
 from profl.problem.problem import Problem
+from profl.results.motion import motion_notes
 from profl.results.record import Run
 from profl.typing import Theta
 
@@ -106,7 +107,13 @@ def make_run(problem: Problem, method: Method, trace: Trace, layout: Layout, sec
         settled=settled,
         stop_reason=tuple(REASONS.get(int(why)) for why in trace.why),
         dropped=None if trace.dropped is None else np.repeat(trace.dropped, layout.members, axis=1),
-        notes=(*setup_notes(problem, layout.seeds), *optimum_note(problem, answers)),
+        notes=(
+            *setup_notes(problem, layout.seeds),
+            *optimum_note(problem, answers),
+            *motion_notes(
+                problem, trace.theta, (answers.optimum, answers.stable), "learning_rate" in method.settings()
+            ),
+        ),
     )
 
 
