@@ -89,7 +89,8 @@ def test_a_stated_noise_far_from_that_of_the_data_is_said():
     assert "e+05 times what the family states" in run.incidents[0][2]
     batch = np.random.default_rng(0).normal(size=(50, 1))
     assert batch_alerts.misstated_noise(profl.GaussianMean(), batch) == ""
-    assert "profl.LocationScale()" in batch_alerts.misstated_noise(profl.GaussianMean(sd=50.0), batch)
+    assert "profl.LocationScale()" in batch_alerts.misstated_noise(profl.GaussianMean(sd=0.05), batch)
+    assert batch_alerts.misstated_noise(profl.GaussianMean(), 0 * batch) == ""  # data may have no noise
     assert batch_alerts.misstated_noise(profl.LocationScale(), 1e6 * batch) == ""  # it states none
     targets = {"x": 1 + np.abs(batch), "y": 3 * batch[:, 0]}
     assert batch_alerts.misstated_noise(profl.LinearGaussian(sd=2.0), targets) == ""

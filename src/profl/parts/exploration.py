@@ -52,7 +52,7 @@ class ExplorationState(NamedTuple):
     scales: Array  # natural units of the parameters, (d,), or (arrays,) of a large model
     signal_scale: Array  # natural units of the signal, (s,)
     unknown_share: Array  # () the error's share in the squared size of J
-    column_error: Array | tuple[()]  # (s,): the mean squared error of the columns of J, in natural units; if asked for
+    column_error: Any  # (s,): the mean squared error of the columns of J, in natural units; () where nobody asks for it
     hold: Array  # () int32: for how many deployments the next one is to be held
 
 

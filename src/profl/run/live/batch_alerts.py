@@ -5,7 +5,7 @@ exp(-n H), with H the entropy of the batch's own rows: nothing is said where tha
 alike, or of five yes-or-no answers.
 
 A family that states a standard deviation of its data (``sd``) is believed by the estimators. Its variance of f_hat is
-compared with the one that the batch itself shows.
+compared with the one that the batch itself shows, by the sandwich formula, which needs no sd.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from profl import trees
@@ -25,9 +26,10 @@ from profl.typing import Array, Batch
 CHANCE = 1e-9
 """Two batches are the same one if they would be equal by chance less often than that."""
 FAR_OFF = 10.0
-"""A stated standard deviation is wrong if it is so many times as large as, or smaller than, the one in the data."""
+"""A stated standard deviation is wrong if that in the data is so many times as large. One that is stated too large costs
+some deployments, and nothing is said: data may have no noise."""
 FEWEST = 10
-"""Rows that show a standard deviation to within a factor of ``FAR_OFF``."""
+"""Fewer rows may not show their standard deviation to within a factor of ``FAR_OFF``."""
 
 REPEATED = (
     "sends the same {rows} rows again and again, since round {since}: its data do not answer to what it deploys; does "
@@ -35,7 +37,7 @@ REPEATED = (
 )
 MISSTATED = (
     "has data whose noise is {ratio:.2g} times what the family states (its sd): state it as it is, or use "
-    "profl.LocationScale(), which measures it"
+    "profl.LocationScale(), which measures it; or are there rows of junk?"
 )
 
 
@@ -83,15 +85,15 @@ def log_chance_of_equal(batch: Batch) -> float:
 
 
 def misstated_noise(family: Family, batch: Batch) -> str:
-    """What is to be said of the standard deviation that a family states; "" where it states none, or a right one."""
+    """What is to be said of the standard deviation that a family states; "" where it states none, or one that is large enough."""
     rows = len(jax.tree.leaves(batch)[0])
-    if not hasattr(family, "sd") or rows < FEWEST:
+    if not hasattr(family, "sd") or family.shift is None or rows < FEWEST:
         return ""
     stated, shown = (np.asarray(value, float).sum() for value in _variances(family, batch))
     if not stated > 0 or not np.isfinite(shown):
         return ""
     ratio = math.sqrt(shown / stated)
-    return "" if 1 / FAR_OFF <= ratio <= FAR_OFF else MISSTATED.format(ratio=ratio)
+    return MISSTATED.format(ratio=ratio) if ratio > FAR_OFF else ""
 
 
 @partial(jax.jit, static_argnums=0)
@@ -99,6 +101,6 @@ def _variances(family: Family, batch: Batch) -> tuple[Array, Array]:
     """The variance of f_hat as the family states it, and from the batch alone; shape (p,) each."""
     batch = trees.cast(batch)
     n = len(jax.tree.leaves(batch)[0])
-    weights = np.full(n, 1 / n, np.float32)
+    weights = jnp.full(n, 1 / n)
     f = family.estimate(batch, weights)
-    return family.variance(batch, weights, f), family.observed_variance(batch, weights, f)
+    return family.variance(batch, weights, f), Family.variance(family, batch, weights, f)
