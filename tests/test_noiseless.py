@@ -14,6 +14,7 @@ from profl.cases.pricing import Demand
 from profl.parts.jacobian.kalman import Kalman
 from profl.parts.variance_change import log_variance, no_change
 
+pytestmark = pytest.mark.faults
 SDS = (0.0, 1e-6, 1e-4, 1e-2)
 FEW = {"rounds": 40, "local_steps": 5, "samples": 100, "seeds": range(3), "progress": False}
 

@@ -11,6 +11,7 @@ import profl
 from profl.run.live import batch_alerts
 from profl.run.live.batch_alerts import NO_BATCH
 
+pytestmark = pytest.mark.faults
 FEW = {"rounds": 4, "local_steps": 2, "samples": 50, "progress": False}
 SHOP = profl.LiveProblem(
     "shop",

@@ -26,8 +26,8 @@ from profl.typing import Array, Batch
 CHANCE = 1e-9
 """Two batches are the same one if they would be equal by chance less often than that."""
 FAR_OFF = 10.0
-"""A stated standard deviation is wrong if that in the data is so many times as large. One that is stated too large costs
-some deployments, and nothing is said: data may have no noise."""
+"""A stated standard deviation is wrong if that in the data is so many times as large. Of one that is stated too large
+nothing is said: data may have no noise, and it costs some deployments."""
 FEWEST = 10
 """Fewer rows may not show their standard deviation to within a factor of ``FAR_OFF``."""
 
@@ -85,7 +85,7 @@ def log_chance_of_equal(batch: Batch) -> float:
 
 
 def misstated_noise(family: Family, batch: Batch) -> str:
-    """What is to be said of the standard deviation that a family states; "" where it states none, or one that is large enough."""
+    """What is to be said of the standard deviation that a family states; "" where it is large enough, or none is."""
     rows = len(jax.tree.leaves(batch)[0])
     if not hasattr(family, "sd") or family.shift is None or rows < FEWEST:
         return ""
