@@ -20,7 +20,8 @@ from profl import trees
 from profl.methods.method import Forecast
 from profl.parts.privacy import Privacy
 from profl.run import step
-from profl.run.live import batches
+from profl.run.live import batch_alerts, batches
+from profl.run.live.batch_alerts import NO_BATCH, LastBatch
 from profl.run.live.client_round import RoundSetup, deploy_next, finite_copy, key_of, use_batch
 from profl.run.live.filter_alerts import FilterAlert, update_alerts
 from profl.run.live.protection import finished_report, protected_work, unchanged_report
@@ -68,6 +69,7 @@ class State(NamedTuple):
     undecided: frozenset[int] = frozenset()  # clients of whom it was said that the filter cannot decide on a group
     participants: Mapping[int, Participant] | None = None  # None between two rounds
     notes: tuple[tuple[int, str], ...] = ()  # incidents of the round under way
+    last: Mapping[int, LastBatch] = {}  # each client's last batch
     noised: Mapping[int, Report] | None = None  # with privacy: what left the clients in the round that was just closed
 
 
@@ -135,7 +137,8 @@ class Fold:
         now = use_batch(self.setup, own.row, own.key, own.done, own.after, batch, deployed, own.wanted)
         rows = batches.rows(batch)
         used = Participant(own.row, now, own.wanted, own.done + 1, own.rows + rows, own.missing + missing)
-        return self._look_for_groups(_replace(state, client, used), client, deployed, batch)
+        state = self._look_at_batch(_replace(state, client, used), client, batch)
+        return self._look_for_groups(state, client, deployed, batch)
 
     def close(
         self,
@@ -167,7 +170,7 @@ class Fold:
         )
         guard = live.guard.update(history, self.guard)
         after = LiveState(history, guard, (*live.incidents, *incidents), alerts)
-        return State(state.seq, after, state.undecided, noised=noised)
+        return State(state.seq, after, state.undecided, noised=noised, last=state.last)
 
     def pack(self, state: State) -> bytes:
         """A state between two rounds as bytes."""
@@ -180,6 +183,7 @@ class Fold:
             "seq": state.seq,
             "round": history.round,
             "undecided": sorted(state.undecided),
+            "last": {str(client): [*last] for client, last in state.last.items()},
             "incidents": state.live.incidents,
             "alerts": [plain_numbers(alert) for alert in state.live.alerts],
             "guard": plain_numbers(state.live.guard),
@@ -203,7 +207,8 @@ class Fold:
             incidents: tuple[Incident, ...] = tuple((int(r), int(c), str(what)) for r, c, what in meta["incidents"])
             alerts = tuple(FilterAlert(*alert) for alert in meta["alerts"])
             live = LiveState(history, Guard(*meta["guard"]), incidents, alerts)
-            return State(int(meta["seq"]), live, frozenset(meta["undecided"]))
+            last = {int(client): LastBatch(*values) for client, values in meta.get("last", {}).items()}
+            return State(int(meta["seq"]), live, frozenset(meta["undecided"]), last=last)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise DamagedFile(f"it is no snapshot of this campaign ({type(error).__name__})") from error
 
@@ -262,6 +267,18 @@ class Fold:
             else:
                 protected[client] = unchanged_report(*circumstances, absent.get(client, "nothing came"))
         return protected
+
+    def _look_at_batch(self, state: State, client: int, batch: Batch) -> State:
+        """Note a batch that is the one before it, and noise that is not as the family states it."""
+        if self.setup.privacy is not None:
+            return state
+        before = state.last.get(client, NO_BATCH)
+        misstated = (
+            "" if client in state.last else batch_alerts.misstated_noise(self.plan.settings.functions.family, batch)
+        )
+        last, repeated = before.next(batch, state.live.history.round + 1)
+        fresh = tuple((client, words) for words in (misstated, repeated) if words)
+        return state._replace(last={**state.last, client: last}, notes=(*state.notes, *fresh))
 
     def _look_for_groups(self, state: State, client: int, deployed: Theta, batch: Batch) -> State:
         """Note a group of a client's samples that the filter cannot decide on, once."""

@@ -175,7 +175,11 @@ class _Session:
         self.live = self.fold.first.live
 
     def run(self, clients: Sequence[Client]) -> Run:
-        """The run, once all rounds are done or it was ended."""
+        """The run, once all rounds are done or it was ended; in a precision of its own, whatever its clients switch."""
+        with jax.enable_x64(bool(jax.config.read("jax_enable_x64"))):
+            return self._run(clients)
+
+    def _run(self, clients: Sequence[Client]) -> Run:
         rounds, title = self.plan.settings.rounds, f"{self.plan.settings.method.name} on {self.problem.name}"
         with open_store(self.execution.checkpoint) as store:
             self.journal = self._open(store)

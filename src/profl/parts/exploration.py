@@ -52,7 +52,7 @@ class ExplorationState(NamedTuple):
     scales: Array  # natural units of the parameters, (d,), or (arrays,) of a large model
     signal_scale: Array  # natural units of the signal, (s,)
     unknown_share: Array  # () the error's share in the squared size of J
-    column_error: Array  # (s,): the mean squared error of the columns of J, in natural units
+    column_error: Any  # (s,): the mean squared error of the columns of J, in natural units; () where nobody asks for it
     hold: Array  # () int32: for how many deployments the next one is to be held
 
 
@@ -114,7 +114,7 @@ class Exploration(Part):
             scales=units.scales,
             signal_scale=units.signal.scale,
             unknown_share=jnp.zeros((), f.dtype),
-            column_error=jnp.zeros(signal.shape, f.dtype),
+            column_error=jnp.zeros(signal.shape, f.dtype) if self.directions == "uncovered" else (),
             hold=jnp.int32(1),
         )
 
@@ -158,7 +158,7 @@ class Exploration(Part):
             scales=units.scales,
             signal_scale=units.signal.scale,
             unknown_share=jnp.sum(error) / (jnp.sum(jacobian**2 + error) + jnp.finfo(error.dtype).tiny),
-            column_error=jnp.mean(error, 0),
+            column_error=jnp.mean(error, 0) if self.directions == "uncovered" else (),
             hold=jnp.asarray(step.hold, jnp.int32),
         )
 

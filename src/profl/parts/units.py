@@ -6,6 +6,9 @@ sd and rms are over the samples of a batch. When all parameters move by their sc
 as much as samples differ from one another. The scales do not depend on where zero is, nor on the units of the
 parameters or of the loss: shifted or rescaled problems have the same scales, shifted or rescaled.
 
+Data without noise would have scales of nothing. The least unit of a number, of f too, is the cube root of the machine
+epsilon times its size (``least_share``).
+
 A model of more than ``LARGEST_BY_PARAMETER`` parameters, such as a network, has one scale per array: rms(dl/dtheta_j)
 is then taken over all its entries. No gradient of a single sample is needed: with random signs e, the gradient of
 sum_i sqrt(w_i) e_i l_i has the mean square sum_i w_i (dl_i/dtheta_j)^2, so a few of them, averaged over an array,
@@ -61,16 +64,25 @@ RANDOM_SIGN_GRADIENTS = 4
 scales need only be right up to a factor."""
 
 
+def least_share(like: Array) -> float:
+    """The least unit of a number as a share of its size, the cube root of the machine epsilon.
+
+    Exploration deploys on both sides of a model. The difference of two such deployments over their distance h has a
+    rounding error of about eps / h and, by curvature, one of h^2, relative to sizes; together they are least there.
+    """
+    return float(jnp.finfo(like.dtype).eps) ** (1 / 3)
+
+
 def first_samples(batch: Batch, weights: Array) -> tuple[Batch, Array]:
     """The first samples of a batch, and their weights, summing to one."""
     first = weights[:SAMPLES_MEASURED]
     total = jnp.sum(first)
-    shares = jnp.where(total > 0, first / jnp.where(total > 0, total, 1.0), 1.0 / first.shape[0])
+    shares = jnp.where(total > 0, first / total, 1.0 / first.shape[0])
     return jax.tree.map(lambda leaf: leaf[:SAMPLES_MEASURED], batch), shares
 
 
 def theta_scales(
-    problem: View, theta: Theta, batch: Batch, weights: Array, common: float = 1.0, unseen: Array | float = 0.0
+    problem: View, theta: Theta, batch: Batch, weights: Array, common: float = 1.0, unseen: Array | None = None
 ) -> Array:
     """The scale of every parameter, (d,).
 
@@ -95,13 +107,13 @@ def theta_scales(
         return problem.loss(unravel(vector), z)
 
     losses, slopes = jax.vmap(jax.value_and_grad(loss), (None, 0))(flat, batch)
-    spread = jnp.sqrt(weights @ (losses - weights @ losses) ** 2 + unseen)
+    variance = weights @ (losses - weights @ losses) ** 2
+    if unseen is not None:
+        variance += unseen
     mean = weights @ slopes
-    steepness = jnp.sqrt(weights @ (slopes - mean) ** 2 + common * mean**2)
-    by_data = spread / (jnp.sqrt(float(flat.size)) * jnp.where(steepness > 0, steepness, 1.0))
-    by_data = jnp.where((steepness > 0) & (spread > 0), by_data, jnp.inf)
-    scales = jnp.minimum(by_data, half_width(problem, theta))
-    return jnp.where(jnp.isfinite(scales) & (scales > 0), scales, jnp.maximum(jnp.abs(flat), 1.0))
+    steepness2 = weights @ (slopes - mean) ** 2 + common * mean**2
+    by_data = jnp.sqrt(variance / (flat.size * steepness2))
+    return _bounded_scales(by_data, half_width(problem, theta), jnp.abs(flat))
 
 
 def is_large(theta: Theta) -> bool:
@@ -120,15 +132,19 @@ def array_scales(problem: View, theta: Theta, batch: Batch, weights: Array, comm
     probes = jax.vmap(lambda key: jnp.sqrt(weights) * jax.random.rademacher(key, weights.shape, weights.dtype))(keys)
     rows = jax.lax.map(mean_squares, jnp.concatenate([probes, weights[None]]))
     whole, mean = jnp.mean(rows[:-1], 0), rows[-1]
-    steepness = jnp.sqrt(jnp.maximum(whole - mean, 0.0) + common * mean)
-    spread = jnp.sqrt(weights @ (losses - weights @ losses) ** 2)
+    steepness2 = jnp.maximum(whole - mean, 0.0) + common * mean
     leaves, widths = jax.tree.leaves(theta), jax.tree.leaves(space_width(problem, theta))
     total = sum(leaf.size for leaf in leaves)
-    by_data = spread / (jnp.sqrt(float(total)) * jnp.where(steepness > 0, steepness, 1.0))
-    by_data = jnp.where((steepness > 0) & (spread > 0), by_data, jnp.inf)
-    scales = jnp.minimum(by_data, jnp.stack([jnp.min(width) for width in widths]))
+    by_data = jnp.sqrt(weights @ (losses - weights @ losses) ** 2 / (total * steepness2))
     size = jnp.stack([jnp.sqrt(jnp.mean(leaf**2)) for leaf in leaves])
-    return jnp.where(jnp.isfinite(scales) & (scales > 0), scales, jnp.maximum(size, 1.0))
+    return _bounded_scales(by_data, jnp.stack([jnp.min(width) for width in widths]), size)
+
+
+def _bounded_scales(by_data: Array, half: Array, size: Array) -> Array:
+    """The scales that the data show, within what the model space (its ``half`` width) and arithmetic allow."""
+    by_data = jnp.where(by_data > 0, by_data, jnp.inf)  # a NaN, too: without slopes nothing is shown
+    scales = jnp.minimum(half, jnp.maximum(by_data, least_share(size) * size))
+    return jnp.where(scales < jnp.inf, scales, jnp.maximum(size, 1.0))
 
 
 def expand_scales(scales: Array, theta: Theta) -> Theta:
@@ -229,16 +245,15 @@ def measure_units(
     not count: the losses of samples differ less near the optimum.
     """
     new = (array_scales if is_large(theta) else theta_scales)(problem, theta, batch, weights, MEAN_SLOPE_SHARE)
-    ratio = new / jnp.where(old.known, old.scales, 1.0)
+    known, ratio = old.known, new / old.scales  # infinite before the first batch
     common = jnp.minimum(jnp.max(ratio), 1.0)
-    smaller = ratio < common / REVISED_RATIO
-    scales = jnp.where(old.known, jnp.where(smaller, new / common, old.scales), new)
-    positive = sample_variance > 0
-    largest = jnp.where(jnp.any(positive), jnp.max(sample_variance), 1.0)
-    deviation = jnp.sqrt(jnp.where(positive, sample_variance, largest))
-    stays = old.known & ~jnp.any(smaller)
-    signal_scale = jnp.where(stays, old.signal.scale, signal_scales(problem, theta, scales))
-    origins = trees.where(old.known, (old.signal.origin, old.f), (problem.signal(theta), Unit(f, deviation)))
+    replaced = ~known | (ratio < common / REVISED_RATIO)
+    scales = jnp.where(replaced, new / common, old.scales)
+    variance = jnp.maximum(sample_variance, least_share(f) ** 2 * f**2)
+    largest = jnp.max(variance)
+    deviation = jnp.sqrt(jnp.where(variance > 0, variance, jnp.where(largest > 0, largest, 1.0)))
+    signal_scale = jnp.where(jnp.any(replaced), signal_scales(problem, theta, scales), old.signal.scale)
+    origins = trees.where(known, (old.signal.origin, old.f), (problem.signal(theta), Unit(f, deviation)))
     return Units(scales, Unit(origins[0], signal_scale), origins[1], old.batches + 1)
 
 
@@ -278,24 +293,24 @@ class NaturalUnits(Part):
     def update(self, view: View, state: UnitsState, step: Step, key: Key) -> tuple[Step, UnitsState]:
         """The step with its units: measured on the first batch, revised at the second, fourth, eighth ... batch."""
         sample_variance, old = step.f_variance / jnp.sum(step.weights**2), state.units
-        batches = old.batches + 1
+        batches, known = old.batches + 1, old.known
 
         def revise(theta: Theta, inner: Batch, weights: Array) -> UnitsState:
             batch, weights = first_samples(jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), inner), weights)
             units = measure_units(view, old, theta, batch, weights, step.f, sample_variance)
             variance = state.variance
             if isinstance(variance, VarianceChange):
-                variance = variance.measure(old.known, log_variance(batch, weights))
+                variance = variance.measure(known, log_variance(batch, weights))
             return UnitsState(units, variance)
 
         first_only = is_large(step.deployed)  # a revision costs as many gradients as a step
-        due = ~old.known if first_only else batches & (batches - 1) == 0
+        due = ~known if first_only else batches & (batches - 1) == 0
         # Innermost, as they lie in memory (``trees.materialise``): else they would be rearranged in every step.
         inner = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1), step.batch)
         new, variance = trees.cond_or_keep(due, revise, state, step.deployed, inner, step.weights)
         new = new._replace(batches=batches)
-        changed = old.known & jnp.any(new.scales < old.scales)
-        ratio = jnp.where(old.known, new.scales / old.scales, 1.0)
+        changed = jnp.any(new.scales < old.scales)  # they are zeros before the first batch
+        ratio = jnp.where(known, new.scales / old.scales, 1.0)
         return step._replace(units=StepUnits(new, changed, ratio)), UnitsState(new, variance)
 
     def figures(self, view: View, state: UnitsState, theta: Theta) -> dict[str, Array]:

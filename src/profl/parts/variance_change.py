@@ -2,7 +2,8 @@
 
 The logarithm of the variance of every entry of z is compared between a client's first batch and its latest one, each
 with the error that the batch itself shows: var(log s^2) = (kurtosis - 1) sum w^2. Both are measured where units are, at
-the first, second, fourth, eighth ... batch, so that it costs a step nothing.
+the first, second, fourth, eighth ... batch, so that it costs a step nothing. Rows that are all alike have the variance
+of their rounding, of which nothing is known.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 
 from profl import trees
 from profl.parts.part import shape_of_f
+from profl.problem.families import rounding_variance
 from profl.problem.problem import View
 from profl.typing import Array, Batch
 
@@ -34,8 +36,7 @@ class VarianceChange(NamedTuple):
     def measure(self, known: Array, latest: LogVariance) -> VarianceChange:
         """With the ``latest`` batch measured, which is the first one where none is ``known``."""
         first = trees.where(known, self.first, latest)
-        error = jnp.maximum(first.error + latest.error, jnp.finfo(latest.error.dtype).tiny)
-        return VarianceChange(first, jnp.mean((latest.value - first.value) ** 2 / error))
+        return VarianceChange(first, jnp.mean((latest.value - first.value) ** 2 / (first.error + latest.error)))
 
 
 def is_watched(view: View, batch: Batch) -> bool:
@@ -54,8 +55,11 @@ def no_change(view: View, batch: Batch) -> VarianceChange | tuple[()]:
 def log_variance(batch: Batch, weights: Array) -> LogVariance:
     """The log variance of every entry of a batch (n, p), under ``weights`` (n,) that sum to one."""
     (values,) = jax.tree.leaves(batch)
-    squares = (values - weights @ values) ** 2
-    variance = weights @ squares
-    kurtosis = weights @ squares**2 / jnp.where(variance > 0, variance, 1.0) ** 2
-    logarithm = jnp.log(jnp.where(variance > 0, variance, 1.0))
-    return LogVariance(logarithm, jnp.maximum(kurtosis - 1, 0.0) * jnp.sum(weights**2))
+    mean = weights @ values
+    share = jnp.broadcast_to(jnp.sum(weights**2), mean.shape)
+    squares = (values - mean) ** 2
+    spread, least = weights @ squares, rounding_variance(mean)
+    variance = jnp.maximum(spread, least)
+    kurtosis = weights @ (squares / variance) ** 2
+    error = jnp.where(spread > least, jnp.maximum(kurtosis - 1, share), 1 / jnp.finfo(least.dtype).eps)
+    return LogVariance(jnp.log(variance), error * share)

@@ -59,6 +59,11 @@ def average(weights: Array, values: Array) -> Array:
     return jnp.dot(jnp.moveaxis(values, 0, -1), weights, precision="highest")
 
 
+def rounding_variance(mean: Array) -> Array:
+    """The variance up to which numbers with that mean do not vary: that of their rounding."""
+    return (FLAT * jnp.finfo(mean.dtype).eps * mean) ** 2 + jnp.finfo(mean.dtype).tiny
+
+
 class Family:
     """Base class; subclasses are frozen dataclasses, so that equal families share compiled code."""
 
@@ -182,7 +187,7 @@ class LocationScale(Family):
     def estimate(self, batch: Batch, weights: Array) -> Array:
         mean = average(weights, batch)
         spread = average(weights, (batch - mean) ** 2)
-        return jnp.concatenate([mean, 0.5 * jnp.log(jnp.maximum(spread, self._least(mean)))])
+        return jnp.concatenate([mean, 0.5 * jnp.log(jnp.maximum(spread, rounding_variance(mean)))])
 
     def log_prob(self, z: Batch, f: Array) -> Array:
         mean, log_sd = jnp.split(f, 2)
@@ -197,7 +202,7 @@ class LocationScale(Family):
         mean, log_sd = jnp.split(f, 2)
         share = jnp.sum(weights**2)
         spread = average(weights, (batch - mean) ** 2)
-        varies = spread > self._least(mean)
+        varies = spread > rounding_variance(mean)
         sample = average(weights, ((batch - mean) * jnp.exp(-log_sd)) ** 4)
         kurtosis = (sample / share + PRIOR_SAMPLES * GAUSSIAN_KURTOSIS) / (1 / share + PRIOR_SAMPLES)
         of_log_sd = (jnp.where(varies, kurtosis, GAUSSIAN_KURTOSIS) - 1) / 4
@@ -206,11 +211,6 @@ class LocationScale(Family):
     def observed_variance(self, batch: Batch, weights: Array, f: Array) -> Array:
         least = ROUNDING * jnp.finfo(f.dtype).eps * f**2 + jnp.finfo(f.dtype).tiny
         return jnp.maximum(self.variance(batch, weights, f), least)
-
-    @staticmethod
-    def _least(mean: Array) -> Array:
-        """The variance up to which a coordinate does not vary."""
-        return (FLAT * jnp.finfo(mean.dtype).eps * mean) ** 2 + jnp.finfo(mean.dtype).tiny
 
 
 @checks.explain_call

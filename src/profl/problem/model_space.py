@@ -93,6 +93,35 @@ def _split(bound: Bound, leaves: list[Any]) -> list[Any]:
     ]
 
 
+LEAST_VALUES = 100
+"""So many values at least must a number of a model be able to take in its space: of fewer, a step of one per cent of
+the space is lost."""
+
+
+def check_resolution(project: Callable[[Theta], Theta], models: Theta) -> None:
+    """Refuse a box around ``models`` in which their floating-point numbers lie too far apart to move.
+
+    >>> check_resolution(Box(9_999_997.0, 10_000_003.0), np.float32([1e7]))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    profl.checks.InputError: the model space from 1e+07 to 1e+07 is 6 wide; float32 has a number only every 1 there...
+    """
+    ends = bounds(project)
+    if ends is None:
+        return
+    width, far = ends[1] - ends[0], max(map(abs, ends))
+    for leaf in jax.tree.leaves(models):
+        dtype = jnp.result_type(leaf)
+        spacing = float(np.spacing(dtype.type(far)))
+        if 0 < width < LEAST_VALUES * spacing:
+            raise checks.InputError(
+                f"the model space from {ends[0]:.6g} to {ends[1]:.6g} is {width:.4g} wide; {dtype} has a number only "
+                f"every {spacing:.4g} there, and a model could not move. Count the parameters from elsewhere "
+                f"(theta - {far:.6g}), give them in other units, or use 64 bit: "
+                "jax.config.update('jax_enable_x64', True)"
+            )
+
+
 def everywhere(theta: Theta) -> Theta:
     """The model itself: a model space without bounds."""
     return theta

@@ -11,6 +11,7 @@ import numpy as np
 from profl.methods.method import Method
 from profl.methods.stopping import REASONS
 from profl.problem.problem import Problem
+from profl.results.motion import motion_notes
 from profl.results.record import Distrusted, Run
 from profl.server import rules
 from profl.typing import Theta
@@ -111,7 +112,14 @@ def make_run(problem: Problem, method: Method, trace: Trace, layout: Layout, sec
         settled=settled,
         stop_reason=tuple(REASONS.get(int(why)) for why in trace.why),
         dropped=None if trace.dropped is None else np.repeat(trace.dropped, layout.members, axis=1),
-        notes=(*setup_notes(problem, layout.seeds), *outvoted_note(method, layout), *optimum_note(problem, answers)),
+        notes=(
+            *setup_notes(problem, layout.seeds),
+            *outvoted_note(method, layout),
+            *optimum_note(problem, answers),
+            *motion_notes(
+                problem, trace.theta, (answers.optimum, answers.stable), "learning_rate" in method.settings()
+            ),
+        ),
         distrusted=distrusted_clients(trace.distrusted, layout.seeds),
     )
 

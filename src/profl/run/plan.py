@@ -13,6 +13,7 @@ import numpy as np
 from profl import checks, random, trees
 from profl.methods.method import Forecast, Method, check_method
 from profl.methods.stopping import StopWhenSettled
+from profl.problem.model_space import check_resolution
 from profl.problem.problem import Functions, Problem, View, check_problem
 from profl.problem.validation.functions import clear_stale_code
 from profl.results.measure import Layout
@@ -129,6 +130,7 @@ def make_plan(problem: Problem, method: Method, config: RunConfig, patience: int
     roots = random.root_keys(seeds)
     population = _population(problem, world, config, counts[None] if method.pooled else counts)
     models = _initial_models(problem, seeds, config.initial)
+    check_resolution(problem.project, models)
     _check_reaction_states(settings, population, models)
     if settings.stop is not None and _first_forecast(settings, models) is None:
         raise checks.InputError(

@@ -172,7 +172,7 @@ def record_if_due(settings: Settings, history: RunHistory) -> RunHistory:
 
 def _append_record(settings: Settings, history: RunHistory) -> RunHistory:
     """The history with a record of its last round."""
-    model = jax.tree.map(np.asarray, (history.carry.theta, FORECAST(settings, history.carry.server)))
+    model = jax.tree.map(np.array, (history.carry.theta, FORECAST(settings, history.carry.server)))
     figures = tuple(name for name in history.current.latest if name not in (*history.current.info, *LOSS_SUMMARY))
     nothing = zero_totals(tuple(history.current.info), figures, median=True)
     if history.current.unreported is not None:

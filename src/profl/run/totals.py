@@ -129,8 +129,11 @@ def zero_counts(totals: Totals) -> Totals:
 
 
 def totals_to_host(totals: Totals) -> Totals:
-    """The totals as NumPy arrays, each ``Count`` as one 64-bit integer."""
-    on_host = jax.tree.map(np.asarray, totals)
+    """The totals as NumPy arrays, each ``Count`` as one 64-bit integer.
+
+    They are copies: a view would keep the device's array, which takes some ten times the memory of a number.
+    """
+    on_host = jax.tree.map(np.array, totals)
     counts = {
         name: value.units + THOUSAND * value.thousands.astype(np.int64)
         for name, value in (("deployments", on_host.deployments), ("samples", on_host.samples))

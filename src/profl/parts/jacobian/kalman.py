@@ -10,7 +10,8 @@ v is the sampling variance of f_hat, which the batch shows; c0 is a slower avera
 lose weight with the distance travelled since, not with time: while the model moves, J comes from recent deployments,
 and once it rests, all deployments since then count. The anchor follows the models, not the deployed perturbations, and
 going back and forth adds no variance twice: otherwise exploration would make the filter forget. kappa is how fast J may
-change: by ``curvature`` times its own size when the signal moves by one unit.
+change: by ``curvature`` times its own size when the signal moves by one unit, or by as much as it now moves in a few
+deployments, where that is more: data without noise have tiny units, and steps do not shrink with them.
 
 A reaction that is truly linear loses the evidence from the path to the resting point, which exploration soon replaces.
 Two filters, kappa = 0 beside this one, weighted by their predictions, were tried: at rest nothing contradicts the
@@ -44,9 +45,9 @@ LARGEST_SLOPE = 4.0
 """Natural units: an entry of J counts as at most this where its size says how fast J may change. A feature that hardly
 varies and that everybody moves has entries of hundreds: all others would be forgotten at every step."""
 
-LEAST_NOISE_EPSILONS = 64
-"""The least noise variance, in machine epsilons times 1 + mean f^2: the prior variance is one, and a variance below its
-rounding cannot be told from a negative one."""
+ROUNDING_EPSILONS = 64
+"""Machine epsilons, relative, by which rounding may change a variance: what is smaller cannot be told from a negative
+one. The variances of J grow by it in every step, and noise is no smaller than it, relative to what is predicted."""
 
 
 class Posterior(NamedTuple):
@@ -104,8 +105,7 @@ class Kalman(JacobianEstimator):
         return KalmanState(self.init_filter(signal, f), no_misses(f))
 
     def update(self, state: KalmanState, signal: Array, f: Array, variance: Array, at: Array) -> KalmanState:
-        walk = jnp.zeros((), f.dtype)
-        new, prediction = self.predict_and_update(state.filter, signal, f, variance, at, walk)
+        new, prediction = self.predict_and_update(state.filter, signal, f, variance, at)
         return KalmanState(new, state.misses.add(prediction.miss, evidence_weight(prediction.noise_share)))
 
     def restart(self, state: KalmanState, restarts: Array, signal: Array, f: Array) -> KalmanState:
@@ -133,11 +133,11 @@ class Kalman(JacobianEstimator):
         return FilterState(posterior, place, place, number, number, jnp.zeros((), jnp.int32))
 
     def predict_and_update(
-        self, state: FilterState, signal: Array, f: Array, variance: Array, at: Array, walk: Array
+        self, state: FilterState, signal: Array, f: Array, variance: Array, at: Array, walk: Array | None = None
     ) -> tuple[FilterState, Prediction]:
         """The filter after one more deployment, and how well f was predicted.
 
-        ``walk`` is the variance that the level's random walk adds in a step.
+        ``walk`` is the variance that the level's random walk adds in a step, where there is one.
         """
         mean_variance = jnp.mean(variance)
         state = trees.where(state.deployments == 0, prior_state(state, at, f, mean_variance), state)
@@ -145,10 +145,13 @@ class Kalman(JacobianEstimator):
         step = self.anchor_rate * (at - state.anchor)
         anchor = state.anchor + step
         growth = jnp.maximum(jnp.sum((anchor - state.reference) ** 2) - state.counted_distance2, 0.0)
-        sizes = jnp.clip(state.posterior.slope**2 - self.filter_error(state), 0.0, LARGEST_SLOPE**2)
-        kappa2 = self.curvature**2 * jnp.mean(sizes)
-        prior = shift_anchor(state.posterior, step, kappa2 * growth)
-        prior = prior._replace(level_cov=prior.level_cov + walk)
+        known2 = jnp.maximum(state.posterior.slope**2 - jnp.diagonal(state.posterior.slope_cov), 0.0)
+        moved2 = jnp.sum(step**2)
+        unit2 = jnp.maximum(1.0, moved2 / self.anchor_rate**2)
+        kappa2 = self.curvature**2 * jnp.mean(jnp.minimum(known2, LARGEST_SLOPE**2)) / unit2
+        prior = shift_anchor(state.posterior, step, kappa2 * growth, moved2)
+        if walk is not None:
+            prior = prior._replace(level_cov=prior.level_cov + walk)
         posterior, prediction = observe(prior, signal - anchor, f, noise, kappa2)
         reference = state.reference + self.reference_rate * (anchor - state.reference)
         counted_distance2 = (1 - self.reference_rate) ** 2 * (state.counted_distance2 + growth)
@@ -167,7 +170,7 @@ def evidence_weight(noise_share: Array) -> Array:
     predicts better for that reason alone. Counted from the start, three of six runs on a synthetic Adult took that for
     a memory, then J for far too large, and diverged.
     """
-    return jnp.clip(2 * noise_share - 1, 0.0, 1.0)
+    return jnp.maximum(2 * noise_share - 1, 0.0)  # at most 1, as a share is
 
 
 def prior_state(state: FilterState, signal: Array, f: Array, variance: Array) -> FilterState:
@@ -183,16 +186,22 @@ def prior_state(state: FilterState, signal: Array, f: Array, variance: Array) ->
     return FilterState(prior, signal, signal, jnp.zeros_like(one), variance, state.deployments)
 
 
-def shift_anchor(posterior: Posterior, step: Array, added_variance: Array) -> Posterior:
-    """The posterior at an anchor ``step`` (s,) further on; ``added_variance`` is what curvature adds to that of J."""
-    slope_step = jnp.sum(posterior.slope_cov * step, -1)  # covariance of the slope with its product with the step
-    level_growth = jnp.sum((2 * posterior.cross_cov + slope_step) * step)
+def shift_anchor(posterior: Posterior, step: Array, added_variance: Array, moved2: Array) -> Posterior:
+    """The posterior at an anchor ``step`` (s,) further on, whose square is ``moved2``.
+
+    ``added_variance`` is what curvature adds to that of J.
+    """
+    one = np.eye(step.shape[0], dtype=step.dtype)
+    slope_cov = posterior.slope_cov * (1 + ROUNDING_EPSILONS * np.finfo(step.dtype).eps * one)
+    cross_cov = posterior.cross_cov + jnp.sum(slope_cov * step, -1)
+    level_growth = jnp.sum((posterior.cross_cov + cross_cov) * step)
+    half = added_variance / 2
     return Posterior(
         level=posterior.level + jnp.sum(posterior.slope * step, -1),
         slope=posterior.slope,
-        level_cov=posterior.level_cov + level_growth + added_variance * jnp.sum(step**2) / 4,
-        cross_cov=posterior.cross_cov + slope_step + added_variance * step / 2,
-        slope_cov=posterior.slope_cov + added_variance * np.eye(step.shape[0], dtype=step.dtype),
+        level_cov=posterior.level_cov + level_growth + half * moved2 / 2,
+        cross_cov=cross_cov + half * step,
+        slope_cov=slope_cov + added_variance * one,
     )
 
 
@@ -204,7 +213,7 @@ def observe(posterior: Posterior, offset: Array, f: Array, noise: Array, kappa2:
     level_cov = posterior.level_cov + jnp.sum(posterior.cross_cov * offset)  # the covariance times the regressor
     slope_cov = posterior.cross_cov + jnp.sum(posterior.slope_cov * offset, -1)
     known = jnp.maximum(level_cov + jnp.sum(slope_cov * offset), 0.0)
-    floor = LEAST_NOISE_EPSILONS * jnp.finfo(f.dtype).eps * (1 + jnp.mean(f**2))
+    floor = ROUNDING_EPSILONS * jnp.finfo(f.dtype).eps * (1 + known)
     total = known + jnp.maximum(noise, floor) + kappa2 * jnp.sum(offset**2) ** 2 / 4
     miss = f - posterior.level - jnp.sum(posterior.slope * offset, -1)
     level_gain, slope_gain = level_cov / total, slope_cov / total

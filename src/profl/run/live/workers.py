@@ -20,6 +20,9 @@ import jax
 
 from profl.run.live.batches import Failure, Overdue, as_failure
 
+SWITCHED = "switched JAX to {} bit for the whole process (jax_enable_x64): switched back, and its data are refused"
+"""Where several clients were at it at once, whoever is done first is taken for the one."""
+
 LATE = "took longer than {:g} s for a deployment"
 
 
@@ -64,12 +67,16 @@ class Job:
             self._changed.notify_all()
 
     def _run(self) -> None:
+        before = bool(jax.config.read("jax_enable_x64"))  # that of the process: this thread has no own one yet
         try:
             with jax.enable_x64(self._x64):
                 self.result = self._task(self)
         except BaseException as error:  # what the client raised is a Failure by now; the rest is ours
             self.error = Failure(str(as_failure(error)))  # without a traceback, which would hold the batch
         finally:
+            if bool(jax.config.read("jax_enable_x64")) != before:
+                jax.config.update("jax_enable_x64", before)
+                self.error = Failure(SWITCHED.format(32 if before else 64))
             with self._changed:
                 self.done = True
                 self._changed.notify_all()
