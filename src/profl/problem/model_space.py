@@ -109,13 +109,16 @@ def check_resolution(project: Callable[[Theta], Theta], models: Theta) -> None:
     ends = bounds(project)
     if ends is None:
         return
-    width, far = ends[1] - ends[0], max(map(abs, ends))
-    for leaf in jax.tree.leaves(models):
-        dtype = jnp.result_type(leaf)
-        spacing = float(np.spacing(dtype.type(far)))
-        if 0 < width < LEAST_VALUES * spacing:
+    lower, upper = np.broadcast_arrays(*ends)
+    for dtype in {jnp.result_type(leaf) for leaf in jax.tree.leaves(models)}:
+        spacings = np.spacing(np.maximum(np.abs(lower), np.abs(upper)).astype(dtype)).astype(float)
+        narrow = (lower < upper) & (upper - lower < LEAST_VALUES * spacings)
+        if narrow.any():
+            place = int(np.argmax(narrow))
+            low, high, spacing = (each.ravel()[place].item() for each in (lower, upper, spacings))
+            width, far = high - low, max(abs(low), abs(high))
             raise checks.InputError(
-                f"the model space from {ends[0]:.6g} to {ends[1]:.6g} is {width:.4g} wide; {dtype} has a number only "
+                f"the model space from {low:.6g} to {high:.6g} is {width:.4g} wide; {dtype} has a number only "
                 f"every {spacing:.4g} there, and a model could not move. Count the parameters from elsewhere "
                 f"(theta - {far:.6g}), give them in other units, or use 64 bit: "
                 "jax.config.update('jax_enable_x64', True)"
