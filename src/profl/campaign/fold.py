@@ -25,7 +25,7 @@ from profl.run.live.batch_alerts import NO_BATCH, LastBatch
 from profl.run.live.client_round import RoundSetup, deploy_next, finite_copy, key_of, use_batch
 from profl.run.live.filter_alerts import FilterAlert, update_alerts
 from profl.run.live.protection import finished_report, protected_work, unchanged_report
-from profl.run.live.state import Guard, Incident, LiveState, plain_numbers, refused_reports
+from profl.run.live.state import Guard, Incident, LiveState, newly_distrusted, plain_numbers, refused_reports
 from profl.run.plan import Population
 from profl.run.round import Work
 from profl.run.run_history import (
@@ -167,6 +167,7 @@ class Fold:
         incidents = (
             *((history.round, client, what) for client, what in notes),
             *refused_reports(live.history, history),
+            *newly_distrusted(plan.settings.method, live.history, history),
         )
         guard = live.guard.update(history, self.guard)
         after = LiveState(history, guard, (*live.incidents, *incidents), alerts)

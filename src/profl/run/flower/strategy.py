@@ -43,7 +43,7 @@ from profl.run.flower.rounds import (
 )
 from profl.run.live.filter_alerts import FilterAlert, update_alerts
 from profl.run.live.protection import Account
-from profl.run.live.state import REFUSED, Guard, Incident, LiveState, live_figures
+from profl.run.live.state import REFUSED, Guard, Incident, LiveState, live_figures, newly_distrusted
 from profl.run.plan import describe
 from profl.run.round import Work
 from profl.run.run_history import complete_records, notify_callbacks
@@ -174,6 +174,8 @@ class ProFLStrategy(Strategy):
         self.guard = self.guard.update(self.history, self.limit)
         self.alerts, fresh = update_alerts(self.alerts, self.plan, before, self.history)
         self._untold += tuple(alert.incident for alert in fresh)
+        distrusted = newly_distrusted(self.federation.method, before, self.history)
+        self.incidents, self._untold = (*self.incidents, *distrusted), (*self._untold, *distrusted)
         if self.history.given_up:
             self._tell()
             last = "; ".join(f"client {c} {what}" for r, c, what in self.incidents if r == self.history.round)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from profl import checks
+from profl.methods.method import Method
 from profl.results.callbacks import Incident
 from profl.results.record import Live
 from profl.run.live.filter_alerts import FilterAlert
@@ -93,6 +94,16 @@ def refused_reports(before: RunHistory, after: RunHistory) -> tuple[Incident, ..
     """An incident for every client whose report was refused in the last round."""
     new = np.asarray(after.carry.refused) > np.asarray(before.carry.refused)
     return tuple((after.round, client, REFUSED) for client in np.flatnonzero(new).tolist())
+
+
+def newly_distrusted(method: Method, before: RunHistory, after: RunHistory) -> tuple[Incident, ...]:
+    """An incident for every client that the aggregation rule distrusts since the last round, with the reason."""
+    then, now = (method.distrusted(history.carry.server) for history in (before, after))
+    return tuple(
+        (after.round, client, f"counts less from now on: {why}")
+        for why in now
+        for client in np.flatnonzero((np.asarray(then[why]) < 0) & (np.asarray(now[why]) >= 0)).tolist()
+    )
 
 
 def live_figures(history: RunHistory) -> Live:
