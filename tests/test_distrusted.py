@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -13,12 +16,19 @@ SETTINGS = {"rounds": 6, "local_steps": 1, "samples": 20, "progress": False}
 METHOD = profl.profl(filter="none", jacobian=QUICK)
 
 
+@dataclass(frozen=True)
+class Corner(profl.server.Attack):
+    """A corner of the space of prices, in every round."""
+
+    def reports(self, reports, sent, first, hostile):
+        model = reports["theta"]
+        return {**reports, "theta": model.replace(jnp.full_like(model.value, 5.0))}
+
+
 @pytest.fixture(scope="module")
 def attacked():
     case = unmeasured(profl.cases.pricing(clients=5))
-    return profl.simulate(
-        case, METHOD, seeds=range(2), attack=profl.server.attacks.ScaledMove(100.0), hostile=[3], **SETTINGS
-    )
+    return profl.simulate(case, METHOD, seeds=range(2), attack=Corner(), hostile=[3], **SETTINGS)
 
 
 def test_a_hostile_client_is_named_with_its_first_round(attacked, tmp_path):
