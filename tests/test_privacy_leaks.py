@@ -245,7 +245,7 @@ OPTIONS = {
 """Each option of a recipe with its values; those that are refused are below."""
 EXACT = profl.cases.pricing(clients=CLIENTS, goods=2)
 REFUSED = {
-    "learning_rate": ("auto", "reports deployed, gradient, gradient_noise, loss_change, loss_error, steepness, steps"),
+    "learning_rate": ("auto", "reports deployed, gradient, gradient_noise, loss_change, loss_error, steepness"),
     "correction": ("scaffold", "reports control"),
     "samples": (profl.parts.AdaptiveSamples(0.2, 20, 80), "number of samples must not depend on the data"),
 }

@@ -5,7 +5,8 @@ exp(-n H), with H the entropy of the batch's own rows: nothing is said where tha
 alike, or of five yes-or-no answers.
 
 A family that states a standard deviation of its data (``sd``) is believed by the estimators. Its variance of f_hat is
-compared with the one that the batch itself shows, by the sandwich formula, which needs no sd.
+compared with the one that the middle half of the batch shows, by the sandwich formula, which needs no sd: junk lies
+farther out, and is the filter's matter.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ CHANCE = 1e-9
 FAR_OFF = 10.0
 """A stated standard deviation is wrong if that in the data is so many times as large. Of one that is stated too large
 nothing is said: data may have no noise, and it costs some deployments."""
+MIDDLE_DEVIATION = 0.378
+"""Standard deviation of the middle half of a normal distribution, over that of the whole."""
 FEWEST = 10
 """Fewer rows may not show their standard deviation to within a factor of ``FAR_OFF``."""
 
@@ -37,7 +40,7 @@ REPEATED = (
 )
 MISSTATED = (
     "has data whose noise is {ratio:.2g} times what the family states (its sd): state it as it is, or use "
-    "profl.LocationScale(), which measures it; or are there rows of junk?"
+    "profl.LocationScale(), which measures it; or is more than half of it junk?"
 )
 
 
@@ -78,10 +81,28 @@ def log_chance_of_equal(batch: Batch) -> float:
     >>> log_chance_of_equal(np.ones((9, 2)))
     0.0
     """
-    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(batch)]
-    rows = np.concatenate([leaf.reshape(len(leaf), -1).astype(float) for leaf in leaves], axis=1)
+    rows = as_rows(batch)
     counts = np.unique(rows, axis=0, return_counts=True)[1]
     return float(counts @ np.log(counts / len(rows)))
+
+
+def as_rows(batch: Batch) -> np.ndarray:
+    """The numbers of a batch, a row per sample."""
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(batch)]
+    return np.concatenate([leaf.reshape(len(leaf), -1).astype(float) for leaf in leaves], axis=1)
+
+
+def middle_half(batch: Batch) -> Batch:
+    """The half of the samples that lies nearest to the median, each column in units of its median distance.
+
+    >>> middle_half(np.array([[9.0], [1.0], [2.0], [3.0]])).ravel().tolist()
+    [2.0, 3.0]
+    """
+    offsets = np.abs(as_rows(batch) - np.median(as_rows(batch), axis=0))
+    usual = np.median(offsets, axis=0)
+    farthest = np.max(offsets / np.where(usual > 0, usual, 1.0), axis=1)
+    nearest = np.sort(np.argsort(farthest, kind="stable")[: -(-len(offsets) // 2)])
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[nearest], batch)
 
 
 def misstated_noise(family: Family, batch: Batch) -> str:
@@ -89,10 +110,10 @@ def misstated_noise(family: Family, batch: Batch) -> str:
     rows = len(jax.tree.leaves(batch)[0])
     if not hasattr(family, "sd") or family.shift is None or rows < FEWEST:
         return ""
-    stated, shown = (np.asarray(value, float).sum() for value in _variances(family, batch))
+    stated, shown = (np.asarray(value, float).sum() for value in _variances(family, middle_half(batch)))
     if not stated > 0 or not np.isfinite(shown):
         return ""
-    ratio = math.sqrt(shown / stated)
+    ratio = math.sqrt(shown / stated) / MIDDLE_DEVIATION
     return MISSTATED.format(ratio=ratio) if ratio > FAR_OFF else ""
 
 
