@@ -40,7 +40,7 @@ class Averaging(Part):
         return {"theta": entries.model(theta)}
 
     def open_for(self, view: View, theta: Theta, others: Sequence[str]) -> dict[str, Any]:
-        """The rule's memory of the clients for the models and each of the ``others``; empty for a rule without memory."""
+        """The rule's memory of the clients for the models and each of the ``others``; {} for a rule without memory."""
         if not self.rule.has_memory:
             return {}
         memory = self.rule.of_entries.open(view.client_count, 0)

@@ -83,8 +83,8 @@ class Part:
     """Base class of all parts; see the module. Subclasses are frozen dataclasses.
 
     Attributes:
-      combined: names of its entries that it combines under the method's rule (``Exchange.combine``). A rule that remembers
-        clients compares them by these too.
+      combined: names of its entries that it combines under the method's rule (``Exchange.combine``). A rule that
+        remembers clients compares them by these too.
       serves: fields of ``Step`` that it exists for. Where no later part reads any of them, the part is left out of the
         compiled program; () for a part that is always wanted.
       info: names of the numbers that it puts into ``step.info``.

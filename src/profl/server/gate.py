@@ -1,7 +1,7 @@
 """The gate before deployment: no model that is not finite or outside its space reaches people, whoever computed it.
 
-    at the server   a report is used only if none of its numbers is absurd, its model lies in the space and has not moved
-                    absurdly far, and no other entry is absurdly large; the aggregate of the reports is projected
+    at the server   a report is used only if none of its numbers is absurd, its model lies in the space and has not
+                    moved absurdly far, and no other entry is absurdly large; the aggregate of the reports is projected
     at a client     what is deployed is projected, after exploration and after the noise of privacy; where people are
                     real, a client that came to a model that is not finite deploys nothing and says so
 
