@@ -17,7 +17,7 @@ from profl.parts.optimiser import Optimiser
 from tests.problems import unmeasured
 from tests.test_units import CASE, SETTINGS, UNITS, Elsewhere, moved
 
-started, update = jax.jit(learning_rate.initial_server_state), jax.jit(learning_rate.next_rate)
+started, update = jax.jit(learning_rate.initial_server_state), jax.jit(learning_rate.next_step)
 
 
 def followed(curvature, noise=0.0, rounds=40):
@@ -28,10 +28,10 @@ def followed(curvature, noise=0.0, rounds=40):
     for _ in range(rounds):
         one, copy = (noise * rng.normal(size=2).astype(np.float32) for _ in range(2))
         gradient = hessian @ x + one
-        eta, state = update(state, x, gradient, copy, np.ones(2, np.float32), np.float32(1))
-        x = x - np.asarray(eta) * gradient
+        state = update(state, x, gradient, copy, np.ones(2, np.float32))
+        x = x - np.asarray(state.step) * gradient
         models.append(x)
-        found.append(float(eta))
+        found.append(float(state.step))
     return np.array(models), np.array(found)
 
 
@@ -50,8 +50,8 @@ def test_one_dimension_by_hand():
     ones = np.ones(1, np.float32)
 
     def rate(state, x):
-        eta, state = update(state, x, 4 * x, 0 * ones, ones, np.float32(1))
-        return np.asarray(eta), state
+        state = update(state, x, 4 * x, 0 * ones, ones)
+        return np.asarray(state.step), state
 
     eta, state = rate(started(0 * ones), ones)
     assert float(eta) * 4 == pytest.approx(learning_rate.SECANT_SHARE * learning_rate.FIRST_MOVE)

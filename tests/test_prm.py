@@ -275,7 +275,7 @@ def test_consensus_is_the_weighted_mean_of_what_is_seen_and_nothing_where_nothin
     found[:, 0, 0] = np.stack([2 + 0.1 * rng.normal(size=10), 0.0002 * rng.normal(size=10)], 1)
     found[:, 1, 0], found[:, 3, 0] = [1 - 1e-4, 0.01], [1.0, 1e-4]
     mean = jax.jit(consensus, static_argnums=1)
-    common = mean(found, lambda rows: jnp.mean(rows, 0), np.float32(0.1))
+    common = mean(found, lambda *blocks: tuple(jnp.mean(rows, 0) for rows in blocks), np.float32(0.1))
     common = jax.tree.map(np.asarray, common)
     assert abs(common.mean[0, 0] - found[:, 0, 0, 0].mean()) < 0.01
     assert common.mean[0, 1] == 0
