@@ -94,9 +94,18 @@ def all_attacks(problem: Any, method: Any, settings: dict[str, Any]) -> dict[str
     return {**attacks.ATTACKS, **on_entries(report), **ADDED}
 
 
-def worst(problem: Any, method: Any, shares: tuple[float, ...] = (ONE, TWO), **settings: Any) -> list[dict[str, Any]]:
-    """The share of the gap that is left under every attack, a row each; NaN where a run ended."""
-    named = all_attacks(problem, method, settings)
+def worst(
+    problem: Any,
+    method: Any,
+    shares: tuple[float, ...] = (ONE, TWO),
+    only: Callable[[str], bool] = lambda name: True,
+    **settings: Any,
+) -> list[dict[str, Any]]:
+    """The share of the gap that is left under every attack, a row each; NaN where a run ended.
+
+    ``only`` says by their names which attacks to make.
+    """
+    named = {name: attack for name, attack in all_attacks(problem, method, settings).items() if only(name)}
     plan = make_plan(problem, method, RunConfig(attack=Coded(tuple(named.items())), **settings))
     rows = [
         {
