@@ -145,6 +145,20 @@ def test_retraining_ends_at_the_stable_point_of_a_reaction_that_turns():
     assert run.info["rate"].shape == run.excess.shape
 
 
+def test_the_server_takes_nobodys_word_for_the_number_of_steps():
+    """It sends R times the rate, and each client divides by the steps that it made itself."""
+    method, theta = profl.pfl("auto"), jnp.zeros(2)
+    part = method.part(learning_rate.FoundLearningRate)
+    state = learning_rate.RateClient(*[jnp.zeros(())] * len(learning_rate.RateClient._fields))
+    zeros = jnp.zeros(2)
+    state = state._replace(scales=zeros, gradient=zeros, noise=zeros, deployed=zeros, steepness=zeros)
+    state = state._replace(loss=jnp.zeros(2), reference=jnp.zeros(3), steps=jnp.float32(5.0))
+    assert not [name for name in part.report(None, state, theta) if "steps" in name]
+    mail = learning_rate.RateMail(jnp.float32(0.1), jnp.ones(2), jnp.zeros(2, bool))
+    assert float(part.receive(None, state, mail).rate) == pytest.approx(0.02)
+    assert float(part.receive(None, state, mail).steps) == 0
+
+
 def test_it_scales_another_optimiser():
     method = profl.pfl("auto", optimiser=optax.sgd)
     assert method.part(Optimiser).transformation is profl.pofl("auto").part(Optimiser).transformation

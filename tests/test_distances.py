@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from profl.methods.method import Method
 from profl.parts.averaging import Averaging
 from profl.server import distances, rules
 from profl.server.distances import ClientDistances, kept_shares, no_distances, reach_of, weigh_rows
@@ -237,7 +238,11 @@ def test_one_of_ten_moves_the_aggregate_by_a_tenth_of_the_reach_at_most(rule, aw
         assert moved < 0.1 * reach + 0.5  # the median and the missing row shift it by some tenths
 
 
-# -- in a chain
+# -- in a method
+
+
+class Plain(Method):
+    aggregate = "reweighted_mean"
 
 
 def averaged(reports, combined, rounds=1):
@@ -269,6 +274,17 @@ def test_an_entry_that_no_part_names_is_combined_under_the_rule_all_the_same():
     np.testing.assert_array_equal(weights, 1.0)
     got = rules.get("reweighted_mean").aggregate_models(reports["other"], weights, np.ones(5, bool), np.zeros(1))
     np.testing.assert_allclose(got, [(6 + 34 / 64) / (4 + 1 / 64)], rtol=1e-6)
+
+
+def test_a_method_of_ones_own_weighs_once():
+    """What the memory has weighed is not compared once more by the distances of the round."""
+    method = Plain()
+    view = SimpleNamespace(client_count=5, client_ids=jnp.arange(5))
+    theta, reports = jnp.zeros(1), {"theta": jnp.asarray(column(0, 1, 2, 3, 34))}
+    arguments = theta, reports, jnp.full(5, 0.2), jnp.ones(5, bool), jax.random.key(0)
+    model, memory, _ = method.combine(view, method.open(view, theta), *arguments)
+    np.testing.assert_allclose(model, [(6 + 34 / 64) / (4 + 1 / 64)], rtol=1e-6)
+    assert int(memory.round) == 1
 
 
 def test_of_entries_history_compares_distances_alone():
