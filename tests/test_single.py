@@ -47,13 +47,13 @@ def test_one_of_ten_leaves_a_hundredth_of_the_gap_in_short(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_one_of_ten_leaves_a_hundredth_of_the_gap(name):
-    """All attacks, at the methods' defaults. With a learning rate that is found, 0.015: its own model off by two
-    deviations leaves 0.0125."""
+    """All attacks, at the methods' defaults. With a learning rate that is found, 0.025: its own model off by four
+    deviations leaves 0.023."""
     make, options = METHODS[name]
     settings = PRM_FULL if make is profl.prm else FULL
     rows = single.worst(profl.cases.pricing(), make(**options), (single.ONE,), **settings)
     assert len(rows) > 15
-    assert not above(rows, 0.015 if "auto" in name else single.LEFT[single.ONE])
+    assert not above(rows, 0.025 if "auto" in name else single.LEFT[single.ONE])
 
 
 def test_an_attack_of_ones_own_is_among_them(monkeypatch):
