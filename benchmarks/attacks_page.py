@@ -20,6 +20,7 @@ client's own estimates). Without a filter and with `jacobian="kalman"`; `profl` 
 `correction="scaffold"`, `prm` keeps eight batches. "-": the method sends nothing that the attack changes;
 "div.": a seed diverged. A rule that is missing for a method was not run.
 The rows of `prm` are of the version before it compared what it tried with an incumbent.
+Those of `history` are of the rule that left out clients which were far from all others; it now counts them less.
 Made by `python -m benchmarks attacks --seeds {seeds} --json docs/attacks.json` and
 `python -m benchmarks.attacks_page docs/attacks.json > docs/attacks.md`.
 """

@@ -42,6 +42,8 @@ class Coded(attacks.Attack):
         return attacks.get(ON_ESTIMATES).f_hat(f)
 
     def estimate(self, f: Array, hostile: Array) -> Array:
+        if ON_ESTIMATES not in dict(self.named):
+            return f
         return jnp.where(hostile == self.code(ON_ESTIMATES), self.f_hat(f), f)
 
     def reports(self, reports: Report, sent: Theta, first: Theta, hostile: Array) -> Report:

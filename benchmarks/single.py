@@ -1,14 +1,13 @@
 """One hostile client of ten: what is the worst that it can do to each method, with every number that it sends?
 
-The attacks are all of ``profl.server.ATTACKS``, and on every single entry of the method's reports: far too large, turned
-around, a fixed number, honest work plus a bias of some deviations of the honest reports. ``ADDED`` is for the reader's.
+The attacks are all of ``profl.server.ATTACKS``, and on every single entry of the method's reports: far too large,
+turned around, a fixed number, honest work plus a bias of some deviations of the honest reports. ``ADDED`` is for the
+reader's.
 Of a method there is one compiled program for all attacks.
 """
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,17 +17,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import profl
-from benchmarks.coded import ON_ESTIMATES, Coded, coded, run_of
+from benchmarks.coded import Coded, coded, run_of
 from profl.results.record import Run
 from profl.run.config import RunConfig
-from profl.run.plan import CompiledPlan, make_plan
+from profl.run.plan import make_plan
 from profl.server import attacks
 from profl.server.attacks import Attack
 from profl.server.entries import Report
 from profl.server.participation import hostile_clients
 from profl.typing import Theta
-from profl_papers.claims import Part, at_most
 
 ADDED: dict[str, Attack] = {}
 """More attacks by name: put yours here, as ``benchmarks.single.ADDED["mine"] = Mine()``."""
@@ -74,7 +71,7 @@ def fixed(number: float, rows: Any, honest: Any) -> Any:
 
 
 def biased(deviations: float, rows: Any, honest: Any) -> Any:
-    return rows + deviations * attacks._moments(rows, honest)[1]
+    return rows + deviations * attacks.moments(rows, honest)[1]
 
 
 def on_entries(report: Report) -> dict[str, Attack]:
@@ -84,7 +81,9 @@ def on_entries(report: Report) -> dict[str, Attack]:
         **{f"{number:g}": partial(fixed, number) for number in NUMBERS},
         **{f"{z:g} sd off": partial(biased, z) for z in BIASES},
     }
-    single = {f"{name} {what}": OneEntry(name, change) for name in report for what, change in changes.items()}
+    single: dict[str, Attack] = {
+        f"{name} {what}": OneEntry(name, change) for name in report for what, change in changes.items()
+    }
     corners = {f"theta at {side:g}": OneEntry("theta", partial(fixed, side)) for side in SIDES}
     return single | corners
 
@@ -95,9 +94,18 @@ def all_attacks(problem: Any, method: Any, settings: dict[str, Any]) -> dict[str
     return {**attacks.ATTACKS, **on_entries(report), **ADDED}
 
 
-def worst(problem: Any, method: Any, shares: tuple[float, ...] = (ONE, TWO), **settings: Any) -> list[dict[str, Any]]:
-    """The share of the gap that is left under every attack, a row each; NaN where a run ended."""
-    named = all_attacks(problem, method, settings)
+def worst(
+    problem: Any,
+    method: Any,
+    shares: tuple[float, ...] = (ONE, TWO),
+    only: Callable[[str], bool] = lambda name: True,
+    **settings: Any,
+) -> list[dict[str, Any]]:
+    """The share of the gap that is left under every attack, a row each; NaN where a run ended.
+
+    ``only`` says by their names which attacks to make.
+    """
+    named = {name: attack for name, attack in all_attacks(problem, method, settings).items() if only(name)}
     plan = make_plan(problem, method, RunConfig(attack=Coded(tuple(named.items())), **settings))
     rows = [
         {

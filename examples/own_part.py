@@ -1,7 +1,7 @@
 """A part of one's own: gradients no longer than is usual in the federation, with a memory and a server half.
 
-Each client remembers the mean length of its gradients and reports it; the server combines these lengths under the
-method's rule and sends the result back; in the next round a gradient longer than ``times`` that is shortened.
+Each client reports the mean length of its gradients; the server combines these under the method's rule and sends the
+result back; in the next round a gradient longer than ``times`` that is shortened.
 """
 
 from dataclasses import dataclass
@@ -52,8 +52,7 @@ class ClippedGradient(parts.Part):
         return state.usual
 
     def combine(self, view, server, exchange):
-        usual = exchange.combine("gradient_length", jnp.zeros(()))
-        return server, jnp.broadcast_to(usual, exchange.weights.shape)
+        return server, trees.repeat(exchange.combine("gradient_length", jnp.zeros(())), len(exchange.weights))
 
 
 def clipped_pfl(learning_rate=0.01, times=2.0):

@@ -17,7 +17,7 @@ from profl.parts.optimiser import Optimiser
 from tests.problems import unmeasured
 from tests.test_units import CASE, SETTINGS, UNITS, Elsewhere, moved
 
-started, update = jax.jit(learning_rate.initial_server_state), jax.jit(learning_rate.next_rate)
+started, update = jax.jit(learning_rate.initial_server_state), jax.jit(learning_rate.next_step)
 
 
 def followed(curvature, noise=0.0, rounds=40):
@@ -28,10 +28,10 @@ def followed(curvature, noise=0.0, rounds=40):
     for _ in range(rounds):
         one, copy = (noise * rng.normal(size=2).astype(np.float32) for _ in range(2))
         gradient = hessian @ x + one
-        eta, state = update(state, x, gradient, copy, np.ones(2, np.float32), np.float32(1))
-        x = x - np.asarray(eta) * gradient
+        state = update(state, x, gradient, copy, np.ones(2, np.float32))
+        x = x - np.asarray(state.step) * gradient
         models.append(x)
-        found.append(float(eta))
+        found.append(float(state.step))
     return np.array(models), np.array(found)
 
 
@@ -50,8 +50,8 @@ def test_one_dimension_by_hand():
     ones = np.ones(1, np.float32)
 
     def rate(state, x):
-        eta, state = update(state, x, 4 * x, 0 * ones, ones, np.float32(1))
-        return np.asarray(eta), state
+        state = update(state, x, 4 * x, 0 * ones, ones)
+        return np.asarray(state.step), state
 
     eta, state = rate(started(0 * ones), ones)
     assert float(eta) * 4 == pytest.approx(learning_rate.SECANT_SHARE * learning_rate.FIRST_MOVE)
@@ -143,6 +143,20 @@ def test_retraining_ends_at_the_stable_point_of_a_reaction_that_turns():
     stable = np.linalg.solve(np.eye(5) - a, mu)
     np.testing.assert_allclose(run.theta[:, -20:].mean((0, 1)), stable, atol=0.05)
     assert run.info["rate"].shape == run.excess.shape
+
+
+def test_the_server_takes_nobodys_word_for_the_number_of_steps():
+    """It sends R times the rate, and each client divides by the steps that it made itself."""
+    method, theta = profl.pfl("auto"), jnp.zeros(2)
+    part = method.part(learning_rate.FoundLearningRate)
+    state = learning_rate.RateClient(*[jnp.zeros(())] * len(learning_rate.RateClient._fields))
+    zeros = jnp.zeros(2)
+    state = state._replace(scales=zeros, gradient=zeros, noise=zeros, deployed=zeros, steepness=zeros)
+    state = state._replace(loss=jnp.zeros(2), reference=jnp.zeros(3), steps=jnp.float32(5.0))
+    assert not [name for name in part.report(None, state, theta) if "steps" in name]
+    mail = learning_rate.RateMail(jnp.float32(0.1), jnp.ones(2), jnp.zeros(2, bool))
+    assert float(part.receive(None, state, mail).rate) == pytest.approx(0.02)
+    assert float(part.receive(None, state, mail).steps) == 0
 
 
 def test_it_scales_another_optimiser():

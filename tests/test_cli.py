@@ -130,7 +130,7 @@ def test_the_robust_parts_are_reached(asked, monkeypatch, capsys):
         "--filter",
         "paper",
         "--aggregate",
-        "nnm+median",
+        "nnm+median:0.3",
         "--share",
         "2",
         "--adaptive",
@@ -147,13 +147,14 @@ def test_the_robust_parts_are_reached(asked, monkeypatch, capsys):
     assert (config.attack, config.hostile, config.stop.tolerance) == ("nan", 0.3, 0.5)
     same = profl.profl(
         filter="paper",
-        aggregate="nnm+median",
+        aggregate="nnm+median:0.3",
         share=2,
         samples=profl.parts.AdaptiveSamples(0.1),
         window=7,
         jacobian="paper",
     ).settings()
     assert method.settings() == same
+    assert method.averaging.rule.hostile == 0.3
     ended(monkeypatch, capsys, "run", "housing", "-a", "profl", "--share", "shrink")
     assert asked[1][1].part(profl.parts.SharedJacobians).share == profl.server.Shrinkage()
 
@@ -299,7 +300,8 @@ BAD = [
     "--junk 0.7|--junk -0.1|--junk x|--junk 0.1 --source blobb|--junk 0.1 --distance 0|--junk 0.1 --distance inf",
     "--hostile 1|--hostile -0.2|--attack flip|--hostile 0.2 --attack _|--json DIR|--plot DIR/x.xyz|--plot DIR",
     "--plot FILE/x.png|--log DIR|--json FILE/a/b.json|--checkpoint FILE|--checkpoint FILE/in|-a poffl|-a _|-a ,",
-    "--nonsense|--heterogeneity x|extra|--json DIR/same.png --plot DIR/same.png",
+    "--nonsense|--heterogeneity x|extra|--json DIR/same.png --plot DIR/same.png|--aggregate history:0.5",
+    "--aggregate median:0.1|--aggregate krum:|--aggregate trimmed_mean:x",
 ]
 
 

@@ -65,6 +65,15 @@ def test_without_bounds_a_lone_mover_goes_no_absurd_way(usual, goes):
         assert float(after) == usual
 
 
+@pytest.mark.parametrize(("number", "fits"), [(9e14, True), (-9e14, True), (1.1e15, False), (-1e30, False)])
+def test_a_number_whose_square_overflows_is_refused(number, fits):
+    """Also a single number, which is compared with nothing, in an array or alone."""
+    models, alone = np.zeros((3, 2), np.float32), np.array([1.0, number, 1.0], np.float32)
+    reports = {"theta": entries.model(models), "loss": entries.statistic(alone)}
+    usable = jax.jit(accept)(reports, np.zeros(2, np.float32))[0]
+    assert usable.tolist() == [True, fits, True]
+
+
 @dataclass(frozen=True)
 class Careless(Method):
     """Deploys and reports what lies outside, and combines to something worse."""

@@ -207,5 +207,5 @@ def test_what_is_remembered_lives_in_the_servers_state():
         rows[3] = rows[1]
         model, server, _ = combine(server, theta, {"theta": rows}, *args)
     memory = server[method.parts.index(method.averaging)]
-    assert int(memory.round) == 20
+    assert int(memory["theta"].noise.round) == 20
     np.testing.assert_allclose(model, rows[[0, 1, 2, 4]].mean(0), rtol=1e-5)

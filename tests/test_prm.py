@@ -15,6 +15,7 @@ from benchmarks.deployments.problems import no_reaction
 from benchmarks.deployments.units import rescaled, shifted
 from benchmarks.wild.table import TABLE, store_week
 from profl import random
+from profl.methods.prm import server as at_server
 from profl.methods.prm.consensus import consensus
 from profl.methods.prm.newton import minimise_quadratic
 from profl.methods.prm.observation_buffer import ObservationBuffer, add_observation, empty_buffer
@@ -29,6 +30,7 @@ from profl.methods.prm.response import (
 )
 from profl.numerics import inverse_logdet
 from profl.parts.jacobian.reaction_memory import update_averages
+from profl.server.rules import Median, ReweightedMean, WeightedMean
 from tests.problems import CrossDemand, cross_pricing
 
 slow = pytest.mark.slow
@@ -275,11 +277,38 @@ def test_consensus_is_the_weighted_mean_of_what_is_seen_and_nothing_where_nothin
     found[:, 0, 0] = np.stack([2 + 0.1 * rng.normal(size=10), 0.0002 * rng.normal(size=10)], 1)
     found[:, 1, 0], found[:, 3, 0] = [1 - 1e-4, 0.01], [1.0, 1e-4]
     mean = jax.jit(consensus, static_argnums=1)
-    common = mean(found, lambda rows: jnp.mean(rows, 0), np.float32(0.1))
+    common = mean(found, lambda *blocks: tuple(jnp.mean(rows, 0) for rows in blocks), np.float32(0.1))
     common = jax.tree.map(np.asarray, common)
     assert abs(common.mean[0, 0] - found[:, 0, 0, 0].mean()) < 0.01
     assert common.mean[0, 1] == 0
     assert 0.05 < np.sqrt(common.variance[0, 0]) < 0.35  # MacKay's rule: on its way from 1 to 0.1
+
+
+def test_only_changes_of_the_risk_are_combined():
+    """Levels of 1 and 1,000: at the base nothing has changed, a turn later 0.5 and -2; a client that is not asked keeps
+    its level."""
+    server = jax.eval_shape(lambda: at_server.initial_server(METHOD, jnp.zeros(2), 3))
+    server = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), server)
+    first = server._replace(turn=np.int32(METHOD.turns_before_newton))
+    who, changed = np.array([0, 2]), jax.jit(at_server.risk_changes, static_argnums=0)
+    server, changes = changed(METHOD, first, who, np.array([1.0, 1000.0], np.float32))
+    assert changes.tolist() == [0.0, 0.0]
+    assert server.base_risks.tolist() == [1.0, 0.0, 1000.0]
+    later = server._replace(turn=first.turn + 1)
+    server, changes = changed(METHOD, later, who, np.array([1.5, 998.0], np.float32))
+    assert changes.tolist() == [0.5, -2.0]
+    assert server.base_risks.tolist() == [1.0, 0.0, 1000.0]
+
+
+def test_what_one_block_is_off_by_does_not_hide_in_a_larger_one():
+    """Five rows of numbers around 1e6, and beside them 0, 1, 2, 3 and 34: compared alone the last keeps 1/64."""
+    large = 1e6 * np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    small = np.array([0.0, 1.0, 2.0, 3.0, 34.0], np.float32)
+    equal, everyone = np.full(5, 0.2, np.float32), np.ones(5, bool)
+    for rule, expected in ((ReweightedMean(), (6 + 34 / 64) / (4 + 1 / 64)), (Median(), 2.0), (WeightedMean(), 8.0)):
+        got = jax.jit(at_server.block_aggregator(rule, equal, everyone))(large, small)
+        np.testing.assert_allclose(got[1], expected, rtol=1e-5)
+        assert got[0].shape == (4,)
 
 
 def test_an_inverse_without_lapack():

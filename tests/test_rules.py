@@ -21,6 +21,7 @@ from profl.server.rules import (
     Krum,
     Median,
     NearestNeighbourMixing,
+    ReweightedMean,
     TrimmedMean,
     WeightedMean,
 )
@@ -88,10 +89,18 @@ WORKED = {
     "clipping, own radius": (CentredClipping(None, 2), column(0, 0, 0, 0, 1e6), {"centre": [1]}, [0.16]),
     "clipping, five steps": (CentredClipping(), column(0, 0, 0, 0, 1e6), {"centre": [1]}, [0.4**5]),
     "mixing": (NearestNeighbourMixing(Median(), 0.4), column(0, 1, 3, 7, 100), {}, [4 / 3]),
-    "history, evenly spread": (History(0.2), column(0, 1, 3, 7, 8), {}, [3.8]),
-    "history, apart": (History(0.2), column(0, 1, 2, 3, 100), {}, [1.5]),
-    "history, two groups": (History(0.4), column(0, 0, 0, 9, 9.1), {}, [0]),
-    "history, no more than f": (History(0.2), column(0, 1, 2, 3, -90, 100), {"weights": [2, 2, 2, 2, 1, 1]}, [1.5]),
+    "reweighted, evenly spread": (ReweightedMean(0.2), column(0, 1, 3, 7, 8), {}, [3.8]),
+    "reweighted, apart": (ReweightedMean(0.2), column(0, 1, 2, 3, 34), {}, [(6 + 34 / 64) / (4 + 1 / 64)]),
+    "reweighted, beyond all": (ReweightedMean(0.2), column(0, 1, 2, 3, 1000), {}, [1.5]),
+    "reweighted, two groups": (ReweightedMean(0.4), column(0, 0, 0, 9, 9.1), {}, [0]),
+    "reweighted, weights": (ReweightedMean(0.2), column(0, 4, 16), {"weights": [2, 2, 1]}, [4.8]),
+    "reweighted, more than f": (
+        ReweightedMean(0.2),
+        column(0, 1, 2, 3, -90, 100),
+        {"weights": [2] * 4 + [1, 1]},
+        [2.2],
+    ),
+    "history, apart": (History(0.2), column(0, 1, 2, 3, 34), {}, [(6 + 34 / 64) / (4 + 1 / 64)]),
     "mixing, mean": (NearestNeighbourMixing(WeightedMean(), 0.2), column(0, 1, 3, 7, 100), {}, [7.75]),
 }
 
@@ -106,9 +115,11 @@ def test_worked_examples(example):
     Krum 0.2: f = 1, two nearest others; scores 10, 5, 13, 52, 18058: the row 1, and 0, 1, 3, 7 for multi. Krum 0.4:
     f = 2, one nearest; scores 1, 1, 4, 16, 8649: 0 and 1 tie; multi keeps 0, 1, 3. Clipping, fixed: 0 + (2 + 4)/2 = 3,
     then 3 + (-1 + 4)/2. Own radius: the distance 1 itself, so 1 - 0.8 + 0.2 = 0.4, then 0.4 times that. Mixing 0.4:
-    4/3, 4/3, 4/3, 11/3, 110/3. Mixing 0.2: 2.75 four times and 27.75, with mean 7.75. History, apart: the median is 2,
-    half of four rows lie within 1 and all four within 2, so that 100 is beyond both 4 and 3. Two groups: half of three
-    rows lie within 0, three of them too, and two more are all that f = 2 may lose.
+    4/3, 4/3, 4/3, 11/3, 110/3. Mixing 0.2: 2.75 four times and 27.75, with mean 7.75. Reweighted, apart: f = 1, the
+    median is 2 and four rows lie within 2 of it, so that the reach is 4; 34 is 32 away and keeps (4 / 32)^2 = 1/64 of
+    its weight, 1000 is beyond a hundred times the reach. Two groups: three of five rows are at the median, the reach is
+    0. Weights: of three rows f = 0 are hostile, it is the mean. More than f: of six rows f = 1, the distances from 1.5
+    are 0.5, 0.5, 1.5, 1.5, 91.5 and 98.5, the reach is 183, and it is the mean.
     """
     rule, rows, options, expected = WORKED[example]
     np.testing.assert_allclose(apply(rule, rows, **options), expected, rtol=1e-4)
@@ -202,6 +213,7 @@ COST = {  # root mean square error over that of the mean, alone and after nnm+: 
     "krum": (2.3, 1.085),
     "multi_krum": (1.21, 1.01),
     "centred_clipping": (1.02, 1.0),
+    "reweighted_mean": (1.0, None),
     "history": (1.0, None),
 }
 
@@ -349,6 +361,14 @@ def test_rounding_of_the_hostile_share_does_not_cost_a_row():
         (lambda: rules.get("nnm+trimed_mean"), r"did you mean 'nnm\+trimmed_mean'"),
         (lambda: rules.get("nnm+history"), r"unknown aggregation rule 'nnm\+history'"),
         (lambda: History(0.5), r"hostile must lie in \[0, 0.5\), got 0.5"),
+        (lambda: ReweightedMean(0.5), r"hostile must lie in \[0, 0.5\), got 0.5"),
+        (lambda: rules.get("nnm+reweighted_mean"), r"unknown aggregation rule 'nnm\+reweighted_mean'"),
+        (lambda: rules.get("history:a third"), r"the share in 'history:a third' must be a number in \[0, 0.5\)"),
+        (lambda: rules.get("history:"), r"the share in 'history:' must be a number in \[0, 0.5\)"),
+        (lambda: rules.get("krum:0.5"), r"the share in 'krum:0.5' must be a number in \[0, 0.5\)"),
+        (lambda: rules.get("krum:nan"), r"the share in 'krum:nan' must be a number in \[0, 0.5\)"),
+        (lambda: rules.get("median:0.1"), "median takes no share; these do: trimmed_mean, krum, multi_krum"),
+        (lambda: rules.get("histry:0.1"), "unknown aggregation rule 'histry'; did you mean 'history'"),
         (lambda: rules.get("nnm+nnm+mean"), r"unknown aggregation rule 'nnm\+nnm\+mean'"),
         (lambda: rules.get(None), "unknown aggregation rule None; there are: mean, median"),
     ],
@@ -362,5 +382,25 @@ def test_rules_are_values():
     assert Krum(0.2) == rules.get("krum") != rules.get("multi_krum")
     assert len({Krum(0.1), Krum(0.1), Krum(0.2), Median(), WeightedMean(), rules.get("nnm+median")}) == 5
     assert rules.get("nnm+krum") == NearestNeighbourMixing(Krum(), 0.2)
+
+
+@pytest.mark.parametrize(
+    ("spec", "rule"),
+    [
+        ("reweighted_mean:0.1", ReweightedMean(0.1)),
+        ("history:0.3", History(0.3)),
+        ("trimmed_mean:0.1", TrimmedMean(0.1)),
+        ("multi_krum:0.3", Krum(0.3, "multi")),
+        ("krum:0", Krum(0.0)),
+        ("nnm+median:0.3", NearestNeighbourMixing(Median(), 0.3)),
+        ("nnm+trimmed_mean:0.3", NearestNeighbourMixing(TrimmedMean(0.3), 0.3)),
+    ],
+)
+def test_a_name_can_state_the_share(spec, rule):
+    """Of a mixed rule for both: it withstands the lesser of the two."""
+    assert rules.get(spec) == rule
+
+
+def test_a_function_is_a_rule():
     own = lambda vectors, weights, accepted, centre: centre  # noqa: E731
     assert rules.get(own).function is own

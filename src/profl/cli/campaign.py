@@ -85,7 +85,7 @@ def new(
     window: Annotated[int | None, typer.Option(help="Deployments that a Jacobian is fitted to.")] = None,
     jacobian: Annotated[str | None, typer.Option(help="How df/dtheta is estimated.")] = None,
     filter: Annotated[str | None, typer.Option(help="Which samples to trust.")] = None,
-    aggregate: Annotated[str | None, typer.Option(help="How models are combined.")] = None,
+    aggregate: Annotated[str | None, typer.Option(help="How models are combined, as in profl run.")] = None,
     share: Annotated[str | None, typer.Option(help="What clients share of how data react.")] = None,
     name: Name = None,
     json_path: Json = None,

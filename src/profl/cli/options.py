@@ -100,8 +100,9 @@ class RunOptions:
     aggregate: Annotated[
         str | None,
         Option(
-            help=f"How models are combined: {', '.join(RULES)}; nnm+ before a name mixes neighbours first.",
-            show_default="mean",
+            help=f"How models are combined: {', '.join(RULES)}; nnm+ before a name mixes neighbours first, "
+            "and history:0.3 states the share of hostile clients to withstand.",
+            show_default="the method's",
             rich_help_panel=TROUBLE,
         ),
     ] = None

@@ -94,8 +94,8 @@ class Method:
       needs: what it must know, words of ``NEEDS``; a problem that lacks one is refused.
       pooled: one centralised learner on everybody's data instead of a federation.
       exchanges: turns of messages in a round that deploy nothing.
-      aggregate: how the server combines models: a name of ``profl.server.rules.RULES``, also with "nnm+" before it, or
-        a rule of one's own.
+      aggregate: how the server combines models: a name of ``profl.server.rules.RULES``, also with "nnm+" before it and
+        the share to withstand behind it ("history:0.3"), or a rule of one's own.
       info: the names of what ``step`` states; a run records them. "loss" is always one of them.
       sizes: the batch sizes that may occur, where the method itself says how many samples to draw; else None.
       least_deployments: fewest deployments per client that a run can learn anything from.
@@ -214,7 +214,7 @@ class Method:
         """
         rule, models = rules.get(self.aggregate), reports["theta"]
         weights, memory = weigh(rule, server, problem, models, weights, accepted, theta)
-        return rule.aggregate_models(models, weights, accepted, theta), memory, ()
+        return rule.aggregate_weighed(models, weights, accepted, theta), memory, ()
 
     def forecast(self, problem: View, server: Any) -> Forecast | None:
         """What is expected of the model, from the server's state once it is combined; None where nothing is stated."""

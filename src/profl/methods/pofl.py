@@ -49,7 +49,7 @@ def pofl(
         where the summary says what that leaves out, and "tracking" where people are real (``profl.LiveProblem``).
       window: H, how many earlier deployments "least_squares" and "paper" use, 20 by default; the others need none.
       explore: a ``profl.parts.Exploration`` or None; "auto" takes the default one where the estimator asks for it.
-      aggregate: how the server combines models; see ``profl.parts.Averaging``.
+      aggregate: how the server combines models; see ``profl.parts.Averaging``. The mean trusts every client.
       second_term: how L2 is computed; see ``profl.parts.PerformativeGradient``.
       optimiser: an optax factory such as ``optax.sgd``, or a ready transformation with its own learning rate.
       correction: "scaffold" for control variates against local drift; None for none.

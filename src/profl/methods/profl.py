@@ -46,7 +46,9 @@ def profl(
     Args:
       filter: which samples to trust: "robust", "paper", "none", a ``profl.parts.SampleFilter``, or a function
         ``(gradients, weights) -> weights``.
-      aggregate: how the server combines models; see ``profl.parts.Averaging``.
+      aggregate: how the server combines what clients report; see ``profl.parts.Averaging``. By default a client that
+        lies far from the others counts less, so that a fifth of hostile clients moves the result little; "mean" is for
+        clients that are all trusted.
       share: how clients learn from each other's Jacobians: None; "shrink", each shrunk towards all as far as its errors
         suggest; a number of clusters that react alike, "auto", or ``profl.server.Clusters``.
       samples: a ``profl.parts.AdaptiveSamples``, or None for a fixed number.

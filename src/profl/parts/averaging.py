@@ -19,7 +19,8 @@ from profl.typing import Array, Theta
 class Averaging(Part):
     """Combines the models by ``aggregate``, a name of ``profl.server.rules.RULES`` or a rule; Algorithm 1, line 17.
 
-    The entries of other parts are combined by the same rule and weights.
+    A name may state the share of hostile clients to withstand, "history:0.3". The entries of other parts are combined
+    by the same rule and weights.
 
     >>> Averaging("krumm")
     Traceback (most recent call last):

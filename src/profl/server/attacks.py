@@ -145,7 +145,7 @@ class CollusiveAttack(Attack):
         raise NotImplementedError
 
 
-def _moments(moves: Array, honest: Array) -> tuple[Array, Array]:
+def moments(moves: Array, honest: Array) -> tuple[Array, Array]:
     """Mean and standard deviation of the honest rows, (m,) each."""
     share = (honest / jnp.maximum(jnp.sum(honest), 1)).astype(moves.dtype)[:, None]
     mean = jnp.sum(share * moves, axis=0)
@@ -159,7 +159,7 @@ class Drift(CollusiveAttack):
     z: float | None = 1.5
 
     def move(self, moves: Array, honest: Array) -> Array:
-        mean, sd = _moments(moves, honest)
+        mean, sd = moments(moves, honest)
         return mean - (alie_deviations(len(honest), jnp.sum(~honest)) if self.z is None else self.z) * sd
 
 
@@ -180,7 +180,7 @@ class InnerProduct(CollusiveAttack):
     scale: float = 1.5
 
     def move(self, moves: Array, honest: Array) -> Array:
-        return -self.scale * _moments(moves, honest)[0]
+        return -self.scale * moments(moves, honest)[0]
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class MinMax(CollusiveAttack):
     """
 
     def move(self, moves: Array, honest: Array) -> Array:
-        mean, sd = _moments(moves, honest)
+        mean, sd = moments(moves, honest)
         apart = jnp.where(honest[:, None], mean - moves, 0.0)
         gram = jnp.matmul(apart, apart.T, precision="highest")
         squares = jnp.diagonal(gram)
@@ -211,7 +211,7 @@ class Mimic(CollusiveAttack):
     iterations: int = 50
 
     def move(self, moves: Array, honest: Array) -> Array:
-        apart = jnp.where(honest[:, None], moves - _moments(moves, honest)[0], 0.0)
+        apart = jnp.where(honest[:, None], moves - moments(moves, honest)[0], 0.0)
 
         def step(_: Any, v: Array) -> Array:
             v = apart.T @ (apart @ v)

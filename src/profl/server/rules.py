@@ -34,7 +34,8 @@ the previous global value. Where a rule assumes a share ``hostile`` of the rows,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -317,10 +318,18 @@ RULES: dict[str, Rule] = {
 
 
 def get(spec: Any) -> Rule:
-    """A rule by its name, with ``nnm+`` before it for mixing; a rule as it is; a plain function as a rule.
+    """A rule by its name; a rule as it is; a plain function as a rule.
+
+    A name may have ``nnm+`` before it for mixing, and after it the share that it withstands or trims.
 
     >>> get("nnm+median")
     NearestNeighbourMixing(rule=Median(), hostile=0.2)
+    >>> get("history:0.3")
+    History(hostile=0.3)
+    >>> get("median:0.3")
+    Traceback (most recent call last):
+        ...
+    profl.checks.InputError: median takes no share; these do: trimmed_mean, krum, multi_krum, reweighted_mean, ...
     """
     if isinstance(spec, type):
         raise checks.InputError(f"an aggregation rule must be an object, got the class; try {spec.__name__}()")
@@ -329,6 +338,38 @@ def get(spec: Any) -> Rule:
     if callable(spec):
         return FunctionRule(spec)
     mixed = [MIX + name for name, rule in RULES.items() if not rule.has_memory]
-    name = checks.one_of("aggregation rule", spec, [*RULES, *mixed])
+    stated, colon, share = spec.partition(":") if isinstance(spec, str) else (spec, "", "")
+    name = checks.one_of("aggregation rule", stated, [*RULES, *mixed])
     rule = RULES[name.removeprefix(MIX)]
-    return NearestNeighbourMixing(rule) if name.startswith(MIX) else rule
+    rule = NearestNeighbourMixing(rule) if name.startswith(MIX) else rule
+    return with_share(rule, _share_in(spec, share), name) if colon else rule
+
+
+def with_share(rule: Rule, share: float, name: str) -> Rule:
+    """The rule called ``name`` that withstands or trims ``share``, a mixed one in both of its steps.
+
+    >>> with_share(NearestNeighbourMixing("trimmed_mean"), 0.3, "nnm+trimmed_mean")
+    NearestNeighbourMixing(rule=TrimmedMean(share=0.3), hostile=0.3)
+    """
+    if isinstance(rule, NearestNeighbourMixing):
+        inner = rule.rule
+        return NearestNeighbourMixing(with_share(inner, share, name) if _share_field(inner) else inner, share)
+    field = _share_field(rule)
+    if field is None:
+        able = [each for each, other in RULES.items() if _share_field(other)]
+        raise checks.InputError(f"{name} takes no share; these do: {', '.join(able)}, and all with {MIX!r} before them")
+    return replace(rule, **{field: share})  # type: ignore[type-var]
+
+
+def _share_field(rule: Any) -> str | None:
+    return next((name for name in ("hostile", "share") if hasattr(rule, name)), None)
+
+
+def _share_in(spec: str, text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = math.nan
+    if not 0 <= share < 0.5:
+        raise checks.InputError(f"the share in {spec!r} must be a number in [0, 0.5), such as {spec.split(':')[0]}:0.1")
+    return share

@@ -201,7 +201,8 @@ def prm(
 
     Args:
       filter: which samples to trust: "none", "robust", "paper", or a function ``(gradients, weights) -> weights``.
-      aggregate: how the server combines reports: "mean", or a robust rule of ``profl.server.rules.RULES``.
+      aggregate: how the server combines reports: "mean", or a robust rule of ``profl.server.rules.RULES``, also with
+        the share of hostile clients, "history:0.3".
       share: whether clients learn from each other how data react; each keeps its own response where it differs.
       curiosity: what exploring may cost in a deployment, in multiples of the expected excess. More learns faster.
       region: the first trust region, in natural units (``profl.parts.units``); it grows and shrinks by itself.
