@@ -12,11 +12,12 @@ import pytest
 
 from profl.methods.method import Method
 from profl.parts.averaging import Averaging
-from profl.server import distances, rules
+from profl.server import distances
 from profl.server.distances import ClientDistances, kept_shares, no_distances, reach_of, weigh_rows
 from profl.server.rules import History, ReweightedMean, WeightedMean
 
-weigh = jax.jit(weigh_rows, static_argnames="hostile")
+TWICE = ReweightedMean(reach=2.0)
+weigh = partial(jax.jit(weigh_rows, static_argnames=("hostile", "times")), times=2.0)
 
 
 def told(rounds, hostile=0.2, weights=None, usable=None, who=None, clients=None):
@@ -60,13 +61,13 @@ def test_one_round_by_hand():
 def test_the_reach_is_twice_the_distance_of_the_nearest_n_minus_f(hostile, reach):
     """Of 1, 2, 3, 4 and 9; three that have not reported yet do not count."""
     known = np.array([1, 2, 9, 3, 4, 0, 0, 0], np.float32)
-    assert float(reach_of(known, known > 0, hostile)) == reach
+    assert float(reach_of(known, known > 0, hostile, 2.0)) == reach
 
 
 def test_a_share_of_the_clients_is_not_lost_to_rounding():
     """0.14 * 50 may be hostile, seven of fifty: the reach is twice the 43rd distance."""
     known = np.arange(1.0, 51.0, dtype=np.float32)
-    assert float(reach_of(known, known > 0, 0.14)) == 2 * 43
+    assert float(reach_of(known, known > 0, 0.14, 2.0)) == 2 * 43
 
 
 def test_what_a_client_pulls_grows_up_to_the_reach_and_falls_beyond():
@@ -242,12 +243,12 @@ def test_one_of_ten_moves_the_aggregate_by_a_tenth_of_the_reach_at_most(rule, aw
 
 
 class Plain(Method):
-    aggregate = "reweighted_mean"
+    aggregate = TWICE
 
 
 def averaged(reports, combined, rounds=1):
     """The weights that ``Averaging`` leaves after some equal rounds, and its memory."""
-    averaging, count = Averaging("reweighted_mean"), len(reports["theta"])
+    averaging, count = Averaging(TWICE), len(reports["theta"])
     view = SimpleNamespace(client_count=count, client_ids=jnp.arange(count))
     theta = jnp.zeros(reports["theta"].shape[1:])
     memory = averaging.open_for(view, theta, combined)
@@ -272,7 +273,7 @@ def test_an_entry_that_no_part_names_is_combined_under_the_rule_all_the_same():
     weights, memory = averaged(reports, [])
     assert set(memory) == {"theta"}
     np.testing.assert_array_equal(weights, 1.0)
-    got = rules.get("reweighted_mean").aggregate_models(reports["other"], weights, np.ones(5, bool), np.zeros(1))
+    got = TWICE.aggregate_models(reports["other"], weights, np.ones(5, bool), np.zeros(1))
     np.testing.assert_allclose(got, [(6 + 34 / 64) / (4 + 1 / 64)], rtol=1e-6)
 
 
@@ -288,7 +289,7 @@ def test_a_method_of_ones_own_weighs_once():
 
 
 def test_of_entries_history_compares_distances_alone():
-    assert History(0.3).of_entries == ReweightedMean(0.3)
+    assert History(0.3).of_entries == ReweightedMean(0.3, 1.5)
     assert ReweightedMean(0.3).of_entries == ReweightedMean(0.3)
 
 

@@ -305,7 +305,11 @@ def test_what_one_block_is_off_by_does_not_hide_in_a_larger_one():
     large = 1e6 * np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
     small = np.array([0.0, 1.0, 2.0, 3.0, 34.0], np.float32)
     equal, everyone = np.full(5, 0.2, np.float32), np.ones(5, bool)
-    for rule, expected in ((ReweightedMean(), (6 + 34 / 64) / (4 + 1 / 64)), (Median(), 2.0), (WeightedMean(), 8.0)):
+    for rule, expected in (
+        (ReweightedMean(reach=2.0), (6 + 34 / 64) / (4 + 1 / 64)),
+        (Median(), 2.0),
+        (WeightedMean(), 8.0),
+    ):
         got = jax.jit(at_server.block_aggregator(rule, equal, everyone))(large, small)
         np.testing.assert_allclose(got[1], expected, rtol=1e-5)
         assert got[0].shape == (4,)
