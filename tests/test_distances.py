@@ -295,9 +295,9 @@ def test_of_entries_history_compares_distances_alone():
 
 def test_the_state_keeps_its_shapes_and_compiles_once():
     told(normal(2))
-    before = weigh._cache_size()
+    before = weigh.func._cache_size()
     told(normal(3, seed=1))
-    assert weigh._cache_size() == before
+    assert weigh.func._cache_size() == before
     like = jax.eval_shape(partial(weigh_rows, hostile=0.2), no_distances(10), *_shapes())[1]
     assert jax.tree.map(jnp.shape, like) == jax.tree.map(jnp.shape, no_distances(10))
     assert distances.REACH == 2.0  # the worked numbers here are for it
