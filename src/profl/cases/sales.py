@@ -43,7 +43,8 @@ def draw_counts(key: Key, mean: Array, dispersion: float, n: int) -> Array:
 
     A count is the number of k at which the distribution function lies below a uniform number, found by bisection.
     """
-    k, mean = np.arange(2**BITS - 1)[:, None], jnp.maximum(mean, np.finfo(np.float32).tiny)
+    k: Any = np.arange(2**BITS - 1)[:, None]
+    mean = jnp.maximum(mean, np.finfo(np.float32).tiny)
     if dispersion:
         size = 1 / dispersion
         ways = gammaln(k + size) - gammaln(k + 1.0) - gammaln(size)

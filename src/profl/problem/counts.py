@@ -36,7 +36,7 @@ COUNTS = f"{VECTORS}, of counts 0, 1, 2, ..."
 
 
 class Counts(Family):
-    """Counts z (p,), whole numbers or floating ones, that move with their means f and what these say of their spread."""
+    """Counts z (p,), whole or floating numbers, that move with their means f and with the spread that these say."""
 
     amounts = True
     discrete = True
@@ -119,7 +119,9 @@ class NegativeBinomial(Counts):
             raise checks.InputError(f"counts must have shape (n, p) with n of at least 2, got shape {table.shape}")
         found = dispersion_of(table)
         if not found > 0:
-            raise checks.InputError("the variance of these counts is not above their mean: use profl.Poisson()")
+            raise checks.InputError(
+                "counts must vary by more than their mean, got dispersion 0 or less: profl.Poisson()"
+            )
         return cls(float(f"{found:.2g}"))
 
     def spread(self, mean: Array) -> Array:
@@ -167,8 +169,8 @@ class Bernoulli(Family):
 
     def moved_loss(self, loss: Callable[[Batch], Array], z: Batch, delta: Array, f: Array) -> Array:
         each = jnp.eye(f.shape[0], dtype=bool)
-        yes, no = (jax.vmap(lambda one, value=value: loss(jnp.where(one, z.dtype.type(value), z)))(each) for value in (1, 0))
-        return loss(z) + delta @ (yes - no)
+        yes, no = jnp.where(each, 1, z).astype(z.dtype), jnp.where(each, 0, z).astype(z.dtype)
+        return loss(z) + delta @ (jax.vmap(loss)(yes) - jax.vmap(loss)(no))
 
     def variance(self, batch: Batch, weights: Array, f: Array) -> Array:
         return share_variance(weights, f)
@@ -214,7 +216,7 @@ class Categorical(Family):
         return jnp.sum(jnp.arange(1, self.products + 1) * (z > 0)).astype(jnp.int32)
 
     def ordinary(self, batch: Batch) -> Batch:
-        return (batch == 0) | (batch == 1)
+        return jnp.ones(batch.shape, bool) if batch.ndim == 1 else (batch == 0) | (batch == 1)
 
     def rows(self, batch: Batch) -> Array:
         """A row (K,) per sample that is 1 at the product."""
