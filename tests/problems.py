@@ -24,6 +24,9 @@ CASES = {
     "strategic, positive": lambda **kw: profl.cases.strategic(respond="positive", **kw),
     "housing": profl.cases.housing,
     "retail": profl.cases.retail,
+    "sales": profl.cases.sales,
+    "sales, negative binomial": lambda **kw: profl.cases.sales(demand="negative_binomial", **kw),
+    "choice": profl.cases.choice,
     "adult, made": lambda **kw: profl.cases.adult(**{"data": MADE_ADULT, "sensitivity": 3.0, **kw}),
 }
 

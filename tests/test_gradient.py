@@ -41,6 +41,8 @@ PROBLEMS |= {
     "strategic, score": (CASES["strategic"], "score"),
     "housing, score": (CASES["housing"], "score"),
     "cross pricing, score": (cross_pricing, "score"),
+    "sales, score": (CASES["sales"], "score"),
+    "choice, score": (CASES["choice"], "score"),
     "cross pricing, push": (cross_pushed, "push"),
     "spreading, push": (spread_further, "push"),
     "spreading": (lambda clients: spreading(), "auto"),
@@ -59,7 +61,7 @@ def estimates(name, n, trials):
     theta = problem.initial(random.seed_key(5))
     view = problem.functions.view()._replace(signal=trees.ravel)  # the exact Jacobian stands in theta
     if second == "auto":
-        second = "pathwise" if problem.family.shift else "score"
+        second = "pathwise" if problem.family.moves else "score"
     client = trees.take(trees.cast(problem.clients, jnp.float32), 0)
 
     @jax.jit

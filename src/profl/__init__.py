@@ -23,6 +23,7 @@ from profl.campaign.train import train
 from profl.checks import DivergedError, InputError, TooFewReports
 from profl.interrupts import Interrupted
 from profl.methods import StopWhenSettled, chain, dfo, pfl, pg, pofl, prm, profl, rgd, rrm, two_stage
+from profl.problem.counts import Bernoulli, Categorical, NegativeBinomial, Poisson
 from profl.problem.families import ClassMeans, Family, GaussianMean, GroupShares, LinearGaussian, LocationScale
 from profl.problem.live import LiveProblem
 from profl.problem.model_space import Box
@@ -90,8 +91,10 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "Bernoulli",
     "Box",
     "Campaign",
+    "Categorical",
     "ClassMeans",
     "DivergedError",
     "Family",
@@ -102,6 +105,8 @@ __all__ = [
     "LinearGaussian",
     "LiveProblem",
     "LocationScale",
+    "NegativeBinomial",
+    "Poisson",
     "Problem",
     "Run",
     "RunConfig",

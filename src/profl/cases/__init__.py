@@ -20,12 +20,14 @@ from profl.cases.pricing import pricing
 from profl.cases.real import adult, credit
 from profl.cases.regression_shift import regression_shift
 from profl.cases.retail import retail
+from profl.cases.sales import choice, sales
 from profl.cases.strategic import strategic
 from profl.problem.problem import Problem
 
 __all__ = [
     "CASES",
     "adult",
+    "choice",
     "credit",
     "get",
     "gmsc3",
@@ -41,6 +43,7 @@ __all__ = [
     "pricing",
     "regression_shift",
     "retail",
+    "sales",
     "strategic",
 ]
 
@@ -51,6 +54,8 @@ CASES: dict[str, Callable[..., Problem]] = {
     "housing": housing,
     "retail": retail,
     "orange_juice": orange_juice,
+    "sales": sales,
+    "choice": choice,
     "network": network,
     "mean_estimation": mean_estimation,
     "regression_shift": regression_shift,

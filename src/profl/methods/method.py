@@ -68,8 +68,8 @@ NEEDS = {
     "samples": Need("samples, and a loss that has a gradient", _always),
     "family": Need("a family that describes the samples by f", _always),
     "shift": Need(
-        "a family with shift(z, delta)",
-        lambda problem: problem.family.shift is not None,
+        "a family with shift(z, delta) or moved_loss",
+        lambda problem: problem.family.moves,
         "use second_term='score' or 'auto'",
     ),
     "push": Need(

@@ -7,6 +7,7 @@ Step 2 deploys nothing: clients report gradient and curvature, the server takes 
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -103,8 +104,8 @@ def fitted_risk(problem: View, state: Fit, theta: Theta) -> Array:
     here = jnp.append(1.0, problem.signal(theta)) @ line
 
     def loss(z: Batch, was: Array) -> Array:
-        if family.shift is not None:
-            return problem.loss(theta, family.apply_shift(z, here - was, was))
+        if family.moves:
+            return family.moved_loss(partial(problem.loss, theta), z, here - was, was)
         return problem.loss(theta, z) * jnp.exp(family.log_prob(z, here) - family.log_prob(z, was))
 
     return jnp.sum(weights * jax.vmap(jax.vmap(loss, (0, None)))(batches, rows @ line + off)) / jnp.sum(filled)

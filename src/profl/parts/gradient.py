@@ -1,6 +1,7 @@
 """The performative gradient from one batch (paper, Eq. 4): L1 = E[grad l] and L2 = J^T u, with
 
-    pathwise   u = d/d delta E[l(shift(z, delta); theta)] at 0       where f says where the samples lie
+    pathwise   u = d/d delta E[l(shift(z, delta); theta)] at 0       where f says where the samples lie, or what their
+                                                                     loss is when f moves (``Family.moved_loss``)
     score      u = E[(l(z; theta) - b) d log p(z; f) / df]           elsewhere; b is the batch's mean loss
 
     push       L1 + L2 = d/dt E[l(t, push(z, theta, t))] at theta   where the problem says where samples go; u = 0
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -53,7 +55,7 @@ class PerformativeGradient(Part):
 
     Args:
       second_term: how L2 is computed: "push" (where the problem has one; no Jacobian is estimated), "pathwise" (where
-        the family can shift samples), "score", or "auto", the first of these that the problem allows.
+        the family can shift samples, or their losses), "score", or "auto", the first of these that the problem allows.
     """
 
     second_term: str = "auto"
@@ -67,7 +69,7 @@ class PerformativeGradient(Part):
             return self.second_term
         if problem.push is not None:
             return "push"
-        return "score" if problem.family.shift is None else "pathwise"
+        return "pathwise" if problem.family.moves else "score"
 
     def reads(self, problem: Problem | View | None) -> tuple[str, ...]:
         return () if self.choose(problem) == "push" else ("f", "jacobian")
@@ -125,8 +127,7 @@ def terms(problem: View, second: str, theta: Theta, batch: Batch, weights: Array
         total = jax.value_and_grad(lambda t: weights @ losses(t, push(batch, theta, t)))(theta)
         return Terms(*total, jnp.zeros_like(f))
     if second == "pathwise" and is_large(theta):  # one way back through a network for both
-        shift = jax.vmap(problem.family.apply_shift, (0, None, None))
-        both = jax.value_and_grad(lambda t, delta: weights @ losses(t, shift(batch, delta, f)), (0, 1))
+        both = jax.value_and_grad(lambda t, delta: weights @ _moved_losses(problem, t, batch, delta, f), (0, 1))
         loss, (first, f_gradient) = both(theta, jnp.zeros_like(f))
         return Terms(loss, first, f_gradient)
     loss, first = jax.value_and_grad(lambda t: weights @ losses(t, batch))(theta)
@@ -144,13 +145,21 @@ def _pathwise(problem: View, theta: Theta, batch: Batch, weights: Array, f: Arra
     zero = jnp.zeros_like(f)
 
     def of_one(z: Batch) -> Array:
-        return jax.grad(lambda delta: problem.loss(theta, problem.family.apply_shift(z, delta, f)))(zero)
+        return jax.grad(lambda delta: problem.family.moved_loss(partial(problem.loss, theta), z, delta, f))(zero)
 
     try:
         return jax.vmap(of_one, out_axes=None)(batch)  # refused where it differs from sample to sample
     except ValueError:
-        shift, losses = jax.vmap(problem.family.apply_shift, (0, None, None)), jax.vmap(problem.loss, (None, 0))
-        return jax.grad(lambda delta: weights @ losses(theta, shift(batch, delta, f)))(zero)
+        return jax.grad(lambda delta: weights @ _moved_losses(problem, theta, batch, delta, f))(zero)
+
+
+def _moved_losses(problem: View, theta: Theta, batch: Batch, delta: Array, f: Array) -> Array:
+    """The loss (n,) of every sample after f moves by ``delta``."""
+    family = problem.family
+    if family.shift is not None:
+        moved = jax.vmap(family.apply_shift, (0, None, None))(batch, delta, f)
+        return jax.vmap(problem.loss, (None, 0))(theta, moved)
+    return jax.vmap(lambda z: family.moved_loss(partial(problem.loss, theta), z, delta, f))(batch)
 
 
 def sample_terms(
@@ -164,8 +173,8 @@ def sample_terms(
     firsts = jax.vmap(lambda z: trees.ravel(jax.grad(problem.loss)(theta, z)))(batch)
     if second == "pathwise":
         zero = jnp.zeros_like(f)
-        shift = problem.family.apply_shift
-        return firsts, jax.vmap(lambda z: jax.grad(lambda g: problem.loss(theta, shift(z, g, f)))(zero))(batch)
+        moved, loss = problem.family.moved_loss, partial(problem.loss, theta)
+        return firsts, jax.vmap(lambda z: jax.grad(lambda g: moved(loss, z, g, f))(zero))(batch)
     if second == "none":
         return firsts, jnp.zeros((firsts.shape[0], f.shape[0]), f.dtype)
     losses = jax.vmap(problem.loss, (None, 0))(theta, batch)

@@ -79,6 +79,8 @@ def initial_memory(problem: HasLoss, filter_: Filter, theta: Theta, batch: Batch
     rows = jax.tree.leaves(batch)[0].shape[0]
     like = jax.ShapeDtypeStruct((rows,), jnp.float32)
     points = jax.eval_shape(partial(_input_of(chosen), problem), theta, batch, like)
+    if not points.shape[1]:
+        return ()
     memory, groups = chosen.start(points.shape[1]), problem.family.group_count
     return trees.repeat(memory, groups) if groups > 1 else memory
 
@@ -89,9 +91,12 @@ def filter_weights(
     """The weights (n,) after the filter, summing to one again, the share of the weight that was kept, and the memory.
 
     Every group of samples (or class) is filtered by itself and keeps its share of the weight: two clean groups are not
-    clean and junk, and the filter must not change what the family reads off the shares.
+    clean and junk, and the filter must not change what the family reads off the shares. A batch of labels alone stays
+    as it is.
     """
     chosen = as_filter(filter_)
+    if chosen.of_samples and not jax.eval_shape(partial(samples, problem), theta, batch, weights).shape[1]:
+        return weights, jnp.ones((), weights.dtype), memory
     input_of, reference = _input_of(chosen), chosen.reference_batch(batch)
     rows = 0 if reference is None else jax.tree.leaves(reference)[0].shape[0]
 
@@ -128,19 +133,31 @@ def gradients(problem: HasLoss, theta: Theta, batch: Batch, weights: Array) -> A
 
 
 def samples(problem: HasLoss, theta: Theta, batch: Batch, weights: Array) -> Array:
-    """The floating numbers of every sample, (n, numbers); a zero says nothing: what is ``Family.ordinary``, no other.
+    """The numbers of every sample, (n, numbers); a zero says nothing: what is ``Family.ordinary``, no other.
+
+    Whole numbers are labels, unless the family takes them for amounts.
 
     Where the family takes exact zeros for ordinary, as by default, these are the samples themselves.
     """
-    points, family = _numbers(batch, batch), problem.family
+    batch, family = _amounts(problem.family, batch), problem.family
+    points = _numbers(batch, batch)
     if getattr(family.ordinary, "__func__", None) is Family.ordinary:
         return points
     other = jnp.where(points == 0, LEAST.astype(points.dtype), points)
     return jnp.where(_numbers(family.ordinary(batch), batch), 0, other)
 
 
+def _amounts(family: Family, batch: Batch) -> Batch:
+    """The batch with floating numbers for whole ones that the family takes for amounts."""
+    if not family.amounts:
+        return batch
+    return jax.tree.map(lambda leaf: leaf if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf * 1.0, batch)
+
+
 def _numbers(tree: Any, batch: Batch) -> Array:
     """The leaves of a tree, of a batch's structure, where the batch has floating numbers, one row per sample."""
     pairs = zip(jax.tree.leaves(tree), jax.tree.leaves(batch), strict=True)
     leaves = [leaf for leaf, own in pairs if jnp.issubdtype(own.dtype, jnp.floating)]
+    if not leaves:
+        return jnp.zeros((trees.rows(batch), 0))
     return jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=1)

@@ -6,6 +6,7 @@ A family defines (paper, Section III-B)
 * ``log_prob(z, f)``: log p(z; f) of one sample, up to terms without f; the score d log p / df is its derivative;
 * ``shift(z, delta)``, where f is a location: the sample z after f moves by delta; ``shift(z, delta, f)`` where that
   depends on f. It gives the pathwise gradient, which needs no density and stays right for noise that is not Gaussian;
+* ``moved_loss(loss, z, delta, f)``, where samples cannot be shifted but the expected loss is known after f moves;
 * ``variance(batch, weights, f)``: the sampling variance of f_hat; by default the sandwich formula of M-estimation;
 * ``observed_variance(batch, weights, f)``: the same from the batch alone, where ``variance`` uses a declared ``sd``;
 * ``group_count`` and ``group_of(z)``: where clean samples come in groups (classes, say) that differ from one another. A
@@ -40,14 +41,14 @@ deviation known without error; from a hundred on the data decide."""
 VECTORS = "an array of shape (n, p), one row per sample"
 
 
-def _is(leaf: Any, ndim: int, whole: bool = False) -> bool:
+def is_array(leaf: Any, ndim: int, whole: bool = False) -> bool:
     """Whether a leaf of a batch is an array with ``ndim`` axes, and of integers where ``whole``."""
     kind = jnp.integer if whole else jnp.number
     return len(getattr(leaf, "shape", ())) == ndim and bool(jnp.issubdtype(leaf.dtype, kind))
 
 
 def _has(batch: Batch, name: str, ndim: int, whole: bool = False) -> bool:
-    return isinstance(batch, Mapping) and name in batch and _is(batch[name], ndim, whole)
+    return isinstance(batch, Mapping) and name in batch and is_array(batch[name], ndim, whole)
 
 
 def average(weights: Array, values: Array) -> Array:
@@ -69,6 +70,8 @@ class Family:
 
     shift: Callable[..., Batch] | None = None
     location_only: bool = False  # whether f says where samples lie and nothing of how far they spread
+    discrete: bool = False  # whether samples have steps between them: none moves smoothly as theta does
+    amounts: bool = False  # whether the whole numbers of a batch are amounts, which a filter looks at, and no labels
 
     takes: str = ""  # the batches that it reads, in words
 
@@ -111,6 +114,18 @@ class Family:
         assert self.shift is not None
         return self.shift(z, delta, *([f] if len(inspect.signature(self.shift).parameters) > 2 else []))
 
+    @property
+    def moves(self) -> bool:
+        """Whether the family says what becomes of a sample's loss after f moves."""
+        return self.shift is not None or type(self).moved_loss is not Family.moved_loss
+
+    def moved_loss(self, loss: Callable[[Batch], Array], z: Batch, delta: Array, f: Array) -> Array:
+        """The loss of the sample z, drawn at ``f``, after f moves by ``delta``, (); an expectation will do.
+
+        By default that of the shifted sample.
+        """
+        return loss(self.apply_shift(z, delta, f))
+
     def variance(self, batch: Batch, weights: Array, f: Array) -> Array:
         """diag(A^-1 B A^-1) sum w^2, shape (p,), with A = -E[Hessian of log p] and B = E[score score^T]."""
         scores = jax.vmap(jax.grad(self.log_prob, argnums=1), (0, None))(batch, f)
@@ -148,7 +163,7 @@ class GaussianMean(Family):
             checks.positive("sd", sd)
 
     def fits(self, batch: Batch) -> bool:
-        return _is(batch, 2)
+        return is_array(batch, 2)
 
     def estimate(self, batch: Batch, weights: Array) -> Array:
         return average(weights, batch)
@@ -182,7 +197,7 @@ class LocationScale(Family):
     takes = VECTORS
 
     def fits(self, batch: Batch) -> bool:
-        return _is(batch, 2)
+        return is_array(batch, 2)
 
     def estimate(self, batch: Batch, weights: Array) -> Array:
         mean = average(weights, batch)

@@ -44,16 +44,21 @@ class MonteCarloReaction(Unmeasured):
     samples: int
 
     def __post_init__(self) -> None:
-        if self.family.shift is None and self.inner.parameters is None:
+        if not self._smooth and self.inner.parameters is None:
             raise checks.InputError(
                 f"{type(self.family).__name__} shifts no samples, so a numerical optimum needs f(theta): "
                 "pass reaction=profl.worlds.SampledReaction(sample, parameters)"
             )
 
+    @property
+    def _smooth(self) -> bool:
+        """Whether samples move smoothly with the model."""
+        return self.family.shift is not None and not self.family.discrete
+
     def decoupled(self, deployed: Theta, theta: Theta, client: Client) -> Array:
         batch = self.inner.sample(random.seed_key(0), deployed, client, self.samples)
-        losses = jax.vmap(self.loss, (None, 0))(theta, batch if self.family.shift else jax.lax.stop_gradient(batch))
-        if self.family.shift is None:
+        losses = jax.vmap(self.loss, (None, 0))(theta, batch if self._smooth else jax.lax.stop_gradient(batch))
+        if not self._smooth:
             assert self.inner.parameters is not None
             log_prob = jax.vmap(self.family.log_prob, (0, None))(
                 jax.lax.stop_gradient(batch), self.inner.parameters(deployed, client)

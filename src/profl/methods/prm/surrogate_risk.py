@@ -1,6 +1,6 @@
 """The performative risk as a client can compute it without deploying anything, and how well it knows the gradient.
 
-    S_b(theta) = mean_j l(z_j moved by f(theta) - f_b; theta)        where the family can shift samples
+    S_b(theta) = mean_j l(z_j moved by f(theta) - f_b; theta)        where the family can shift samples, or their losses
     S_b(theta) = sum_j r_j l(z_j; theta) / sum_j r_j                 elsewhere, r_j = p(z_j; f(theta)) / p(z_j; f_b)
     L_i(theta) = sum_b w_b(theta) S_b(theta)                         over the stored batches b
 
@@ -120,7 +120,7 @@ def moved_from(problem: View, response: Response, batches: StoredBatches, equal:
     The mean of n samples takes 1 / n of their variance with it, of a single sample all of it: moved from its own f it
     would lie at f(theta) whatever was drawn.
     """
-    if problem.family.shift is None:
+    if not problem.family.moves:
         return batches.f
     missed = (batches.f - response(batches.signal)) * jnp.sum(batches.weights**2, 1)[:, None]
     return batches.f - (missed - equal @ missed)
@@ -129,8 +129,9 @@ def moved_from(problem: View, response: Response, batches: StoredBatches, equal:
 def batch_risk(problem: View, theta: Theta, here: Array, batch: Batch, weights: Array, f: Array) -> Array:
     """The mean loss of a batch that was drawn at ``f``, () were it drawn at ``here``."""
     family = problem.family
-    if family.shift is not None:
-        return weights @ jax.vmap(lambda z: problem.loss(theta, family.apply_shift(z, here - f, f)))(batch)
+    if family.moves:
+        loss = partial(problem.loss, theta)
+        return weights @ jax.vmap(lambda z: family.moved_loss(loss, z, here - f, f))(batch)
     ratio = weights * jnp.exp(jax.vmap(lambda z: family.log_prob(z, here) - family.log_prob(z, f))(batch))
     total = jnp.sum(ratio)
     return ratio @ jax.vmap(lambda z: problem.loss(theta, z))(batch) / jnp.where(total > 0, total, 1.0)

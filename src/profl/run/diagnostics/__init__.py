@@ -5,6 +5,7 @@ draws        two deployments of one model do not bring in the very same numbers
 losses       finite where the run will go
 gradient     automatic differentiation against central differences of the mean loss, in double precision
 projection   onto the model space, twice is once
+data         counts, yes and no, or choices that another family is made for
 family       f_hat maximises the likelihood: the mean score is zero in every direction that f_hat can move
 noise        the variance that the family states for f_hat, against the bootstrap
 reaction     f_hat at theta + delta against theta - delta, in units of its sampling noise

@@ -9,7 +9,7 @@ from typing import Any
 from profl import checks
 from profl.problem.live import LiveProblem
 from profl.problem.problem import Problem
-from profl.run.diagnostics import drift_diagnostics, family, functions, junk, reaction
+from profl.run.diagnostics import data_kind, drift_diagnostics, family, functions, junk, reaction
 from profl.run.diagnostics.subject import CheckStopped, Finding, deployments, make_subject
 from profl.run.live import batches
 
@@ -79,6 +79,7 @@ def _all_findings(
     yield functions.losses(subject, batch)
     yield functions.gradient(subject, batch)
     yield functions.projection(subject)
+    yield from data_kind.kind_findings(subject.world.family, batch)
     yield from family.family_findings(subject.world, batch)
     yield from reaction.reaction_findings(subject, deploy)
     if hold and ready():
