@@ -300,7 +300,6 @@ def test_the_state_keeps_its_shapes_and_compiles_once():
     assert weigh.func._cache_size() == before
     like = jax.eval_shape(partial(weigh_rows, hostile=0.2), no_distances(10), *_shapes())[1]
     assert jax.tree.map(jnp.shape, like) == jax.tree.map(jnp.shape, no_distances(10))
-    assert distances.REACH == 2.0  # the worked numbers here are for it
 
 
 def _shapes():

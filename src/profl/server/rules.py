@@ -22,8 +22,8 @@ the previous global value. Where a rule assumes a share ``hostile`` of the rows,
   distance of a row from v, that is the mean of the rows within 3 u, taken if it lies within ``hostile`` u of v, which
   is what so many rows at a usual distance could do. On pricing with honest clients (heterogeneity 0, 0.25, 0.5) the
   tail excess of nnm+trimmed_mean is 1.1, 1.0 and 1.0 times the mean's, without this 1.2, 2.6 and 2.8 times.
-* reweighted_mean: the mean, in which a client whose reports lie farther from the others' than ``reach`` (1.75) times the
-  distance of the nearest n - f counts less, by the square of that (``profl.server.distances``); ``hostile`` of the
+* reweighted_mean: the mean, in which a client whose reports lie farther from the others' than ``reach`` (1.75) times
+  the distance of the nearest n - f counts less, by the square of that (``profl.server.distances``); ``hostile`` of the
   clients. The default of ``profl.profl``: where no client stands out it is the mean to the bit, and it looks at every
   entry of the reports.
 * history: the reweighted mean, without reports whose noise is not their own (``profl.server.history``). For attackers
