@@ -24,6 +24,7 @@ from profl.checks import DivergedError, InputError, TooFewReports
 from profl.interrupts import Interrupted
 from profl.methods import StopWhenSettled, chain, dfo, pfl, pg, pofl, prm, profl, rgd, rrm, two_stage
 from profl.problem.families import ClassMeans, Family, GaussianMean, GroupShares, LinearGaussian, LocationScale
+from profl.problem.limits import LinearLimits, MaxChange
 from profl.problem.live import LiveProblem
 from profl.problem.model_space import Box
 from profl.problem.problem import Problem
@@ -100,8 +101,10 @@ __all__ = [
     "InputError",
     "Interrupted",
     "LinearGaussian",
+    "LinearLimits",
     "LiveProblem",
     "LocationScale",
+    "MaxChange",
     "Problem",
     "Run",
     "RunConfig",
