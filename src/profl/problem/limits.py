@@ -1,7 +1,7 @@
 """Limits on what may be deployed: linear ones on the model, and how far it may move in one deployment.
 
-    A theta <= b                          ``LinearLimits``, kept by the projection onto the model space (``Polyhedron``)
-    |theta - last| <= amount (* |last|)   ``MaxChange``, kept where a client deploys; last is what it deployed before
+A theta <= b                          ``LinearLimits``, kept by the projection onto the model space (``Polyhedron``)
+|theta - last| <= amount (* |last|)   ``MaxChange``, kept where a client deploys; last is what it deployed before
 """
 
 from __future__ import annotations
@@ -182,7 +182,9 @@ def check_start(limits: tuple[Limit, ...], models: Theta) -> None:
         )
 
 
-def limited_space(project: Callable[[Theta], Theta], limits: tuple[Limit, ...], like: Theta) -> Callable[[Theta], Theta]:
+def limited_space(
+    project: Callable[[Theta], Theta], limits: tuple[Limit, ...], like: Theta
+) -> Callable[[Theta], Theta]:
     """The model space with the limits in it; refuses limits that do not fit a model like ``like``, and contradictions.
 
     A space that has linear limits is taken without them, so that limits can be replaced.

@@ -82,7 +82,9 @@ def update_client(settings: Settings, row: Population, key: Key, now: Progress, 
     view = client_view(settings, row)
     theta, method_state, info = settings.method.step(view, now.state.own, now.theta, arrival, key)
     info = {name: now.info[name] + info[name] for name in now.info}
-    return now._replace(theta=theta, state=remember_deployed(now.state._replace(own=method_state), arrival.deployed), info=info)
+    return now._replace(
+        theta=theta, state=remember_deployed(now.state._replace(own=method_state), arrival.deployed), info=info
+    )
 
 
 def simulated_step(
