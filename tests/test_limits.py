@@ -92,7 +92,8 @@ def test_the_nearest_point_satisfies_the_optimality_conditions(plain):
     rng = np.random.default_rng(0)
     for trial in range(60):
         region = random_region(rng, trial)
-        (m, d), target = region.A.shape, 8 * rng.normal(size=region.A.shape[1])
+        d = region.A.shape[1]
+        target = 8 * rng.normal(size=d)
         half = rng.normal(size=(d, d))
         H = np.eye(d) if plain else half @ half.T + 0.1 * np.eye(d)
         x, stuck = nearest_point(region, target, None if plain else H, np)
@@ -120,7 +121,7 @@ def test_in_single_precision_nothing_leaves_the_limits_wherever_it_comes_from():
 
 
 def test_the_optimum_is_the_one_that_the_limits_allow():
-    """The risk is gamma-bar |theta - PO|^2 beside a constant: the nearest point to PO is best, with two rows as equations."""
+    """The risk is gamma-bar |theta - PO|^2 plus a constant: the point nearest to PO is best."""
     case, free = pricing(LIMITS), profl.cases.pricing(clients=3, goods=3).optimum
     A, b = np.array(LIMITS.A), np.array(LIMITS.b)
     closed = free - A.T @ np.linalg.solve(A @ A.T, A @ free - b)

@@ -153,8 +153,8 @@ class Fold:
         ``noised``: with privacy, the reports that left the clients, where they have left; their noise is drawn once.
         """
         plan, live = self.plan, self._deployed(state, unused)
-        assert state.participants is not None
         state = state._replace(live=live)
+        assert state.participants is not None
         steps = plan.settings.local_steps
         work = {c: self._work(own) for c, own in state.participants.items() if own.done == steps and c not in absent}
         notes = self._notes(state, absent, work)
@@ -231,11 +231,11 @@ class Fold:
 
     def _deployed(self, state: State, unused: Collection[int]) -> LiveState:
         """What is carried on, with what each participant deployed last where it matters, told or not."""
-        carry, own = state.live.history.carry, state.participants or {}
+        carry = state.live.history.carry
         if self.plan.settings.functions.max_change is None:
             return state.live
         last = jax.tree.map(np.array, carry.states.last)
-        for client, one in own.items():
+        for client, one in (state.participants or {}).items():
             out = one.deployed is not None and client not in unused
             model = one.deployed if out else one.now.state.last
             jax.tree.map(lambda rows, leaf, client=client: rows.__setitem__(client, leaf), last, model)

@@ -206,7 +206,8 @@ def limited_space(
             )
     if not (isinstance(project, Box) or project is everywhere):
         raise checks.InputError(
-            f"LinearLimits are for a model space that is a profl.Box or has no bounds, got project={checks.shown(project)}"
+            "LinearLimits are for a model space that is a profl.Box or has no bounds, "
+            f"got project={checks.shown(project)}"
         )
     box = project if isinstance(project, Box) else None
     joined = LinearLimits([row for limit in linear for row in limit.A], [top for limit in linear for top in limit.b])
