@@ -55,7 +55,10 @@ def watched(problem):
         return sample(key, theta, client, n)
 
     clients = {**problem.clients, "i": np.arange(problem.count)}
-    return replace(problem, clients=clients, reaction=profl.worlds.SampledReaction(noted)), seen
+    problem = replace(problem, clients=clients, reaction=profl.worlds.SampledReaction(noted))
+    jax.effects_barrier()
+    seen.clear()  # making the problem has drawn samples
+    return problem, seen
 
 
 def deployed(problem, method, engine, **settings):
