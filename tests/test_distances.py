@@ -12,7 +12,6 @@ import pytest
 
 from profl.methods.method import Method
 from profl.parts.averaging import Averaging
-from profl.server import distances
 from profl.server.distances import ClientDistances, kept_shares, no_distances, reach_of, weigh_rows
 from profl.server.rules import History, ReweightedMean, WeightedMean
 

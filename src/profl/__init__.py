@@ -25,6 +25,7 @@ from profl.interrupts import Interrupted
 from profl.methods import StopWhenSettled, chain, dfo, pfl, pg, pofl, prm, profl, rgd, rrm, two_stage
 from profl.problem.counts import Bernoulli, Categorical, NegativeBinomial, Poisson
 from profl.problem.families import ClassMeans, Family, GaussianMean, GroupShares, LinearGaussian, LocationScale
+from profl.problem.limits import LinearLimits, MaxChange
 from profl.problem.live import LiveProblem
 from profl.problem.model_space import Box
 from profl.problem.problem import Problem
@@ -103,8 +104,10 @@ __all__ = [
     "InputError",
     "Interrupted",
     "LinearGaussian",
+    "LinearLimits",
     "LiveProblem",
     "LocationScale",
+    "MaxChange",
     "NegativeBinomial",
     "Poisson",
     "Problem",

@@ -152,7 +152,8 @@ class Fold:
         ``unused``: the clients whose last deployment was never put to use, so that it does not count.
         ``noised``: with privacy, the reports that left the clients, where they have left; their noise is drawn once.
         """
-        plan, live = self.plan, state.live
+        plan, live = self.plan, self._deployed(state, unused)
+        state = state._replace(live=live)
         assert state.participants is not None
         steps = plan.settings.local_steps
         work = {c: self._work(own) for c, own in state.participants.items() if own.done == steps and c not in absent}
@@ -228,6 +229,19 @@ class Fold:
 
     def _work(self, own: Participant) -> Work:
         return client_work(self.plan.settings, own.row, own.now, own.rows, self.setup.figures)
+
+    def _deployed(self, state: State, unused: Collection[int]) -> LiveState:
+        """What is carried on, with what each participant deployed last where it matters, told or not."""
+        carry = state.live.history.carry
+        if self.plan.settings.functions.max_change is None:
+            return state.live
+        last = jax.tree.map(np.array, carry.states.last)
+        for client, one in (state.participants or {}).items():
+            out = one.deployed is not None and client not in unused
+            model = one.deployed if out else one.now.state.last
+            jax.tree.map(lambda rows, leaf, client=client: rows.__setitem__(client, leaf), last, model)
+        carry = carry._replace(states=carry.states._replace(last=jax.device_put(last)))
+        return state.live._replace(history=state.live.history._replace(carry=carry))
 
     def _unreported(self, state: State, work: Mapping[int, Work], unused: Collection[int]) -> tuple[int, int]:
         """(deployments, samples) of the clients that sent no report, which were made and paid for all the same."""

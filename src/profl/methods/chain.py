@@ -162,6 +162,8 @@ class Chain(Method):
             step, states[i] = part.update(problem, state[i], step, key)
         if step.loss is None:
             raise checks.InputError(f"{self.name} has no part that computes a loss: add PlainGradient() or another")
+        if problem.max_change is not None:  # a model that could not be deployed next would run away from its data
+            step = step._replace(theta=problem.max_change.nearest(problem.project, step.theta, deployed))
         unstated = dict.fromkeys(self.info, jnp.asarray(jnp.nan))  # by parts that this problem leaves out
         return step.theta, tuple(states), {**unstated, "loss": step.loss, **step.info}
 

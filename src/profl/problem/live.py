@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from profl import checks, trees
+from profl import checks, random, trees
 from profl.problem.families import Family
+from profl.problem.limits import as_limits, limited_space
 from profl.problem.model_space import everywhere
 from profl.problem.problem import Problem
 from profl.problem.reaction import Reaction
@@ -51,6 +52,7 @@ class LiveProblem:
       names: what the numbers of a model are called, in the order of its flattened pytree.
       columns: what the numbers of a sample are called, likewise: the columns of a table of data.
       version: stands for what cannot be compared from process to process; see ``Problem``.
+      limits: what every deployed model keeps; see ``Problem``.
 
     >>> from profl.problem.families import GaussianMean
     >>> shop = LiveProblem("shop", lambda price, z: -jnp.sum(price * z), GaussianMean(), np.zeros(2), np.ones(2))
@@ -70,10 +72,12 @@ class LiveProblem:
     names: Sequence[str] | None = None
     columns: Sequence[str] | None = None
     version: str | None = None
+    limits: Any = ()
 
     def __post_init__(self) -> None:
         arguments.check_statement(self)
-        arguments.as_initial(self.initial)
+        like = jax.eval_shape(arguments.as_initial(self.initial), random.seed_key(0)) if self.limits else None
+        limited_space(self.project, as_limits(self.limits), like)
         _shapes(self.sample)
         for name in ("names", "columns"):
             words = getattr(self, name)
@@ -97,6 +101,7 @@ class LiveProblem:
             signal=self.signal,
             push=self.push,
             version=self.version,
+            limits=self.limits,
         )
 
 

@@ -131,7 +131,8 @@ def everywhere(theta: Theta) -> Theta:
 
 
 def bounds(project: Callable[[Theta], Theta]) -> tuple[Bound, Bound] | None:
-    """(lower, upper) of a bounded ``Box``; None for other model spaces."""
+    """(lower, upper) of a bounded ``Box``, with or without linear limits; None for other model spaces."""
+    project = getattr(project, "box", project)
     if not isinstance(project, Box) or not (np.all(np.isfinite(project.lower)) and np.all(np.isfinite(project.upper))):
         return None
     return project.lower, project.upper

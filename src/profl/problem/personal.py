@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from profl import checks
+from profl.problem.limits import max_change
 from profl.problem.problem import Problem, check_problem
 from profl.problem.reaction import WrappedReaction
 from profl.typing import Key, Theta
@@ -72,6 +73,9 @@ def personal(problem: Problem) -> Problem:
     if problem.push is not None:
         raise checks.InputError("personal is for a problem without a push, got one: its theta would have no parts")
 
+    if max_change(problem.limits) is not None:
+        raise checks.InputError("personal is for a problem without a MaxChange: what is deployed is a sum of two parts")
+
     def initial(key: Key) -> dict[str, Theta]:
         theta = problem.initial(key)
         return {"common": theta, "own": jax.tree.map(jnp.zeros_like, theta)}
@@ -84,4 +88,5 @@ def personal(problem: Problem) -> Problem:
         initial=initial,
         project=ProjectParts(problem.project),
         signal=OfSum(problem.signal),
+        limits=(),  # the linear ones are in the projection, of the sum
     )

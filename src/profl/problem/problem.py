@@ -18,6 +18,7 @@ import numpy as np
 from profl import checks, html, random, trees
 from profl.problem import oracle
 from profl.problem.families import Family
+from profl.problem.limits import MaxChange, Polyhedron, as_limits, limited_space, max_change
 from profl.problem.model_space import bounds, everywhere
 from profl.problem.oracle import MonteCarloReaction
 from profl.problem.push import Push
@@ -47,6 +48,7 @@ class View(NamedTuple):
     live: bool = False  # whether real people react
     client_count: int = 0  # at the server
     client_ids: Array | None = None  # at the server, in ``combine``: the client of every row of the reports
+    max_change: MaxChange | None = None  # how far a deployed model may lie from the one before
 
 
 class Functions(NamedTuple):
@@ -58,13 +60,23 @@ class Functions(NamedTuple):
     project: Callable[[Theta], Theta]
     signal: Callable[[Theta], Array]
     push: Push | None = None
+    max_change: MaxChange | None = None
 
     def view(self, client: Client | None = None, family: Family | None = None) -> View:
         """What a method sees at a client; at the server where there is none. ``family`` stands in for the problem's."""
         exact = None
         if client is not None and self.reaction.parameters is not None:
             exact = partial(oracle.exact_jacobian, self.reaction, client=client)
-        return View(self.loss, family or self.family, self.project, self.signal, exact, self.push, self.reaction.live)
+        return View(
+            self.loss,
+            family or self.family,
+            self.project,
+            self.signal,
+            exact,
+            self.push,
+            self.reaction.live,
+            max_change=self.max_change,
+        )
 
 
 @checks.explain_call
@@ -86,6 +98,7 @@ class Problem:
         that is known. See ``profl.problem.push``.
       version: a word that stands for what cannot be compared from process to process, such as compiled code; a
         checkpoint or a Flower node with another one is refused.
+      limits: ``profl.LinearLimits``, ``profl.MaxChange``, or a list of them: what every deployed model keeps.
 
     A global that a function here reads may change between two runs: the next one sees it, and compiles anew.
 
@@ -112,6 +125,7 @@ class Problem:
     signal: Callable[[Theta], Array] = trees.ravel
     push: Any = None
     version: str | None = None
+    limits: Any = ()
 
     def __post_init__(self) -> None:
         parts = arguments.check_statement(self) | {"reaction": arguments.as_reaction(self.reaction)}
@@ -119,10 +133,13 @@ class Problem:
             arguments.check_hashable(name, part)
         parts |= {"initial": arguments.as_initial(self.initial), "clients": arguments.as_clients(self.clients)}
         parts["weights"] = checks.client_weights(self.weights, trees.rows(parts["clients"]))
+        parts["limits"] = as_limits(self.limits)
         for name, part in parts.items():
             object.__setattr__(self, name, part)
         clear_stale_code(*self.functions)
         check_functions(self)
+        if self.limits or isinstance(self.project, Polyhedron):
+            object.__setattr__(self, "project", limited_space(self.project, self.limits, self._like))
 
     def __repr__(self) -> str:
         shapes = ", ".join(str(leaf.shape) for leaf in jax.tree.leaves(self._like))
@@ -139,7 +156,8 @@ class Problem:
 
     @property
     def functions(self) -> Functions:
-        return Functions(self.loss, self.family, self.reaction, self.project, self.signal, self.push)
+        change = max_change(self.limits)
+        return Functions(self.loss, self.family, self.reaction, self.project, self.signal, self.push, change)
 
     @property
     def exact(self) -> bool:

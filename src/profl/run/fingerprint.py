@@ -50,6 +50,8 @@ def fingerprint(engine: str, problem: Problem, plan: CompiledPlan) -> dict[str, 
     }
     for name in ("loss", "family", "reaction", "project", "signal", "push"):
         identity |= words(name, getattr(problem, name))
+    if problem.limits:
+        identity |= words("limits", problem.limits)
     for name in ("attack", "stop"):
         identity |= words(name, getattr(settings, name))
     for name, value in method_settings(method):

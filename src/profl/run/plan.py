@@ -13,6 +13,7 @@ import numpy as np
 from profl import checks, random, trees
 from profl.methods.method import Forecast, Method, check_method
 from profl.methods.stopping import StopWhenSettled
+from profl.problem.limits import check_start
 from profl.problem.model_space import check_resolution
 from profl.problem.problem import Functions, Problem, View, check_problem
 from profl.problem.validation.functions import clear_stale_code
@@ -131,6 +132,7 @@ def make_plan(problem: Problem, method: Method, config: RunConfig, patience: int
     population = _population(problem, world, config, counts[None] if method.pooled else counts)
     models = _initial_models(problem, seeds, config.initial)
     check_resolution(problem.project, models)
+    check_start(problem.limits, models)
     _check_reaction_states(settings, population, models)
     if settings.stop is not None and _first_forecast(settings, models) is None:
         raise checks.InputError(
@@ -192,6 +194,7 @@ class ClientState(NamedTuple):
 
     own: Any  # the method's state
     world: Any  # the state of its simulated population (``Reaction.start``), () for real clients
+    last: Any = ()  # the model that it deployed last, where the problem says how far one may move from it
 
 
 def first_states(settings: Settings, population: Population, theta: Theta) -> ClientState:
@@ -199,7 +202,14 @@ def first_states(settings: Settings, population: Population, theta: Theta) -> Cl
     batch = batch_shape(settings, population, theta, settings.samples)
     method_state = settings.method.init(settings.server, theta, batch)
     world = jax.vmap(lambda client: settings.functions.reaction.start(theta, client))(population.clients)
-    return ClientState(trees.repeat(method_state, trees.rows(population.clients)), world)
+    count = trees.rows(population.clients)
+    last = () if settings.functions.max_change is None else trees.repeat(theta, count)
+    return ClientState(trees.repeat(method_state, count), world, last)
+
+
+def remember_deployed(state: ClientState, deployed: Theta) -> ClientState:
+    """The state after ``deployed``, of one client or stacked."""
+    return state._replace(last=deployed) if jax.tree.leaves(state.last) else state
 
 
 def first_state(settings: Settings, population: Population, theta: Theta, client: int = 0) -> ClientState:

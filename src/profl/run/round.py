@@ -18,8 +18,16 @@ import jax
 import jax.numpy as jnp
 
 from profl import random, trees
-from profl.packing import apply_unpacked, pack_as, unpack
-from profl.run.plan import Population, Settings, compile_for_settings, first_states, forecast, shapes_for_settings
+from profl.packing import Packed, apply_unpacked, pack, pack_as, unpack
+from profl.run.plan import (
+    ClientState,
+    Population,
+    Settings,
+    compile_for_settings,
+    first_states,
+    forecast,
+    shapes_for_settings,
+)
 from profl.run.step import client_view
 from profl.run.totals import Dropped, RoundCounts, Totals, add_dropped, add_round, zero_dropped
 from profl.server import entries
@@ -221,6 +229,8 @@ def commit_round(
     combined: Combined,
 ) -> RoundState:
     """The state after a round; with too few usable reports, or after the end of the run, the state before it."""
+    if settings.functions.max_change is not None:
+        carry, participants = keep_deployed(settings, population, carry, participants, work.states)
     states = trees.where(combined.accepted, work.states, participants.states)
     if not all_participate(settings, population):
         states = jax.tree.map(lambda old, new: old.at[participants.clients].set(new), carry.states, states)
@@ -263,6 +273,26 @@ def commit_round(
     counted_round = RoundState(_apply_stop_rule(settings, round_, after), counted)
     next_ = trees.where(usable < settings.min_reports, skipped, counted_round)
     return trees.where(carry.stopped >= 0, RoundState(carry, totals), next_)
+
+
+def keep_deployed(
+    settings: Settings, population: Population, carry: Carry, participants: Participants, after: Any
+) -> tuple[Carry, Participants]:
+    """Both with what the participants deployed last, from their states ``after`` the round: whatever becomes of it."""
+    now = unpack(after)
+    if not isinstance(now, ClientState):  # over Flower the clients keep their states
+        return carry, participants
+    last = now.last
+
+    def with_last(states: Any, last: Any) -> Any:
+        new = unpack(states)._replace(last=last)
+        return pack(new, 1) if isinstance(states, Packed) else new
+
+    own = with_last(participants.states, last)
+    if all_participate(settings, population):
+        return carry._replace(states=own), participants._replace(states=own)
+    whole = jax.tree.map(lambda old, new: old.at[participants.clients].set(new), unpack(carry.states).last, last)
+    return carry._replace(states=with_last(carry.states, whole)), participants._replace(states=own)
 
 
 def _add_refused(settings: Settings, population: Population, before: Array, ids: Array, refused: Array) -> Array:

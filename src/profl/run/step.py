@@ -15,7 +15,7 @@ from profl import random, trees
 from profl.methods.method import Arrival
 from profl.packing import pack_as, unpack
 from profl.problem.problem import View
-from profl.run.plan import ClientState, Population, Settings
+from profl.run.plan import ClientState, Population, Settings, remember_deployed
 from profl.server.attacks import Attack, Poisoned
 from profl.stages import stage
 from profl.typing import Array, Batch, Client, Key, Theta
@@ -64,6 +64,8 @@ def deploy(settings: Settings, row: Population, key: Key, now: Progress) -> tupl
     reaction = settings.functions.reaction
     deployed, method_state = settings.method.deploy(client_view(settings, row), now.state.own, key, now.theta)
     deployed = settings.functions.project(deployed)
+    if settings.functions.max_change is not None:
+        deployed = settings.functions.max_change.nearest(settings.functions.project, deployed, now.state.last)
     world = now.state.world
     if jax.tree.leaves(world):
         with stage("reaction") as check:
@@ -72,7 +74,7 @@ def deploy(settings: Settings, row: Population, key: Key, now: Progress) -> tupl
     if settings.measured:
         with stage("risk") as check:
             regret = check(regret + reaction.risk_in(world, deployed, deployed, row.clients) - row.floor)
-    return deployed, now._replace(state=ClientState(method_state, world), regret=regret)
+    return deployed, now._replace(state=now.state._replace(own=method_state, world=world), regret=regret)
 
 
 def update_client(settings: Settings, row: Population, key: Key, now: Progress, arrival: Arrival) -> Progress:
@@ -80,7 +82,9 @@ def update_client(settings: Settings, row: Population, key: Key, now: Progress, 
     view = client_view(settings, row)
     theta, method_state, info = settings.method.step(view, now.state.own, now.theta, arrival, key)
     info = {name: now.info[name] + info[name] for name in now.info}
-    return now._replace(theta=theta, state=now.state._replace(own=method_state), info=info)
+    return now._replace(
+        theta=theta, state=remember_deployed(now.state._replace(own=method_state), arrival.deployed), info=info
+    )
 
 
 def simulated_step(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -17,7 +18,41 @@ from profl.methods.prm.settings import (
     REWEIGHTINGS,
 )
 from profl.numerics import short_loop
+from profl.problem.polyhedron import Region, nearest_point, pull_inside
 from profl.typing import Array
+
+
+@dataclass(frozen=True, eq=False)
+class LimitedSteps:
+    """Steps (d,) from a model that linear limits allow; calling it projects onto them.
+
+    A coordinate that could move downhill says nothing at a slanted face. There a quadratic is minimised over all
+    limits at once.
+    """
+
+    region: Region  # of steps; that of length zero lies in it
+
+    @classmethod
+    def from_models(cls, region: Region, base: Array, units: Array, longest: Any) -> LimitedSteps:
+        """The steps in ``units`` from ``base`` to the models of a ``region``, no entry larger than ``longest``."""
+        rows = region.A * units
+        lengths = jnp.sqrt(jnp.sum(rows**2, axis=1))
+        room = jnp.maximum(region.b - region.A @ base, 0.0)
+        lower, upper = (jnp.clip((bound - base) / units, -longest, longest) for bound in region.bounds)
+        return cls(Region(rows / lengths[:, None], room / lengths, jnp.minimum(lower, 0.0), jnp.maximum(upper, 0.0)))
+
+    def __call__(self, step: Array) -> Array:
+        return self._inside(nearest_point(self.region, step)[0])
+
+    def newton_turn(self, curvature: Array, gradient: Array, at: Array, y: Array) -> Array:
+        """Where the quadratic of ``newton_turn``, with a positive curvature around ``y``, is least."""
+        here = gradient + curvature @ (y - at)
+        axes, values = positive_eigenvalues(curvature, here)
+        target = y - axes @ ((here @ axes) / values)
+        return self._inside(nearest_point(self.region, target, (axes * values) @ axes.T)[0])
+
+    def _inside(self, step: Array) -> Array:
+        return pull_inside(self.region, step, jnp.zeros_like(step))
 
 
 def positive_eigenvalues(curvature: Array, gradient: Array) -> tuple[Array, Array]:
@@ -62,6 +97,8 @@ def minimise_quadratic(curvature: Array, gradient: Array, at: Array, project: Ca
 
 def newton_turn(curvature: Array, gradient: Array, at: Array, y: Array, project: Callable[[Array], Array]) -> Array:
     """A Newton step of that quadratic from ``y`` in the coordinates that no bound holds there, (d,)."""
+    if isinstance(project, LimitedSteps):
+        return project.newton_turn(curvature, gradient, at, y)
     here = gradient + curvature @ (y - at)
     movable = inactive_bounds(here, y, project).astype(here.dtype)
     here = here * movable

@@ -13,6 +13,7 @@ Inside, lengths and derivatives are in natural units.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -24,8 +25,15 @@ from profl.methods.method import Forecast
 from profl.methods.prm import settings as constants
 from profl.methods.prm.incumbent import verdict
 from profl.methods.prm.messages import CommonReaction, Mail, RiskFit, RoundCheck
-from profl.methods.prm.newton import inactive_bounds, minimise_cautiously, positive_eigenvalues
+from profl.methods.prm.newton import (
+    LimitedSteps,
+    inactive_bounds,
+    minimise_cautiously,
+    newton_turn,
+    positive_eigenvalues,
+)
 from profl.methods.prm.settings import Settings
+from profl.problem.limits import Polyhedron, as_arrays
 from profl.problem.problem import View
 from profl.server import rules
 from profl.server.distances import no_distances, weigh_rows
@@ -262,11 +270,19 @@ def compare(
 def bounds_of(problem: View, server: ServerState, unravel: Callable[[Array], Theta]) -> Bounds:
     """The model space and the trust region around the base."""
 
+    longest = server.region
+    if problem.max_change is not None:  # clients could not deploy what lies farther away
+        longest = jnp.minimum(longest, problem.max_change.reach(server.base) / server.units)
+    if isinstance(problem.project, Polyhedron):
+        region = as_arrays(problem.project.region, server.base.dtype)
+        steps = partial(LimitedSteps.from_models, region, server.base, server.units)
+        return Bounds(steps(jnp.inf), steps(longest))
+
     def model_space(y: Array) -> Array:
         return (trees.ravel(problem.project(unravel(server.base + server.units * y))) - server.base) / server.units
 
     def trust_region(y: Array) -> Array:
-        return model_space(jnp.clip(y, -server.region, server.region))
+        return model_space(jnp.clip(y, -longest, longest))
 
     return Bounds(model_space, trust_region)
 
@@ -276,7 +292,10 @@ def next_candidate(server: ServerState, bounds: Bounds) -> Array:
     at, longest = best_step(server), server.step_share * server.region
     start = server.gradient - server.curvature @ at  # at the base, by the same quadratic
     target = minimise_cautiously(server.curvature, server.gradient_covariance, start, bounds.trust_region)
-    step = jnp.clip(target - at, -longest, longest) * server.accepted
+    step = target - at
+    if isinstance(bounds.trust_region, LimitedSteps):  # a shorter one in the same direction keeps the limits
+        step = step * jnp.minimum(1.0, longest / jnp.maximum(jnp.max(jnp.abs(step)), jnp.finfo(step.dtype).tiny))
+    step = jnp.clip(step, -longest, longest) * server.accepted
     return server.base + server.units * bounds.trust_region(at + step)
 
 
@@ -299,6 +318,9 @@ def close_round(settings: Settings, server: ServerState, bounds: Bounds) -> Serv
     inverted, gradient = (axes / values) @ axes.T, gradient * movable
     uncertain = inverted @ (server.gradient_covariance * movable[:, None] * movable)
     unknown, known = jnp.trace(uncertain) / 2, gradient @ inverted @ gradient / 2
+    if isinstance(bounds.model_space, LimitedSteps):  # the gradient may go on through a slanted face
+        y = newton_turn(server.curvature, server.gradient, at, at, bounds.model_space) - at
+        known = jnp.maximum(-(server.gradient @ y + y @ ((axes * values) @ axes.T) @ y / 2), 0.0)
     rounds = server.rounds + 1
     seen = server.risk_variance / rounds  # what is observed of the risk itself: a family may be wrong beyond that
     error = jnp.sqrt(jnp.maximum(jnp.sum(uncertain * uncertain.T), 0.0) / 2 + seen)
