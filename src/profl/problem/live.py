@@ -76,7 +76,8 @@ class LiveProblem:
 
     def __post_init__(self) -> None:
         arguments.check_statement(self)
-        like = jax.eval_shape(arguments.as_initial(self.initial), random.seed_key(0)) if self.limits else None
+        initial = arguments.as_initial(self.initial)
+        like = jax.eval_shape(initial, random.seed_key(0)) if self.limits else None
         limited_space(self.project, as_limits(self.limits), like)
         _shapes(self.sample)
         for name in ("names", "columns"):
