@@ -25,8 +25,9 @@ CASES = {
     "housing": profl.cases.housing,
     "retail": profl.cases.retail,
     "sales": profl.cases.sales,
-    "sales, negative binomial": lambda **kw: profl.cases.sales(demand="negative_binomial", **kw),
+    "sales, negative binomial": lambda **kw: profl.cases.sales(demand="negative_binomial", link="identity", **kw),
     "choice": profl.cases.choice,
+    "choice, shares": lambda **kw: profl.cases.choice(link="identity", **kw),
     "adult, made": lambda **kw: profl.cases.adult(**{"data": MADE_ADULT, "sensitivity": 3.0, **kw}),
 }
 

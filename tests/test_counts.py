@@ -44,6 +44,14 @@ PRICES = np.array([0.0, 2.0, 5.0], np.float32)
         (profl.Bernoulli(), joint, PAIRS, [0.2, 0.6], [5.2, -1.6]),
         (profl.Categorical(2), lambda z: jnp.asarray(PRICES)[z], np.arange(3), [0.2, 0.6], [2.0, 5.0]),
         (profl.Categorical(2), lambda z: z @ PRICES[1:], PAIRS[:3], [0.2, 0.6], [2.0, 5.0]),
+        # shares 0.2, 0.3, 0.5 and a mean price of 3.1, so s_k (price_k - 3.1)
+        (
+            profl.Categorical(2, "logit"),
+            lambda z: jnp.asarray(PRICES)[z],
+            np.arange(3),
+            np.log([1.5, 2.5]),
+            [-0.33, 0.95],
+        ),
     ],
 )
 def test_the_slope_in_f_is_exact_for_every_loss(family, loss, every, f, exact):
@@ -83,7 +91,7 @@ def test_the_optimal_prices_of_a_logit_are_those_of_the_closed_form():
 
 def test_the_slope_has_a_hundredth_of_the_variance_of_the_scores():
     """From one batch: moved counts know that the loss is linear, and the score reads that off the samples."""
-    case = profl.cases.sales(clients=1, goods=2)
+    case = profl.cases.sales(clients=1, goods=2, link="identity")
     view, theta = case.functions.view(), np.array([2.0, 3.0], np.float32)
     client = trees.take(trees.cast(case.clients), 0)
 
@@ -100,7 +108,7 @@ def test_the_slope_has_a_hundredth_of_the_variance_of_the_scores():
 
 def test_the_slope_knows_what_a_product_costs_that_nobody_took():
     """The score at f_hat is exact for what was taken, and says what it can of product 2."""
-    case = profl.cases.choice(clients=1, goods=2)
+    case = profl.cases.choice(clients=1, goods=2, link="identity")
     batch, theta = np.arange(500, dtype=np.int32) % 2, np.array([2.0, 3.0], np.float32)
     f = case.family.estimate(batch, EQUAL)
     own, score = (
@@ -108,6 +116,20 @@ def test_the_slope_knows_what_a_product_costs_that_nobody_took():
     )
     np.testing.assert_allclose(own, -theta, rtol=1e-5)
     np.testing.assert_allclose(score, [-2.0, -1.0], atol=1e-4)
+
+
+def test_links_are_scales_of_f():
+    """f and its variance, by the delta method, and what one unit of f does."""
+    z = np.random.default_rng(0).poisson(5.0, (500, 1)).astype(np.float32)
+    plain, logs = profl.Poisson(), profl.Poisson("log")
+    f, log_f = plain.estimate(z, EQUAL), logs.estimate(z, EQUAL)
+    np.testing.assert_allclose(np.exp(log_f), f, rtol=1e-3)
+    ratio = plain.variance(z, EQUAL, f) / logs.variance(z, EQUAL, log_f)
+    np.testing.assert_allclose(ratio, f**2, rtol=1e-3)
+    moved = logs.apply_shift(z, jnp.log(jnp.array([2.0])), log_f)
+    np.testing.assert_allclose(moved.mean(), 2 * z.mean(), rtol=2e-3)
+    nobody = profl.Categorical(2, "logit").estimate(np.zeros(500, np.int32), EQUAL)
+    np.testing.assert_allclose(nobody, np.log(0.5 / 500.5), rtol=1e-5)
 
 
 def test_whole_numbers_are_read_like_floating_ones():

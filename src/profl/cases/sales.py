@@ -29,7 +29,7 @@ from profl import checks
 from profl.cases.common import copies, generator, sensitivities
 from profl.cases.group_pricing import draw_groups
 from profl.cases.pricing import PRICES, Demand, negative_revenue
-from profl.problem.counts import Categorical, NegativeBinomial, Poisson
+from profl.problem.counts import CHOICE_LINKS, COUNT_LINKS, Categorical, NegativeBinomial, Poisson
 from profl.problem.problem import Problem
 from profl.problem.reaction import Reaction
 from profl.typing import Array, Batch, Client, Key
@@ -65,25 +65,40 @@ class CountedDemand(Demand):
 
     curve: str = "exponential"
     dispersion: float = 0.0  # none: Poisson
+    link: str = "log"
+
+    def parameters(self, theta: Array, client: Client) -> Array:
+        means = super().parameters(theta, client)
+        return jnp.log(means) if self.link == "log" else means
 
     def sample(self, key: Key, theta: Array, client: Client, n: int) -> Batch:
-        return draw_counts(key, self.parameters(theta, client), self.dispersion, n)
+        return draw_counts(key, super().parameters(theta, client), self.dispersion, n)
+
+    def decoupled(self, deployed: Array, theta: Array, client: Client) -> Array:
+        return -jnp.sum(theta * super().parameters(deployed, client))
 
 
 @dataclass(frozen=True)
 class Choice(Reaction):
     """Multinomial logit; a client is {"value": (d,), "gamma": ()}. A sample is 0 for nothing, k for good k."""
 
-    def parameters(self, theta: Array, client: Client) -> Array:
+    link: str = "logit"
+
+    def shares(self, theta: Array, client: Client) -> Array:
+        """Of nothing, and of every good: (1 + d,)."""
         utility = client["value"] - client["gamma"] * theta
-        return jax.nn.softmax(jnp.concatenate([jnp.zeros_like(utility[:1]), utility]))[1:]
+        return jax.nn.softmax(jnp.concatenate([jnp.zeros_like(utility[:1]), utility]))
+
+    def parameters(self, theta: Array, client: Client) -> Array:
+        if self.link == "logit":
+            return client["value"] - client["gamma"] * theta
+        return self.shares(theta, client)[1:]
 
     def sample(self, key: Key, theta: Array, client: Client, n: int) -> Batch:
-        shares = self.parameters(theta, client)
-        return draw_groups(key, jnp.concatenate([1 - jnp.sum(shares, keepdims=True), shares]), n)
+        return draw_groups(key, self.shares(theta, client), n)
 
     def decoupled(self, deployed: Array, theta: Array, client: Client) -> Array:
-        return -jnp.sum(theta * self.parameters(deployed, client))
+        return -jnp.sum(theta * self.shares(deployed, client)[1:])
 
 
 def choice_loss(theta: Array, z: Array) -> Array:
@@ -106,6 +121,7 @@ def sales(
     *,
     demand: str = "poisson",
     dispersion: float = 0.5,
+    link: str = "log",
     goods: int = 5,
     sensitivity: float = 1.5,
     spread: str = "even",
@@ -115,6 +131,7 @@ def sales(
     Args:
       demand: "poisson" or "negative_binomial".
       dispersion: of negative binomial sales, whose variance is mean + dispersion mean^2.
+      link: of the family: "log" for f the logarithms of the means, which are linear in the prices, or "identity".
 
     >>> case = sales(goods=2, heterogeneity=0, demand="negative_binomial")
     >>> case.optimum.round(3).tolist(), case.stable.tolist()  # 4 / gamma, and the bound
@@ -123,6 +140,7 @@ def sales(
     checks.positive_int("goods", goods)
     checks.positive("sensitivity", sensitivity)
     checks.positive("dispersion", dispersion)
+    checks.one_of("link", link, COUNT_LINKS)
     known = checks.one_of("demand", demand, ["poisson", "negative_binomial"])
     mu0 = generator(seed, 0).uniform(6.0, 7.0, goods)
     start = np.zeros(goods, np.float32)
@@ -133,8 +151,8 @@ def sales(
     return Problem(
         name=f"sales ({demand.replace('_', ' ')})",
         loss=negative_revenue,
-        family=Poisson() if known == "poisson" else NegativeBinomial(dispersion),
-        reaction=CountedDemand(dispersion=0.0 if known == "poisson" else dispersion),
+        family=Poisson(link) if known == "poisson" else NegativeBinomial(dispersion, link),
+        reaction=CountedDemand(dispersion=0.0 if known == "poisson" else dispersion, link=link),
         clients={
             "mu0": copies(mu0, clients),
             "gamma": sensitivities(sensitivity, heterogeneity, clients, spread, seed),
@@ -152,11 +170,16 @@ def choice(
     weights: Any = None,
     seed: int = 0,
     *,
+    link: str = "logit",
     goods: int = 5,
     sensitivity: float = 1.0,
     spread: str = "even",
 ) -> Problem:
     """Prices of ``goods`` goods, of which every buyer takes one or none (multinomial logit).
+
+    Args:
+      link: of the family: "logit" for f the log-odds against none, which are linear in the prices, or "identity", the
+        shares.
 
     >>> case = choice(goods=2)
     >>> case.risk(case.optimum) < 2 * case.risk(case.stable) < 0
@@ -164,6 +187,7 @@ def choice(
     """
     checks.positive_int("goods", goods)
     checks.positive("sensitivity", sensitivity)
+    checks.one_of("link", link, CHOICE_LINKS)
     start = np.zeros(goods, np.float32)
 
     def initial(key: Key) -> Array:
@@ -172,8 +196,8 @@ def choice(
     return Problem(
         name="choice",
         loss=choice_loss,
-        family=Categorical(goods),
-        reaction=Choice(),
+        family=Categorical(goods, link),
+        reaction=Choice(link),
         clients={
             "value": copies(generator(seed, 0).uniform(1.0, 2.0, goods), clients),
             "gamma": sensitivities(sensitivity, heterogeneity, clients, spread, seed),

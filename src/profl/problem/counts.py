@@ -5,6 +5,10 @@
     Bernoulli          P(z_k = 1) = f_k                                         f: the probabilities, (p,)
     Categorical        P(z = k) = f_k for product k, 1 - sum f for none         f: the shares of the products, (K,)
 
+``link`` says on which scale f stands: "log" has the logarithms of the means, "logit" the log-odds of each product
+against none. Where demand is log-linear or a multinomial logit, f is then linear in the prices, and a line is learned
+from few deployments.
+
 What becomes of a loss when f moves, ``moved_loss``, has low variance in all of them; the score's has much.
 
 Counts move with their mean and their standard deviation, z' = f' + (z - f) sd(f') / sd(f): exact for losses that are
@@ -31,6 +35,8 @@ from profl import checks
 from profl.problem.families import LEAST_SHARE, VECTORS, Family, average, is_array
 from profl.typing import Array, Batch
 
+COUNT_LINKS, CHOICE_LINKS = ("identity", "log"), ("identity", "logit")
+LOG_RANGE = (-14.0, 30.0)  # of a log mean: LEAST_MEAN, and what no shop sells
 LEAST_MEAN = 1e-6  # of a count, in log p and as a variance: nobody has bought, or a fitted mean is below zero
 COUNTS = f"{VECTORS}, of counts 0, 1, 2, ..."
 
@@ -41,6 +47,11 @@ class Counts(Family):
     amounts = True
     discrete = True
     takes = COUNTS
+    link: str
+
+    def mean(self, f: Array) -> Array:
+        """The means that f stands for."""
+        return f if self.link == "identity" else jnp.exp(jnp.clip(f, *LOG_RANGE))
 
     def spread(self, mean: Array) -> Array:
         """The variance of counts of that mean, above zero."""
@@ -50,19 +61,27 @@ class Counts(Family):
         return is_array(batch, 2)
 
     def estimate(self, batch: Batch, weights: Array) -> Array:
-        return average(weights, batch.astype(weights.dtype))
+        mean = average(weights, batch.astype(weights.dtype))
+        return mean if self.link == "identity" else jnp.log(mean + jnp.sum(weights**2) / 2)
 
     def shift(self, z: Batch, delta: Array, f: Array) -> Batch:
-        return f + delta + (z - f) * jnp.sqrt(self.spread(f + delta) / self.spread(f))
+        before, after = self.mean(f), self.mean(f + delta)
+        return after + (z - before) * jnp.sqrt(self.spread(after) / self.spread(before))
 
     def variance(self, batch: Batch, weights: Array, f: Array) -> Array:
         """That of the family at f; where nothing was counted in n samples, that of a mean of 1 / n."""
         share = jnp.sum(weights**2)
-        return self.spread(jnp.maximum(f, share)) * share
+        mean = jnp.maximum(self.mean(f), share)
+        return self.in_f(self.spread(mean), mean) * share
 
     def observed_variance(self, batch: Batch, weights: Array, f: Array) -> Array:
-        share = jnp.sum(weights**2)
-        return jnp.maximum(average(weights, (batch - f) ** 2), share) * share
+        mean, share = self.mean(f), jnp.sum(weights**2)
+        seen = jnp.maximum(average(weights, (batch - mean) ** 2), share)
+        return self.in_f(seen, jnp.maximum(mean, share)) * share
+
+    def in_f(self, variance: Array, mean: Array) -> Array:
+        """The variance of f that this variance of the mean is."""
+        return variance if self.link == "identity" else variance / mean**2
 
 
 @checks.explain_call
@@ -71,7 +90,7 @@ class Poisson(Counts):
     """Counts with a variance of their mean: z_k ~ Poisson(f_k), each entry by itself.
 
     The gradient is that of samples that move with mean and standard deviation; losses see fractions then, and below
-    zero where f falls far.
+    zero where f falls far. With link="log" f holds the logarithms of the means: for demand that falls by a share.
 
     >>> family, batch, equal = Poisson(), jnp.array([[1.0], [3.0]]), jnp.array([0.5, 0.5])
     >>> family.estimate(batch, equal)
@@ -80,11 +99,17 @@ class Poisson(Counts):
     Array([10.], dtype=float32)
     """
 
+    link: str = "identity"
+
+    def __post_init__(self) -> None:
+        checks.one_of("link", self.link, COUNT_LINKS)
+
     def spread(self, mean: Array) -> Array:
         return jnp.maximum(mean, LEAST_MEAN)
 
     def log_prob(self, z: Batch, f: Array) -> Array:
-        return jnp.sum(z * jnp.log(jnp.maximum(f, LEAST_MEAN)) - f)
+        mean = self.mean(f)
+        return jnp.sum(z * jnp.log(jnp.maximum(mean, LEAST_MEAN)) - mean)
 
 
 @checks.explain_call
@@ -102,14 +127,16 @@ class NegativeBinomial(Counts):
     """
 
     dispersion: float | tuple[float, ...] = 1.0
+    link: str = "identity"
 
     def __post_init__(self) -> None:
+        checks.one_of("link", self.link, COUNT_LINKS)
         expected = "a number above 0, or one per entry of z"
         for each in checks.numbers_of("dispersion", self.dispersion, expected).ravel():
             checks.positive("dispersion", each)
 
     @classmethod
-    def fit(cls, counts: Any) -> NegativeBinomial:
+    def fit(cls, counts: Any, link: str = "identity") -> NegativeBinomial:
         """The family with one dispersion for all entries of ``counts`` (n, p), by moments and to two digits.
 
         The counts are of one deployment: what other models and weeks add to their variance would count as well.
@@ -122,7 +149,7 @@ class NegativeBinomial(Counts):
             raise checks.InputError(
                 "counts must vary by more than their mean, got dispersion 0 or less: profl.Poisson()"
             )
-        return cls(float(f"{found:.2g}"))
+        return cls(float(f"{found:.2g}"), link)
 
     def spread(self, mean: Array) -> Array:
         mean = jnp.maximum(mean, LEAST_MEAN)
@@ -130,7 +157,7 @@ class NegativeBinomial(Counts):
 
     def log_prob(self, z: Batch, f: Array) -> Array:
         size = 1 / jnp.asarray(self.dispersion, f.dtype)
-        mean = jnp.maximum(f, LEAST_MEAN)
+        mean = jnp.maximum(self.mean(f), LEAST_MEAN)
         return jnp.sum(z * jnp.log(mean) - (z + size) * jnp.log(mean + size))
 
 
@@ -181,8 +208,9 @@ class Bernoulli(Family):
 class Categorical(Family):
     """Choices among products: z is 0 for none of them and k for product k, or a row (K,) that is 1 at the product.
 
-    f holds the shares of the K products; what is left have taken none. The gradient takes the loss at every choice:
-    exact for every loss, and without noise where f is. Where samples hold more than the choice: ``GroupShares``.
+    f holds the shares of the K products; what is left have taken none. With link="logit" it holds their log-odds
+    against none, which are linear in the prices where people choose by a multinomial logit. The gradient takes the loss
+    at every choice: exact for every loss. Where samples hold more than the choice: ``GroupShares``.
 
     >>> equal = jnp.full(4, 0.25)
     >>> Categorical(2).estimate(jnp.array([0, 1, 2, 2]), equal)
@@ -192,12 +220,14 @@ class Categorical(Family):
     """
 
     products: int = 2
+    link: str = "identity"
 
     discrete = True
     takes = "whole numbers (n,), 0 for none and k for product k, or rows (n, K) that are 1 at the product and else 0"
 
     def __post_init__(self) -> None:
         checks.positive_int("products", self.products)
+        checks.one_of("link", self.link, CHOICE_LINKS)
 
     def fits(self, batch: Batch) -> bool:
         return is_array(batch, 1, whole=True) or (is_array(batch, 2) and batch.shape[1] == self.products)
@@ -223,19 +253,32 @@ class Categorical(Family):
         return jax.nn.one_hot(batch - 1, self.products) if batch.ndim == 1 else batch
 
     def estimate(self, batch: Batch, weights: Array) -> Array:
-        return average(weights, self.rows(batch).astype(weights.dtype))
+        shares = average(weights, self.rows(batch).astype(weights.dtype))
+        if self.link == "identity":
+            return shares
+        half = jnp.sum(weights**2) / 2  # a sample, which keeps the logarithm of nobody finite and its bias small
+        return jnp.log(shares + half) - jnp.log(jnp.maximum(1 - jnp.sum(shares), 0.0) + half)
+
+    def shares(self, f: Array) -> Array:
+        """The shares (1 + K,) that f stands for, that of none first."""
+        if self.link == "identity":
+            return jnp.append(1 - jnp.sum(f), f)
+        return jax.nn.softmax(jnp.append(0.0, f))
 
     def log_prob(self, z: Batch, f: Array) -> Array:
-        shares = jnp.append(1 - jnp.sum(f), f)
-        return jnp.log(jnp.maximum(shares[self.group_of(z)], LEAST_SHARE))
+        return jnp.log(jnp.maximum(self.shares(f)[self.group_of(z)], LEAST_SHARE))
 
     def moved_loss(self, loss: Callable[[Batch], Array], z: Batch, delta: Array, f: Array) -> Array:
         every = jnp.arange(self.products + 1, dtype=z.dtype)
         losses = jax.vmap(loss)(every if z.ndim == 0 else jnp.eye(self.products + 1, dtype=z.dtype)[:, 1:])
-        return losses[0] + (f + delta) @ (losses[1:] - losses[0])
+        return losses[0] + self.shares(f + delta)[1:] @ (losses[1:] - losses[0])
 
     def variance(self, batch: Batch, weights: Array, f: Array) -> Array:
-        return share_variance(weights, f)
+        if self.link == "identity":
+            return share_variance(weights, f)
+        share = jnp.sum(weights**2)
+        each = share / jnp.maximum(self.shares(f), share)
+        return each[0] + each[1:]
 
 
 def share_variance(weights: Array, f: Array) -> Array:
