@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import profl
+from profl.cases.pricing import negative_revenue
 from profl.problem.polyhedron import Region, nearest_point
 from tests.problems import CASES, QUICK
 
@@ -187,6 +188,17 @@ def test_every_method_keeps_the_limits_of_every_case(name, method):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["uniform", "weighted"])
+def test_clients_that_pause_go_on_from_what_they_deployed_last(scheme):
+    case, seen = watched(pricing(LIMITS, CHANGE))
+    profl.simulate(case, profl.pfl(0.3), participation=0.67, scheme=scheme, seeds=[0], **{**SMALL, "rounds": 8})
+    jax.effects_barrier()
+    assert len({len(models) for models in seen.values()}) > 1
+    for models in seen.values():
+        assert CHANGE.amount / 2 < moves([models]) < CHANGE.amount + 1e-6
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "steps"), [(profl.pofl(0.05), 5), (profl.prm(), 1)])
 def test_methods_end_at_the_constrained_optimum(method, steps):
     case = pricing(LIMITS, CHANGE)
@@ -200,20 +212,25 @@ def test_methods_end_at_the_constrained_optimum(method, steps):
 
 
 @pytest.mark.parametrize("method", [PLAIN, pytest.param(profl.prm(), marks=pytest.mark.slow)])
-def test_in_a_campaign_what_was_skipped_was_deployed_and_what_was_withdrawn_was_not(method):
+def test_in_a_campaign_what_was_skipped_was_deployed_and_what_was_withdrawn_was_not(method, tmp_path):
+    """Also for the process that goes on with it."""
+    pytest.importorskip("sqlalchemy")
     problem = profl.LiveProblem(
         "shop",
-        lambda price, sold: -jnp.sum(price * sold),
+        negative_revenue,
         profl.GaussianMean(),
         np.zeros(2),
         np.array([1.0, 2.0]),
         profl.Box(0.0, 5.0),
         limits=[profl.LinearLimits([[1.0, -1.0]], [-0.5]), profl.MaxChange(0.1, relative=True)],
     )
-    pytest.importorskip("sqlalchemy")
-    campaign = profl.Campaign(None, problem, method, clients=["a", "b", "c"], samples=20, min_reports=1)
+    here = f"sqlite:///{tmp_path / 'shop.db'}", problem, method
+    campaign = profl.Campaign(*here, clients=["a", "b", "c"], samples=20, min_reports=1, local_steps=2)
     last, rng = {name: np.array([1.0, 2.0]) for name in "abc"}, np.random.default_rng(0)
-    for week in range(8):
+    for week in range(12):
+        if week == 7:
+            campaign.close()
+            campaign = profl.Campaign(*here)
         for one in campaign.ask():
             assert one.theta[0] - one.theta[1] < -0.5 + ROUNDING
             assert np.all(np.abs(one.theta - last[one.client]) <= 0.1 * np.abs(last[one.client]) + 1e-6)
@@ -221,11 +238,12 @@ def test_in_a_campaign_what_was_skipped_was_deployed_and_what_was_withdrawn_was_
                 campaign.withdraw(one.id)
                 continue
             last[one.client] = one.theta
-            if (one.client, week) == ("b", 3):
+            if one.client == "b" and week in (3, 4):
                 campaign.skip(one.id, "closed")
                 continue
             campaign.tell(one.id, 6 - one.theta + rng.normal(size=(20, 2)))
-    assert np.abs(last["b"] - [1.0, 2.0]).max() > 0.2
+    campaign.close()
+    assert all(np.abs(theta - [1.0, 2.0]).max() > 0.2 for theta in last.values())
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
