@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from benchmarks import accelerator, attacks, campaign, dynamics, jacobian, network, robust, speed, track
+from benchmarks import accelerator, analyst, attacks, campaign, dynamics, jacobian, network, robust, speed, track
 from benchmarks.bench import Bench, Done, run
 from benchmarks.deployments import bench as deployments
 from benchmarks.wild import bench as wild
@@ -22,6 +22,7 @@ from profl_papers import pieces
 
 BENCHMARKS: dict[str, Callable[[int, bool], Bench]] = {
     "accelerator": accelerator.bench,
+    "analyst": analyst.bench,
     "attacks": attacks.bench,
     "campaign": campaign.bench,
     "robust": robust.bench,

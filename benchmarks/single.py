@@ -7,8 +7,6 @@ Of a method there is one compiled program for all attacks.
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,17 +16,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import profl
-from benchmarks.coded import ON_ESTIMATES, Coded, coded, run_of
+from benchmarks.coded import Coded, coded, run_of
 from profl.results.record import Run
 from profl.run.config import RunConfig
-from profl.run.plan import CompiledPlan, make_plan
+from profl.run.plan import make_plan
 from profl.server import attacks
 from profl.server.attacks import Attack
 from profl.server.entries import Report
 from profl.server.participation import hostile_clients
 from profl.typing import Theta
-from profl_papers.claims import Part, at_most
 
 ADDED: dict[str, Attack] = {}
 """More attacks by name: put yours here, as ``benchmarks.single.ADDED["mine"] = Mine()``."""
