@@ -29,7 +29,7 @@ LATER, EARLY = 15, 5
 """Deployments from nothing, and those with history that are to come as near."""
 
 
-def weeks(case: profl.Problem, seed: int, times: float) -> profl.PastDeployments:
+def weeks(case: profl.Problem, seed: int, times: float) -> profl.methods.PastDeployments:
     """Past deployments in which elasticities seem to be ``times`` what they are."""
     rng, own = np.random.default_rng(seed), case.clients
     elasticity, sd = np.asarray(own["elasticity"]), np.asarray(own["sd"])
@@ -39,7 +39,7 @@ def weeks(case: profl.Problem, seed: int, times: float) -> profl.PastDeployments
     price = PRICE_SD * (shock[week] + rng.normal(size=(store.size, brands)))
     noise = sd[store] / np.sqrt(SAMPLES) * rng.normal(size=price.shape)
     ounces = np.asarray(own["level"])[store] + times * elasticity[store] * price + WEEK_SD * shock[week] + noise
-    return profl.past_deployments(case, store, week, price, f=ounces)
+    return profl.methods.past_deployments(case, store, week, price, f=ounces)
 
 
 def history(seeds: int, quick: bool) -> Part:
@@ -85,8 +85,9 @@ def history_claims(rows: Sequence[Row], later: int, last: int) -> list[Claim]:
             found.append(
                 at_most(f"{what}: deployed regret, over that from nothing", row["regret"] / none["regret"], 0.5)
             )
-        worse = f"{what}: left after {last}, over that from nothing"
-        found.append(at_most(worse, row[f"after {last}"] / none[f"after {last}"], 1.1))
+        if row["curiosity"] == "usual":  # who explores little learns little, and was told so
+            worse = f"{what}: left after {last}, over that from nothing"
+            found.append(at_most(worse, row[f"after {last}"] / none[f"after {last}"], 1.1))
     return found
 
 

@@ -23,7 +23,6 @@ from profl.campaign.train import train
 from profl.checks import DivergedError, InputError, TooFewReports
 from profl.interrupts import Interrupted
 from profl.methods import StopWhenSettled, chain, dfo, pfl, pg, pofl, prm, profl, rgd, rrm, two_stage
-from profl.methods.prm import PastDeployments, past_deployments
 from profl.problem.families import ClassMeans, Family, GaussianMean, GroupShares, LinearGaussian, LocationScale
 from profl.problem.live import LiveProblem
 from profl.problem.model_space import Box
@@ -103,7 +102,6 @@ __all__ = [
     "LinearGaussian",
     "LiveProblem",
     "LocationScale",
-    "PastDeployments",
     "Problem",
     "Run",
     "RunConfig",
@@ -119,7 +117,6 @@ __all__ = [
     "load",
     "methods",
     "parts",
-    "past_deployments",
     "pfl",
     "pg",
     "pofl",
