@@ -5,6 +5,7 @@ clients. *Share left* is excess / (L(PS) - L(PO)): 1 is where retraining ends, 0
 variance of the slope in f from one batch, by the score and by moved counts.
 
 ``history``: ``prm`` that begins with sixty past weeks (``analyst_history``).
+variance of the slope in the means from one batch, by the score and by moved counts.
 """
 
 from __future__ import annotations
@@ -32,14 +33,15 @@ from profl_papers.claims import Part, at_least, at_most
 class Demand(NamedTuple):
     """A case, and the samples of a deployment."""
 
-    problem: Callable[[], Problem]
+    problem: Callable[..., Problem]
     samples: int = 500
+    counted: bool = True  # and no choice
 
 
 DEMANDS = {
     "poisson": Demand(sales),
     "negative binomial": Demand(partial(sales, demand="negative_binomial")),
-    "logit": Demand(choice),
+    "logit": Demand(choice, counted=False),
 }
 METHODS: dict[str, tuple[Method, int, int]] = {"prm": (prm(), 30, 1), "pofl": (pofl(0.05), 200, 5)}
 """With the rounds of a run, and the deployments of a round."""
@@ -72,8 +74,9 @@ def counts(name: str, seeds: int, shorter: int) -> Part:
         row = {"part": "counts", "demand": name, "method": method, "deployments": made, "samples": samples}
         rows.append({**row, **figures})
         claims.append(at_most(f"{name}: share left by {method} after {made}", left.mean(), LEFT))
-    if problem.family.shift is not None:
-        own, score = (slope_variance(problem, samples, second) for second in ("pathwise", "score"))
+    if DEMANDS[name].counted:
+        plain = DEMANDS[name].problem(link="identity")
+        own, score = (slope_variance(plain, samples, second) for second in ("pathwise", "score"))
         rows.append({"part": "counts", "demand": name, "method": "slope in f", "variance": own, "of the score": score})
         ratio = min(score / max(own, 1e-30), 1e6)  # beyond it is rounding
         claims.append(at_least(f"{name}: variance of the score over that of moved counts", ratio, LESS))

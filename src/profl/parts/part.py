@@ -206,7 +206,7 @@ def unchecked(value: T, **changes: Any) -> T:
 def shape_of_f(view: View, batch: Batch) -> Any:
     """The shape of f_hat, from the shapes of a batch."""
     n = jax.tree.leaves(batch)[0].shape[0]
-    return jax.eval_shape(view.family.estimate, batch, jax.ShapeDtypeStruct((n,), jax.numpy.float32))
+    return jax.eval_shape(view.family.estimate, batch, jax.ShapeDtypeStruct((n,), jax.numpy.result_type(float)))
 
 
 def plain(value: Any) -> Any:

@@ -123,7 +123,7 @@ class NegativeBinomial(Counts):
     >>> draws = np.random.default_rng(0)
     >>> sales = draws.poisson(draws.gamma(2.0, 5.0, size=(4000, 1)))  # mean 10, variance 10 + 100 / 2
     >>> NegativeBinomial.fit(sales)
-    NegativeBinomial(dispersion=0.52)
+    NegativeBinomial(dispersion=0.52, link='identity')
     """
 
     dispersion: float | tuple[float, ...] = 1.0
