@@ -97,10 +97,11 @@ class MaxChange:
         >>> MaxChange(1.0).nearest(Box(0.0, 5.0), jnp.array([9.0, 2.5]), jnp.array([3.0, 2.0]))
         Array([4. , 2.5], dtype=float32)
         """
-        before, unravel = ravel_pytree(project(last))  # a client may say that it deployed something else
+        before, unravel = ravel_pytree(last if isinstance(project, Polyhedron) else project(last))
         reach = self.reach(before)
         if isinstance(project, Polyhedron):
-            return unravel(project.within(trees.ravel(theta), before - reach, before + reach, before))
+            near = project.within(trees.ravel(theta), before - reach, before + reach, before)
+            return unravel(project.pulled_inside(near))  # a client may say that it deployed what lies outside
         wanted = trees.ravel(project(theta))
         if isinstance(project, Box) or project is everywhere:
             return unravel(jnp.clip(wanted, before - reach, before + reach))
@@ -129,6 +130,10 @@ class Polyhedron:
         region = as_arrays(self.region, flat.dtype)
         region = region._replace(lower=jnp.maximum(region.lower, lower), upper=jnp.minimum(region.upper, upper))
         return pull_inside(region, nearest_point(region, flat)[0], jnp.asarray(centre, flat.dtype))
+
+    def pulled_inside(self, flat: Array) -> Array:
+        """A model (d,) of the space, from one that is nearly in it."""
+        return pull_inside(as_arrays(self.region, flat.dtype), flat, jnp.asarray(self.centre, flat.dtype))
 
     @property
     def region(self) -> Region:

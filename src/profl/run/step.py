@@ -63,9 +63,8 @@ def deploy(settings: Settings, row: Population, key: Key, now: Progress) -> tupl
     """
     reaction = settings.functions.reaction
     deployed, method_state = settings.method.deploy(client_view(settings, row), now.state.own, key, now.theta)
-    deployed = settings.functions.project(deployed)
-    if settings.functions.max_change is not None:
-        deployed = settings.functions.max_change.nearest(settings.functions.project, deployed, now.state.last)
+    project, change = settings.functions.project, settings.functions.max_change
+    deployed = project(deployed) if change is None else change.nearest(project, deployed, now.state.last)
     world = now.state.world
     if jax.tree.leaves(world):
         with stage("reaction") as check:
