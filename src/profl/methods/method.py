@@ -148,6 +148,10 @@ class Method:
         """The state before the first step; only the shapes of ``batch`` matter."""
         return ()
 
+    def init_client(self, state: Any, client: Array) -> Any:
+        """The first state of client number ``client``, from the one that all of them have in common."""
+        return state
+
     def deploy(self, problem: View, state: Any, key: Key, theta: Theta) -> tuple[Theta, Any]:
         """What is deployed in place of ``theta``, and the state that remembers it."""
         return theta, state

@@ -70,7 +70,9 @@ def method_settings(method: Method) -> Iterator[tuple[str, Any]]:
         return
     assert is_dataclass(method)
     for field in fields(method):
-        yield f"method.{field.name}", getattr(method, field.name)
+        value = getattr(method, field.name)
+        if value is not None or not field.metadata.get("unstated"):  # a later option that is not used
+            yield f"method.{field.name}", value
 
 
 def _version(package: str) -> str:

@@ -197,14 +197,16 @@ class ClientState(NamedTuple):
     last: Any = ()  # the model that it deployed last, where the problem says how far one may move from it
 
 
-def first_states(settings: Settings, population: Population, theta: Theta) -> ClientState:
-    """The states of all clients before their first step, one row each."""
-    batch = batch_shape(settings, population, theta, settings.samples)
-    method_state = settings.method.init(settings.server, theta, batch)
+def first_states(settings: Settings, population: Population, theta: Theta, first: int = 0) -> ClientState:
+    """The states of all clients before their first step, one row each; the first row is client number ``first``."""
+    batch, count = batch_shape(settings, population, theta, settings.samples), trees.rows(population.clients)
+    method = settings.method
+    states = trees.repeat(method.init(settings.server, theta, batch), count)
+    if type(method).init_client is not Method.init_client:
+        states = jax.vmap(method.init_client)(states, first + jnp.arange(count))
     world = jax.vmap(lambda client: settings.functions.reaction.start(theta, client))(population.clients)
-    count = trees.rows(population.clients)
     last = () if settings.functions.max_change is None else trees.repeat(theta, count)
-    return ClientState(trees.repeat(method_state, count), world, last)
+    return ClientState(states, world, last)
 
 
 def remember_deployed(state: ClientState, deployed: Theta) -> ClientState:
@@ -214,15 +216,20 @@ def remember_deployed(state: ClientState, deployed: Theta) -> ClientState:
 
 def first_state(settings: Settings, population: Population, theta: Theta, client: int = 0) -> ClientState:
     """The state of one client before its first step."""
-    return trees.take(first_states(settings, trees.take(population, slice(client, client + 1)), theta), 0)
+    return _one_first_state(settings, trees.take(population, slice(client, client + 1)), theta, client)
+
+
+def _one_first_state(settings: Settings, row: Population, theta: Theta, client: int) -> ClientState:
+    """The same for a population that is that client alone."""
+    return trees.take(first_states(settings, row, theta, client), 0)
 
 
 def compiled_first_state(settings: Settings, population: Population, theta: Theta, client: int = 0) -> ClientState:
     """``first_state``, as one program for all clients: outside of compiled code it would be dozens."""
-    return _FIRST_STATE(settings, trees.take(population, slice(client, client + 1)), theta)
+    return _FIRST_STATE(settings, trees.take(population, slice(client, client + 1)), theta, np.int32(client))
 
 
-_FIRST_STATE = compile_for_settings(first_state)
+_FIRST_STATE = compile_for_settings(_one_first_state)
 
 
 def batch_shape(settings: Settings, population: Population, theta: Theta, n: int) -> Batch:

@@ -9,6 +9,8 @@ p is the number of entries of f, s of the signal, d of theta, m = 1 + slopes + c
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,8 +22,11 @@ from profl.methods.prm.incumbent import mean_loss, observe_risk, update_incumben
 from profl.methods.prm.messages import Mail, ReactionCoefficients, RiskFit, RoundCheck
 from profl.methods.prm.noise import update_noise
 from profl.methods.prm.observation_buffer import add_observation
+from profl.methods.prm.past import add_history, in_natural_units, update_factor
 from profl.methods.prm.response import (
+    Moments,
     Prior,
+    curvature_count,
     diagonal,
     empirical_prior,
     estimate_memory,
@@ -150,7 +155,9 @@ def measure_first_batch(
     change = jnp.sqrt(slopes**2 @ units**2)  # of the signal when every parameter moves by its unit up or down
     unit = Unit(problem.signal(theta), jnp.where(change > 0, change, 1.0))
     size = jnp.minimum(jnp.sqrt(constants.FIRST_PERTURBATION * jnp.sum(weights**2)), 1.0)
+    history = state.history
     return state._replace(
+        history=None if history is None else in_natural_units(history, unit),
         units=units,
         prior=Prior(state.prior.mean, state.sample_variance[:, None] * prior_widths(state) ** 2),
         surrogate=state.surrogate._replace(signal_unit=unit),
@@ -172,7 +179,8 @@ def add_to_fit(
     effective_observations = observations._replace(signal=effective)
     step = jnp.where(state.deployments == 0, 0.0, anchor - old.anchor)
     prior = move_prior(state.prior, step, third_order * variance)
-    fit = fit_response(effective_observations, anchor, prior, variance, third_order)
+    past = {} if state.history is None else {"beside": history_at(state, anchor, third_order * variance)}
+    fit = fit_response(effective_observations, anchor, prior, variance, third_order, **past)
     if not settings.share:
         prior = empirical_prior(prior, fit.response.mean[:, 1:], fit.variance[:, 1:], variance)
         response, cov = posterior(fit.moments, anchor, prior, variance)
@@ -187,6 +195,15 @@ def add_to_fit(
         surrogate=state.surrogate._replace(response=fit.response),
         variance=fit.variance[:, 1:],
     )
+
+
+def history_at(state: ClientState, anchor: Array, unfitted: Array) -> Callable[[Moments], Moments]:
+    """What adds the client's history to moments at an anchor; ``unfitted`` (p,) is the variance of coefficients of the
+    first order that is not fitted, which is the second for a large signal."""
+    history, noise = state.history, state.sample_variance
+    assert history is not None
+    second = jnp.zeros_like(noise) if curvature_count(anchor.size) else unfitted
+    return lambda moments: add_history(moments, history, anchor, second, noise)
 
 
 def prior_widths(state: ClientState) -> Array:
@@ -253,13 +270,19 @@ def read_mail(settings: Settings, state: ClientState, mail: Mail) -> ClientState
     )
     if not settings.share:
         return state
-    unit, response = feature_units(state.surrogate.signal_unit.scale), state.surrogate.response
+    unit, response, history = feature_units(state.surrogate.signal_unit.scale), state.surrogate.response, state.history
     mean, least = mail.common.mean * unit, constants.LEAST_DIFFERENCE**2 * state.sample_variance[:, None]
     slopes, single = state.surrogate.signal_unit.scale.size, mail.single_client
     momentum = mail.turn / (mail.turn + 3.0)  # Nesterov's
     common = Prior(mean + momentum * (mean - state.common_mean), mail.common.variance * unit**2 + least)
     alone = empirical_prior(state.prior, response.mean[:, 1:], state.variance, state.sample_variance, slopes)
     prior = trees.where(single, alone, common)
+    if history is not None:
+        slope = (
+            trees.where(single, response.mean[:, 1:], mean),
+            trees.where(single, state.variance, mail.common.error * unit**2),
+        )
+        history = update_factor(history, *(part[:, :slopes] for part in slope))
     response, cov = posterior(state.moments, response.anchor, prior, state.sample_variance)
     new = state._replace(
         prior=prior,
@@ -268,5 +291,6 @@ def read_mail(settings: Settings, state: ClientState, mail: Mail) -> ClientState
         third_order_variance=mail.third_order_variance,
         surrogate=state.surrogate._replace(response=response),
         variance=diagonal(cov)[:, 1:],
+        history=history,
     )
     return trees.where(mail.turn < settings.turns_before_newton, new, state)

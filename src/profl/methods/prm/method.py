@@ -28,7 +28,7 @@ are in natural units (``profl.parts.units``): nothing depends on where zero is o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -41,6 +41,7 @@ from profl.methods.prm import client, personal
 from profl.methods.prm import server as at_server
 from profl.methods.prm.consensus import consensus
 from profl.methods.prm.messages import Mail, empty_mail
+from profl.methods.prm.past import PastDeployments, client_history
 from profl.methods.prm.server import ServerState
 from profl.methods.prm.settings import EVIDENCE_NEEDED, MOST_PARAMETERS, Settings
 from profl.methods.prm.state import ClientState, initial_state
@@ -81,15 +82,30 @@ class PRM(Settings, Method):
             )
         if self.personal is not None:
             self.personal.check(problem)
+        if self.history is not None:
+            self.history.check(clients=problem.count)
 
     def settings(self) -> dict[str, Any]:
-        stated = {name: value for name, value in super().settings().items() if name != "personal"}
-        return stated if self.personal is None else stated | {"personal": self.personal.describe()}
+        plain = Method.settings(replace(self, personal=None, history=None))
+        stated = {name: value for name, value in plain.items() if name not in ("personal", "history")}
+        stated |= {} if self.personal is None else {"personal": self.personal.describe()}
+        return stated if self.history is None else stated | {"history": repr(self.history)}
+
+    def numbers(self) -> Any:
+        return () if self.history is None else self.history.numbers
+
+    def with_numbers(self, numbers: Any) -> PRM:
+        return self if self.history is None else replace(self, history=self.history.with_numbers(numbers))
 
     # -- at a client ---------------------------------------------------------------------------------------------------
 
     def init(self, problem: View, theta: Theta, batch: Batch) -> ClientState:
         return initial_state(self, problem, theta, batch)
+
+    def init_client(self, state: ClientState, client: Array) -> ClientState:
+        if self.history is None:
+            return state
+        return state._replace(history=client_history(self.history, client))
 
     def deploy(self, problem: View, state: ClientState, key: Key, theta: Theta) -> tuple[Theta, ClientState]:
         return client.perturb(problem, state, key, personal.own_model(self.personal, state, theta))
@@ -129,7 +145,8 @@ class PRM(Settings, Method):
         The latter is counted from the threshold of other methods, so that one threshold suits all.
         """
         memory = state.reaction_memory
-        return {
+        known = {} if state.history is None else {"history_bias": state.history.factor}
+        return known | {
             "exploration": state.exploration.size,
             "held": state.held,
             "discrepancy": state.surrogate.discrepancy.evidence,
@@ -196,6 +213,7 @@ def prm(
     region: float = 1.0,
     keep: int = 32,
     personal: Any = None,
+    history: PastDeployments | None = None,
 ) -> PRM:
     """Performative risk minimisation: the optimum within some thirty deployments, without a learning rate.
 
@@ -208,11 +226,14 @@ def prm(
       region: the first trust region, in natural units (``profl.parts.units``); it grows and shrinks by itself.
       keep: how many of its newest batches a client minimises over.
       personal: names of parts of theta that stay at the client, or True for all (``profl.parts.personal``).
+      history: what past deployments say, made by ``profl.past_deployments``: the run then begins with their slopes.
 
     >>> prm(region=0.0)
     Traceback (most recent call last):
         ...
     profl.checks.InputError: region must be a finite number above 0, got 0.0
     """
+    if history is not None and not isinstance(history, PastDeployments):
+        raise checks.InputError(f"history must be what profl.past_deployments makes, got {checks.shown(history)}")
     split = None if personal is None else ModelSplit(personal)
-    return PRM(filter, aggregate, share, curiosity, region, keep, personal=split)
+    return PRM(filter, aggregate, share, curiosity, region, keep, personal=split, history=history)

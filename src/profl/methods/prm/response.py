@@ -16,6 +16,7 @@ all problems. p is the number of entries of f, s of the signal, and m = 1 + slop
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -120,7 +121,7 @@ class Moments(NamedTuple):
     """Sufficient statistics of the observations for level, slope and curvature at an anchor."""
 
     level: Array  # (p,): the value from which f is measured
-    gram: Array  # (m, m)
+    gram: Array  # (m, m), or (p, m, m) where entries of f were not observed alike
     linear: Array  # (p, m)
 
 
@@ -134,14 +135,19 @@ class Fit(NamedTuple):
 
 
 def fit_response(
-    observations: ObservationBuffer, anchor: Array, prior: Prior, sample_variance: Array, third_order_variance: Array
+    observations: ObservationBuffer,
+    anchor: Array,
+    prior: Prior,
+    sample_variance: Array,
+    third_order_variance: Array,
+    beside: Callable[[Moments], Moments] = lambda moments: moments,
 ) -> Fit:
     """The posterior, given the prior.
 
     ``sample_variance`` (p,) is that of one sample's f, the same for all observations: batches of skewed data whose own
     variance is small have a small mean as well, and would bias the fit if they counted for more.
     ``third_order_variance`` is the variance of coefficients that are not fitted, in units of it. All entries of f then
-    share one covariance of their residuals.
+    share one covariance of their residuals. ``beside`` adds what is known from elsewhere.
     """
     x = observations.signal - anchor
     rows = features(x)  # (N, m)
@@ -152,7 +158,7 @@ def fit_response(
     level = root**2 @ observations.f / jnp.sum(root**2)
     scaled, target = root[:, None] * rows, root[:, None] * (observations.f - level)  # (N, m), (N, p)
     weighted = precision @ scaled
-    moments = Moments(level, scaled.T @ weighted, target.T @ weighted)
+    moments = beside(Moments(level, scaled.T @ weighted, target.T @ weighted))
     response, cov = posterior(moments, anchor, prior, sample_variance)
     coefficients = response.mean - level[:, None] * (np.arange(rows.shape[1]) == 0)
     residuals = precision @ (target - scaled @ coefficients.T)
@@ -184,16 +190,17 @@ def _inverse(precision: Array) -> tuple[Array, Array]:
 def posterior(moments: Moments, anchor: Array, prior: Prior, sample_variance: Array) -> tuple[Response, Array]:
     """The response to the same observations with another prior, and the covariance (p, m, m) of its coefficients."""
 
-    def one_entry(linear: Array, mean0: Array, variance0: Array, variance: Array) -> tuple[Array, Array]:
-        precision = moments.gram + np.eye(1 + mean0.size, dtype=mean0.dtype) * jnp.append(0.0, variance / variance0)
+    def one_entry(gram: Array, linear: Array, mean0: Array, variance0: Array, variance: Array) -> tuple[Array, Array]:
+        precision = gram + np.eye(1 + mean0.size, dtype=mean0.dtype) * jnp.append(0.0, variance / variance0)
         start = jnp.append(0.0, mean0)
         cov, _ = _inverse(precision)
-        right = linear - moments.gram @ start
+        right = linear - gram @ start
         change = cov @ right
         change = change + cov @ (right - precision @ change)  # corrects the rounding of the first solution
         return change + start, variance * cov
 
-    mean, cov = jax.vmap(one_entry)(moments.linear, *prior, sample_variance)
+    axes = (0 if moments.gram.ndim == 3 else None, 0, 0, 0, 0)
+    mean, cov = jax.vmap(one_entry, axes)(moments.gram, moments.linear, *prior, sample_variance)
     level, s = np.arange(mean.shape[1]) == 0, 1 + anchor.size
     return Response(anchor, mean + moments.level[:, None] * level, cov[:, :s, :s]), cov
 

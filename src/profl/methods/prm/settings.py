@@ -6,7 +6,7 @@ deviations of one sample, evidence in nats.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from profl import checks
@@ -30,6 +30,7 @@ class Settings:
       sharing_turns: turns of messages in a round in which clients learn from each other.
       newton_turns: turns of messages in a round in which the server minimises the fitted risk.
       personal: which part of theta stays at the client; None where all of it is shared.
+      history: what past deployments say of the reaction; None where nothing is known.
     """
 
     filter: Any = "none"
@@ -42,6 +43,7 @@ class Settings:
     sharing_turns: int = 10
     newton_turns: int = 5
     personal: ModelSplit | None = None
+    history: Any = field(default=None, metadata={"unstated": True})
 
     def __post_init__(self) -> None:
         checks.flag("share", self.share)

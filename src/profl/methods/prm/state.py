@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from profl import trees
 from profl.methods.prm.observation_buffer import ObservationBuffer, empty_buffer
+from profl.methods.prm.past import ClientHistory, empty_history
 from profl.methods.prm.response import Moments, Prior, Response, curvature_count
 from profl.methods.prm.settings import PRIOR_THIRD_ORDER, Settings
 from profl.methods.prm.surrogate_risk import CurvatureAndCovariance, SurrogateRisk, no_batches, no_discrepancy
@@ -77,6 +78,7 @@ class ClientState(NamedTuple):
     risk_wanted: Array  # bool: whether the server reads the fitted risk in the next report
     filter: Any  # what the filter remembers; () for nothing
     personal: PersonalPart | None  # None where all of theta is shared
+    history: ClientHistory | None = None  # what past deployments say of slopes; None where there are none
 
 
 def initial_state(settings: Settings, problem: View, theta: Theta, batch: Batch) -> ClientState:
@@ -85,6 +87,10 @@ def initial_state(settings: Settings, problem: View, theta: Theta, batch: Batch)
     s, p = jax.eval_shape(problem.signal, theta).size, shape_of_f(problem, batch).size
     m, zero = 1 + s + curvature_count(s), jnp.zeros(())
     table, square = jnp.zeros((p, m - 1)), jnp.zeros((d, d))
+    gram: tuple[int, ...] = (m, m)
+    if settings.history is not None:  # it knows the entries of f to different errors
+        settings.history.check(f=p, signal=s)
+        gram = (p, m, m)
     response = Response(jnp.zeros(s), jnp.zeros((p, m)), jnp.zeros((p, 1 + s, 1 + s)))
     unit, batches = Unit(jnp.zeros(s), jnp.ones(s)), no_batches(batch, settings.keep, p, s)
     return ClientState(
@@ -95,7 +101,7 @@ def initial_state(settings: Settings, problem: View, theta: Theta, batch: Batch)
         observations=empty_buffer(settings.buffer_size, (SETTLING_TIMES, s), p),
         averages=jnp.zeros((SETTLING_TIMES, s)),
         reaction_memory=most_likely_memory(jnp.zeros(SETTLING_TIMES)),
-        moments=Moments(jnp.zeros(p), jnp.zeros((m, m)), jnp.zeros((p, m))),
+        moments=Moments(jnp.zeros(p), jnp.zeros(gram), jnp.zeros((p, m))),
         prior=Prior(table, table + 1),
         common_mean=table,
         common_error=table,
@@ -111,6 +117,7 @@ def initial_state(settings: Settings, problem: View, theta: Theta, batch: Batch)
         risk_wanted=jnp.asarray(False),
         filter=trusted_samples.initial_memory(problem, filters.get(settings.filter), theta, batch),
         personal=initial_personal(settings, theta),
+        history=None if settings.history is None else empty_history(p, s),
     )
 
 
