@@ -12,7 +12,7 @@ A round ends when all of its deployments are told or skipped, or when their time
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -28,12 +28,15 @@ from profl.campaign.fold import forecast_of
 from profl.campaign.journal import Journal, utc_now
 from profl.campaign.ledger import Entry
 from profl.campaign.names import named
+from profl.campaign.past import fitted_history
 from profl.campaign.readings import is_frame, read_csv
 from profl.campaign.report import Models, Report, make_report
 from profl.campaign.status import Expected, Status, expected_of, status_of
 from profl.campaign.telling import Teller, Told
 from profl.checks import InputError
 from profl.methods.method import Method
+from profl.methods.prm import PastDeployments
+from profl.methods.prm.past import BELIEF
 from profl.methods.stopping import StopWhenSettled
 from profl.problem.live import LiveProblem
 from profl.problem.problem import Problem
@@ -187,6 +190,36 @@ class Campaign:
         with self._journal.lock:
             self._journal.refresh()
             return self.tell_all(self._teller.by_deployment(frame), check=check)
+
+    def tell_history(
+        self,
+        frame: Any,
+        *,
+        covariates: Sequence[str] = (),
+        belief: float = BELIEF,
+        period_effects: bool = True,
+    ) -> PastDeployments:
+        """Write what past deployments brought in, before the first planned one is told; the method is ``prm``.
+
+        Args:
+          frame: a long table, or the path of a CSV file, one row per sample: ``client``, ``week`` (or ``period``,
+            ``day``, ``month``), the model's numbers by their names, ``covariates``, and the columns of a sample.
+          covariates: columns of what else moved models and data together, such as promotions.
+          belief, period_effects: see ``profl.past_deployments``, which makes the slopes that are returned.
+        """
+        if isinstance(frame, (str, os.PathLike)):
+            frame = read_csv(frame)
+        if not is_frame(frame):
+            raise InputError(f"frame must be a data frame, or the path of a CSV file, got {checks.shown(frame)}")
+        if checks.real("belief", belief) < 0:
+            raise InputError(f"belief must be 0 or more, got {belief!r}")
+        chosen = [covariates] if isinstance(covariates, str) else [*covariates]
+        effects = checks.flag("period_effects", period_effects)
+        with self._journal.lock:
+            self._journal.refresh()
+            self._teller.told_history(frame, self.problem, self.theta_names, chosen, float(belief), effects)
+            assert self._journal.ledger.history is not None
+            return fitted_history(self.data(self._journal.ledger.history))
 
     def skip(self, deployment: int, reason: str) -> None:
         """No data will come of a deployment: its client is left out of this round."""

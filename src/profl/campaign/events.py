@@ -1,6 +1,7 @@
 """The events of a campaign: what happened, in order, each chained to the one before it by its hash.
 
     opened      the campaign was made: clients, settings, fingerprint of problem and method; its data: the first model
+    history     deployments of the past were told, once, before any of its own; its data: the table, and slopes from it
     asked       a deployment was asked for; its data: the model
     told        its data came in; its data: the batch
     skipped     no data will come of it
@@ -25,7 +26,7 @@ from profl.storage.hashes import sha256
 
 VERSION = 1
 """Of the events that this version of profl writes; it reads these and older ones."""
-KINDS = ("opened", "asked", "told", "skipped", "withdrawn", "closed")
+KINDS = ("opened", "history", "asked", "told", "skipped", "withdrawn", "closed")
 START = "0" * 64
 """The hash before the first event."""
 

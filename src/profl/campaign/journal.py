@@ -45,6 +45,8 @@ class Journal:
       deadline: how long a deployment's data are awaited.
       rounds: after so many nothing more is asked; None: no limit.
       clock: the time now, in UTC.
+      with_history: what makes states once the log tells of past deployments, from the data of that event; None for a
+        log that is only read.
     """
 
     def __init__(
@@ -55,7 +57,9 @@ class Journal:
         deadline: timedelta | None,
         rounds: int | None,
         clock: Callable[[], datetime],
+        with_history: Callable[[Arrays], Fold] | None = None,
     ) -> None:
+        self.with_history = with_history
         self.store, self.fold, self.clients, self.deadline = store, fold, list(clients), deadline
         self.rounds, self.clock = rounds, clock
         self.numbers = {name: number for number, name in enumerate(self.clients)}
@@ -228,6 +232,9 @@ class Journal:
     def _take(self, event: Event) -> None:
         self.ledger.apply(event)
         self.events.append(event)
+        if event.kind == "history" and self.with_history is not None:  # what was asked before is folded anew
+            self.fold = self.with_history(self.store.data([event])[event.seq])
+            self._state = self._between = None
 
     def _applied(self, state: State, event: Event, data: Arrays) -> State:
         """The state after one more event of the log."""

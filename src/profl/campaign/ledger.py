@@ -49,6 +49,7 @@ class Ledger:
     def __init__(self) -> None:
         self.seq, self.chain = 0, START
         self.opened: Event | None = None
+        self.history: Event | None = None  # the deployments of the past
         self.next_id = 1
         self.entries: dict[int, Entry] = {}
         self.closed: list[Event] = []
@@ -66,6 +67,8 @@ class Ledger:
         verify(event, self.seq, self.chain)
         if event.kind == "opened":
             self.opened = event
+        elif event.kind == "history":
+            self.history = event
         elif event.kind == "asked":
             assert event.deployment is not None
             body = event.body

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -10,13 +11,15 @@ import jax
 import numpy as np
 
 from profl import checks, trees
-from profl.campaign.events import Draft, Event
+from profl.campaign.events import Arrays, Draft, Event
 from profl.campaign.fold import Fold
 from profl.campaign.journal import Journal
 from profl.campaign.names import names_of
+from profl.campaign.past import fitted_history
 from profl.campaign.store import MemoryStore, Store
 from profl.checks import InputError
 from profl.methods.method import Method, check_method
+from profl.methods.prm import PRM
 from profl.methods.stopping import StopWhenSettled
 from profl.problem.live import LiveProblem
 from profl.problem.problem import Problem, check_problem
@@ -106,7 +109,14 @@ def _open(
         raise InputError("there is no campaign here yet: name its clients to make it")
     world, plan = make(problem, method, settings, start, stop)
     deadline = None if settings["deadline"] is None else timedelta(days=settings["deadline"])
-    journal = Journal(store, Fold(make_setup(plan)), settings["clients"], deadline, settings["rounds"], clock)
+
+    def with_history(data: Arrays) -> Fold:
+        assert isinstance(method, PRM)
+        informed = replace(method, history=fitted_history(data))
+        return Fold(make_setup(make(problem, informed, settings, start, stop)[1]))
+
+    fold = Fold(make_setup(plan))
+    journal = Journal(store, fold, settings["clients"], deadline, settings["rounds"], clock, with_history)
     names, columns = (problem.names, problem.columns) if isinstance(problem, LiveProblem) else (None, None)
     theta_names = names_of(trees.take(plan.models, 0), names)
     more = {"names": theta_names} | ({} if source is None else {"source": source})

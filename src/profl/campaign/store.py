@@ -54,6 +54,7 @@ class MemoryStore:
         self._events: list[Event] = []
         self._data: dict[int, Arrays] = {}
         self._asked: dict[int, Event] = {}  # by the deployments of the round under way
+        self._past: list[int] = []  # the event that told of the past
         self._last: dict[str, int] = {}  # the event that asked for each client's last deployment that was told
 
     def read(self, after: int) -> list[Event]:
@@ -77,9 +78,11 @@ class MemoryStore:
             elif event.kind == "told" and event.deployment is not None:
                 asked = self._asked[event.deployment]
                 self._last[asked.body["client"]] = asked.seq
+            elif event.kind == "history":
+                self._past = [event.seq]
             elif event.kind == "closed":
                 last = self._last.values()
-                self._data = {seq: self._data[seq] for seq in (1, *last, event.seq)}
+                self._data = {seq: self._data[seq] for seq in (1, *self._past, *last, event.seq)}
                 self._asked = {}
 
     def snapshots(self) -> Iterator[bytes]:

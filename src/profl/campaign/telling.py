@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from profl import checks
+from profl.campaign import past
 from profl.campaign.events import Draft, Event, hash_arrays
 from profl.campaign.journal import Journal
 from profl.campaign.ledger import Entry
 from profl.campaign.readings import Reader, Reading, Usual
 from profl.checks import InputError
+from profl.problem.problem import Problem
 from profl.run.live import batches
 
 
@@ -76,7 +78,8 @@ class Teller:
     def _read(self, entry: Entry, data: Any, check: bool) -> Reading:
         fold = self._journal.fold
         stated = (event.body["columns"] for own in self._tellings().values() for event in own)
-        columns = self._columns or next(filter(None, stated), None)
+        history = self._journal.ledger.history
+        columns = self._columns or next(filter(None, stated), None) or (history and history.body["columns"])
         reader = Reader(fold.setup.like, fold.plan.settings.functions.family, columns)
         deployed = self._journal.fold.first_model  # of what was told before, only the data are compared
         if entry.state != "told":
@@ -87,11 +90,13 @@ class Teller:
         """The scales of what was told before; None where it is this deployment that was told."""
         if entry.state != "open":
             return None
-        told = self._tellings()
+        told, history = self._tellings(), self._journal.ledger.history
+        before = {} if history is None else history.body["scales"]
         own = [event.body["scale"] for event in told.get(entry.client, [])]
+        own += [before[entry.client]] if entry.client in before else []
         if any(map(any, own)):
             return Usual(own, [])
-        return Usual(own, [event.body["scale"] for events in told.values() for event in events])
+        return Usual(own, [*before.values(), *(event.body["scale"] for events in told.values() for event in events)])
 
     def _tellings(self) -> dict[str, list[Event]]:
         """What was told so far, by client; events are only ever added, so that each is looked at once."""
@@ -101,6 +106,33 @@ class Teller:
                 self._told_by.setdefault(entries[_id(event)].client, []).append(event)
         self._looked_at = len(events)
         return self._told_by
+
+    def told_history(
+        self, frame: Any, problem: Problem, names: list[str], covariates: Sequence[str], belief: float, effects: bool
+    ) -> None:
+        """Write a table of past deployments; raises ``InputError``."""
+        journal = self._journal
+
+        def drafts() -> list[Draft]:
+            like, family = journal.fold.setup.like, journal.fold.plan.settings.functions.family
+            table = past.read_table(frame, journal.numbers, names, like, family, self._columns, covariates)
+            body = {"covariates": [*covariates], "belief": belief, "period_effects": effects}
+            known = journal.ledger.history
+            if known is None:
+                past.check_method(journal.fold.plan.settings.method)
+            else:
+                same = all(known.body[name] == value for name, value in body.items())
+                if same and known.body["table"] == hash_arrays(table.arrays()):
+                    return []
+                raise InputError(f"another history was told on {known.at[:10]}: nothing was written")
+            if self._tellings() or journal.ledger.closed:
+                raise InputError("history comes before the first deployment is told, and one was: nothing was written")
+            past.check_model_units(problem, table)
+            fitted = past.fit_table(problem, table, names, belief, effects)
+            return [past.draft(table, fitted, journal.clients, body, journal.now())]
+
+        with journal.lock:
+            journal.tell(drafts)
 
     def by_deployment(self, frame: Any) -> dict[int, Any]:
         """{deployment: its rows} of a long table."""

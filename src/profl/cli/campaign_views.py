@@ -262,6 +262,7 @@ def _said(row: dict[str, Any]) -> str:
     body = row["body"]
     words = {
         "opened": lambda: f"{len(body['settings']['clients'])} clients",
+        "history": lambda: f"{body['deployments']:,} past deployments, {body['rows']:,} rows",
         "asked": lambda: f"round {body['round'] + 1}, {body['purpose']}",
         "told": lambda: f"{body['rows']:,} rows",
         "closed": lambda: f"round {body['round']}, {body['reports']} reports, {len(body['incidents'])} incidents",

@@ -2,10 +2,10 @@
 
     f_it = a_i + w_t + B_i x_it + G c_it + noise,      B_i = B + D_i
 
-a_i is a client's level, w_t what moves all clients in a period alike (a holiday, a season), c_it are covariates that the
-user names (a promotion). Levels and periods are removed by subtracting means in turns, covariates by least squares
-(Frisch, Waugh and Lovell), so that B rests on what varies within a client beside what varies with all others. Its errors
-are robust to what is correlated within a client (Liang and Zeger 1986). D_i rests on the rows of client i alone.
+a_i is a client's level, w_t what moves all clients in a period alike (a holiday, a season), c_it are covariates that
+the user names (a promotion). Levels and periods are removed by subtracting means in turns, covariates by least squares
+(Frisch, Waugh and Lovell), so that B rests on what varies within a client beside what varies with all others. Its
+errors are robust to what is correlated within a client (Liang and Zeger 1986). D_i rests on client i's rows alone.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ SETTLED = 1e-9
 NO_VARIATION = 1e-6
 """Share of a column's size: what is left of its variation below that is rounding."""
 WEAK = 1e-3
-"""Share of the mean client's information that every client's slopes are given towards the pooled ones: where a price did
-not vary at a client its own slope is the pooled one, with a variance a thousand times as large as others have.
-"""
+"""Share of the mean client's information that every client's slopes are given towards the pooled ones: where a price
+did not vary at a client its own slope is the pooled one, with a variance a thousand times as large as others have."""
 
 
 class PanelFit(NamedTuple):

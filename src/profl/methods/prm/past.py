@@ -5,15 +5,15 @@ are believed.
     h_i = b_i + bias + noise_i,      bias ~ N(0, factor (belief size)^2),  the same at all clients
 
 History is observational: whatever moved prices and sales together biases its slopes, and at all clients alike, so that
-no number of clients makes the bias smaller. ``belief`` is its standard deviation as a share of a slope's size. In the fit of
-``response`` a client's history is an observation of its slopes, with the variance
+no number of clients makes the bias smaller. ``belief`` is its standard deviation as a share of a slope's size. In the
+fit of ``response`` a client's history is an observation of its slopes, with the variance
 
     noise variance + clients x factor (belief size)^2
 
 so that what all clients together make of their histories is as uncertain as the bias is: a mean over so many clients
 divides a variance by as many. ``factor`` is 1 until planned deployments show a larger bias, and follows by EM. Planned
-deployments add up and history does not, so that a history that is wrong is soon a history that says nothing. Only slopes
-are taken from it: levels move on, and small variations show no curvature.
+deployments add up and history does not, so that a history that is wrong is soon a history that says nothing. Only
+slopes are taken from it: levels move on, and small variations show no curvature.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class PastDeployments:
       pooled: (p, s), the slopes of all clients together.
       pooled_error: (p, s), their standard errors, robust to correlation within a client.
       clusters: how many clients (or periods) these rest on.
+      noise: (p,), the variance of f in one past deployment around the fit.
       rows: how many past deployments there are.
     """
 
@@ -62,6 +63,7 @@ class PastDeployments:
     variance: np.ndarray
     pooled: np.ndarray
     pooled_error: np.ndarray
+    noise: np.ndarray
     clusters: int
     rows: int
 
@@ -73,7 +75,7 @@ class PastDeployments:
 
     def with_numbers(self, numbers: dict[str, Any]) -> PastDeployments:
         """History of these ``numbers``, which may be traced; the rest, which is for people, is left out."""
-        return PastDeployments(**numbers, pooled_error=np.zeros(()), clusters=0, rows=0)
+        return PastDeployments(**numbers, pooled_error=np.zeros(()), noise=np.zeros(()), clusters=0, rows=0)
 
     @cached_property
     def _digest(self) -> str:
@@ -115,8 +117,8 @@ class ClientHistory(NamedTuple):
 @checks.explain_call
 def past_deployments(
     problem: Problem | LiveProblem,
-    client: Sequence[int],
-    period: Sequence[Any],
+    client: Sequence[int] | np.ndarray,
+    period: Sequence[Any] | np.ndarray,
     theta: Any,
     data: Sequence[Batch] | None = None,
     f: Any = None,
@@ -189,6 +191,7 @@ def past_deployments(
         variance=fit.own_variance,
         pooled=fit.pooled,
         pooled_error=fit.error,
+        noise=fit.noise,
         clusters=fit.clusters,
         rows=who.size,
     )
@@ -209,7 +212,7 @@ def estimates(problem: Problem | LiveProblem, data: Sequence[Batch]) -> np.ndarr
     estimate = jax.jit(lambda batch: problem.family.estimate(batch, jnp.full(trees.rows(batch), 1 / trees.rows(batch))))
     for size in np.unique(sizes):
         where = np.flatnonzero(sizes == size)
-        stacked = trees.to_device(trees.stack([data[i] for i in where]))
+        stacked = trees.to_device(trees.stack([data[int(i)] for i in where]))
         found |= dict(zip(where.tolist(), np.asarray(jax.vmap(estimate)(stacked), float), strict=True))
     return np.stack([found[i] for i in range(len(sizes))])
 
@@ -236,8 +239,8 @@ def empty_history(f: int, signal: int) -> ClientHistory:
 def in_natural_units(history: ClientHistory, unit: Unit) -> ClientHistory:
     """``history`` in natural units of the signal, and what is believed of its bias.
 
-    The size of a slope is at least the root mean square of those of the same number: that a slope seems to be zero is not
-    known without error either.
+    The size of a slope is at least the root mean square of those of the same number: that a slope seems to be zero is
+    not known without error either.
     """
     slope, pooled = history.slope * unit.scale, history.pooled * unit.scale
     squares = pooled**2
