@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from profl import checks
-from profl.cli import campaign, cases, check, compare, data, demo, flower, reproduce, run
+from profl.cli import campaign, cases, check, compare, data, demo, flower, history, reproduce, run
 from profl.cli.compilation import keep_compiled
 from profl.cli.interrupts import announce_interrupts
 
@@ -29,6 +29,7 @@ app.command()(compare.compare)
 app.command()(reproduce.reproduce)
 app.command()(reproduce.report)
 app.command()(check.check)
+app.command()(history.history)
 app.add_typer(campaign.app, name="campaign")
 app.add_typer(data.app, name="data")
 app.add_typer(flower.app, name="flower")

@@ -241,6 +241,16 @@ def batch_shape(settings: Settings, population: Population, theta: Theta, n: int
     return jax.eval_shape(draw, theta, population.clients)
 
 
+def batch_shape_of(problem: Problem, n: int = 1) -> Batch:
+    """The shapes of n samples of one client of a problem."""
+    theta = trees.take(trees.to_device(problem.initial_models((0,))), 0)
+
+    def draw(theta: Theta, clients: Client) -> Batch:
+        return problem.reaction.sample(random.seed_key(0), theta, trees.take(clients, 0), n)
+
+    return jax.eval_shape(draw, theta, trees.to_device(problem.clients))
+
+
 def describe(plan: CompiledPlan) -> Layout:
     """The layout of the records of a run: seeds, rounds, and bytes per message."""
     settings, population, method = plan.settings, plan.population, plan.settings.method
