@@ -5,8 +5,8 @@
     expected excess of the optimum by the history  =  tr(H^-1 C) / 2
 
 An experiment perturbs every number of the model up and down at random, by h_j = t / sqrt(H_jj), so that each costs the
-same: n deployments cost n t^2 d / 2 and add n clients h_j^2 / noise_k to the precision of every slope. t is the one that
-is best over the deployments that follow.
+same: n deployments cost n t^2 d / 2 and add n clients h_j^2 / noise_k to the precision of every slope. t is the best
+one over the deployments that follow.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Prospects(NamedTuple):
     @property
     def pays(self) -> Experiment | None:
         """The experiment with the largest net gain; None where none has any."""
-        best = max(self.experiments, key=lambda one: one.net)
+        best = self.experiments[int(np.argmax([one.net for one in self.experiments]))]
         return best if best.net > 0 else None
 
 
@@ -120,13 +120,13 @@ def prospects(problem: Problem, table: PastTable, past: PastDeployments, follows
 
     def experiment(n: int) -> Experiment:
         tries: list[tuple[float, float]] = []
-        for size in SIZES * np.sqrt(2 * max(float(gain), excess(variance), np.finfo(np.float32).tiny) / d):
+        for size in SIZES * np.sqrt(2 * max(float(gain), excess(variance), 1e-30) / d):
             move = np.where(free, size / np.sqrt(np.where(free, steepness, 1.0)), 0.0)
             shown = n * problem.count * (jacobian**2 @ move**2) / past.noise[:, None]  # (p, s)
             left = 1 / (1 / np.maximum(variance, np.finfo(float).tiny) + shown.reshape(-1))
             cost = n * float(steepness @ move**2) / 2
             tries.append((excess(variance) - excess(left), cost))
-        each, cost = max(tries, key=lambda one: follows * one[0] - one[1])
+        each, cost = tries[int(np.argmax([follows * gain - cost for gain, cost in tries]))]
         return Experiment(n, each, cost, follows * each - cost)
 
     return Prospects(
