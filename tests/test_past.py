@@ -13,12 +13,15 @@ import pandas
 import pytest
 
 import profl
+from profl import trees
 from profl.campaign.past import fit_table, read_table
 from profl.campaign.prospects import prospects, slope_error
 from profl.campaign.setting_up import as_world
+from profl.methods import past_deployments
 from profl.methods.prm.fixed_effects import fit_panel, within
 from profl.methods.prm.past import add_history, client_history, update_factor
 from profl.methods.prm.response import Moments
+from profl.run.plan import compiled_first_state, first_states, make_plan
 from tests.campaign_shop import PROBLEM
 
 STORES, WEEKS = 6, 40
@@ -95,21 +98,21 @@ CASE = profl.cases.pricing(clients=STORES, goods=2)
 
 def test_calls_that_cannot_be_meant_are_one_sentence():
     client, week, price, sold = panel()
-    past = profl.past_deployments(CASE, client, week, price, f=sold)
+    past = past_deployments(CASE, client, week, price, f=sold)
     calls = {
-        "belief must be 0 or more": lambda: profl.past_deployments(CASE, client, week, price, f=sold, belief=-1),
-        "give either data": lambda: profl.past_deployments(CASE, client, week, price),
-        "client must be numbers from 0 to 5": lambda: profl.past_deployments(CASE, client + 1, week, price, f=sold),
-        "must have a row for each of 240": lambda: profl.past_deployments(CASE, client, week, price, f=sold[1:]),
-        "got NaN or Inf": lambda: profl.past_deployments(CASE, client, week, price, f=sold * np.nan),
-        "it takes more of them": lambda: profl.past_deployments(CASE, client[:9], week[:9], price[:9], f=sold[:9]),
-        "history must be what profl.past_deployments makes": lambda: profl.prm(history=3),
+        "belief must be 0 or more": lambda: past_deployments(CASE, client, week, price, f=sold, belief=-1),
+        "give either data": lambda: past_deployments(CASE, client, week, price),
+        "client must be numbers from 0 to 5": lambda: past_deployments(CASE, client + 1, week, price, f=sold),
+        "must have a row for each of 240": lambda: past_deployments(CASE, client, week, price, f=sold[1:]),
+        "got NaN or Inf": lambda: past_deployments(CASE, client, week, price, f=sold * np.nan),
+        "it takes more of them": lambda: past_deployments(CASE, client[:9], week[:9], price[:9], f=sold[:9]),
+        "history must be what profl.methods.past_deployments makes": lambda: profl.prm(history=3),
         "of another problem": lambda: profl.prm(history=past).check(profl.cases.pricing(clients=3, goods=2)),
     }
     for said, call in calls.items():
         with pytest.raises(profl.InputError, match=said):
             call()
-    assert past == profl.past_deployments(CASE, client, week, price, f=sold)
+    assert past == past_deployments(CASE, client, week, price, f=sold)
     assert past != replace(past, belief=0.1)
     assert "past deployments of 6 clients" in profl.prm(history=past).settings()["history"]
     assert "history" not in profl.prm().settings()  # nothing changes for who has none
@@ -118,13 +121,13 @@ def test_calls_that_cannot_be_meant_are_one_sentence():
 def test_batches_are_estimated_whatever_their_sizes():
     client, week, price, sold = panel()
     batches = [np.tile(row, (2 + n % 2, 1)) for n, row in enumerate(sold)]
-    past = profl.past_deployments(CASE, client, week, price, batches)
-    np.testing.assert_allclose(past.pooled, profl.past_deployments(CASE, client, week, price, f=sold).pooled, atol=1e-4)
+    past = past_deployments(CASE, client, week, price, batches)
+    np.testing.assert_allclose(past.pooled, past_deployments(CASE, client, week, price, f=sold).pooled, atol=1e-4)
 
 
 def test_all_clients_together_believe_history_no_more_than_its_bias_allows():
     """A slope of 2 with a belief of 0.3: the bias has the variance 0.36, however many clients saw it."""
-    past = profl.past_deployments(CASE, *panel(noise=1e-4)[:3], f=panel(noise=1e-4)[3], belief=0.3)
+    past = past_deployments(CASE, *panel(noise=1e-4)[:3], f=panel(noise=1e-4)[3], belief=0.3)
     history = client_history(past, jnp.int32(1))
     history = history._replace(bias_variance=jnp.asarray((0.3 * past.pooled) ** 2, float), centre=jnp.zeros(2))
     nothing = Moments(jnp.zeros(2), jnp.zeros((6, 6)), jnp.zeros((2, 6)))
@@ -137,7 +140,7 @@ def test_all_clients_together_believe_history_no_more_than_its_bias_allows():
 
 def test_the_bias_that_planned_deployments_show_is_found_by_em():
     """Slopes three beliefs away from history: the factor climbs to about nine, and stays at one where they agree."""
-    past = profl.past_deployments(CASE, *panel()[:3], f=panel()[3])
+    past = past_deployments(CASE, *panel()[:3], f=panel()[3])
     bias = jnp.full((2, 2), 0.09)
     history = client_history(past, jnp.int32(0))._replace(bias_variance=bias)
     for off, expected in ((0.9, 9.0), (0.0, 1.0)):
@@ -158,7 +161,7 @@ def past_pricing(case, times=1.0, seed=0):
     price = start + 0.3 * rng.normal(size=(client.size, start.size))
     gamma = np.asarray(case.clients["gamma"])[client][:, None]
     sold = 10 - times * gamma * price + rng.normal(size=WEEKS)[week][:, None] + 0.05 * rng.normal(size=price.shape)
-    return profl.past_deployments(case, client, week, price, f=sold)
+    return past_deployments(case, client, week, price, f=sold)
 
 
 def test_prm_is_nearer_with_history_and_no_worse_in_the_end_with_a_wrong_one():
@@ -173,6 +176,30 @@ def test_prm_is_nearer_with_history_and_no_worse_in_the_end_with_a_wrong_one():
     gap = case.risk(case.stable) - case.risk(case.optimum)
     assert wrong.excess.mean(0)[-1] < 1.1 * none[-1] + 1e-3 * gap
     assert np.all(right.info["history_bias"][:, 1:] >= 1.0)
+
+
+def test_every_client_begins_with_its_own_history():
+    """Whoever makes the first states: all at once, or one client's process."""
+    past = past_pricing(CASE)
+    config = profl.RunConfig(rounds=3, local_steps=1, samples=10)
+    plan = make_plan(CASE, profl.prm(keep=4, history=past), config)
+    theta = trees.take(plan.models, 0)
+    own = compiled_first_state(plan.settings, plan.population, theta, 3).own.history
+    everybody = first_states(plan.settings, plan.population, theta).own.history
+    np.testing.assert_allclose(own.slope, past.slope[3], rtol=1e-6)
+    np.testing.assert_allclose(everybody.slope, past.slope, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_every_engine_takes_history_alike():
+    case = profl.cases.pricing(clients=4, goods=3)
+    method, short = profl.prm(keep=8, history=past_pricing(case)), {"rounds": 3, "local_steps": 1, "samples": 100}
+    run = profl.simulate(case, method, seeds=[0], progress=False, **short)
+    again = profl.simulate(case, method, seeds=[0], progress=False, engine="debug", **short)
+    clients = profl.worlds.simulated_clients(case, method, samples=100, seed=0)
+    live = profl.train(case, method, clients, seed=0, progress=False, **short)
+    np.testing.assert_allclose(again.theta, run.theta, rtol=1e-4)
+    np.testing.assert_allclose(live.theta, run.theta, rtol=1e-4)
 
 
 # -- campaigns ---------------------------------------------------------------------------------------------------------

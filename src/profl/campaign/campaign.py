@@ -205,7 +205,7 @@ class Campaign:
           frame: a long table, or the path of a CSV file, one row per sample: ``client``, ``week`` (or ``period``,
             ``day``, ``month``), the model's numbers by their names, ``covariates``, and the columns of a sample.
           covariates: columns of what else moved models and data together, such as promotions.
-          belief, period_effects: see ``profl.past_deployments``, which makes the slopes that are returned.
+          belief, period_effects: see ``profl.methods.past_deployments``, which makes the slopes that are returned.
         """
         if isinstance(frame, (str, os.PathLike)):
             frame = read_csv(frame)

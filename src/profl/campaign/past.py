@@ -1,7 +1,7 @@
 """Deployments of the past that a campaign is told of before its own: one long table, read, checked, and fitted.
 
 A row is a sample; the rows of a client in one period, under one model, are one past deployment. The event of the log
-holds these rows, and what ``profl.past_deployments`` made of them, from which the states follow.
+holds these rows, and what ``profl.methods.past_deployments`` made of them, from which the states follow.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from profl.methods.dfo import DerivativeFree as dfo
 from profl.methods.method import Arrival, Forecast, Method
 from profl.methods.pfl import pfl, rgd, rrm
 from profl.methods.pofl import pg, pofl
-from profl.methods.prm import prm
+from profl.methods.prm import PastDeployments, past_deployments, prm
 from profl.methods.profl import profl
 from profl.methods.stopping import StopWhenSettled
 from profl.methods.two_stage import TwoStage as two_stage
@@ -24,10 +24,12 @@ __all__ = [
     "Chain",
     "Forecast",
     "Method",
+    "PastDeployments",
     "StopWhenSettled",
     "chain",
     "dfo",
     "get",
+    "past_deployments",
     "pfl",
     "pg",
     "pofl",

@@ -226,7 +226,7 @@ def prm(
       region: the first trust region, in natural units (``profl.parts.units``); it grows and shrinks by itself.
       keep: how many of its newest batches a client minimises over.
       personal: names of parts of theta that stay at the client, or True for all (``profl.parts.personal``).
-      history: what past deployments say, made by ``profl.past_deployments``: the run then begins with their slopes.
+      history: what past deployments say (``profl.methods.past_deployments``): the run then begins with their slopes.
 
     >>> prm(region=0.0)
     Traceback (most recent call last):
@@ -234,6 +234,8 @@ def prm(
     profl.checks.InputError: region must be a finite number above 0, got 0.0
     """
     if history is not None and not isinstance(history, PastDeployments):
-        raise checks.InputError(f"history must be what profl.past_deployments makes, got {checks.shown(history)}")
+        raise checks.InputError(
+            f"history must be what profl.methods.past_deployments makes, got {checks.shown(history)}"
+        )
     split = None if personal is None else ModelSplit(personal)
     return PRM(filter, aggregate, share, curiosity, region, keep, personal=split, history=history)

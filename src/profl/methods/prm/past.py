@@ -43,7 +43,7 @@ BELIEF = 0.3
 
 @dataclass(frozen=True, eq=False)
 class PastDeployments:
-    """What past deployments say of the reaction; made by ``profl.past_deployments``.
+    """What past deployments say of the reaction; made by ``profl.methods.past_deployments``.
 
     Attributes:
       belief: standard deviation of the bias of a slope, as a share of its size.
@@ -97,7 +97,7 @@ class PastDeployments:
             if own[name] != size:
                 raise InputError(
                     f"history is of another problem ({name}: {own[name]}, the problem has {size}): build it with "
-                    "profl.past_deployments(problem, ...)"
+                    "profl.methods.past_deployments(problem, ...)"
                 )
 
 
