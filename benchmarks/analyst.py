@@ -2,10 +2,9 @@
 
 ``counts``: sales that are counted (Poisson, negative binomial) and choices among goods (multinomial logit), at ten
 clients. *Share left* is excess / (L(PS) - L(PO)): 1 is where retraining ends, 0 the optimum. Besides, for counts, the
-variance of the slope in f from one batch, by the score and by moved counts.
-
-``history``: ``prm`` that begins with sixty past weeks (``analyst_history``).
 variance of the slope in the means from one batch, by the score and by moved counts.
+
+``history``: past deployments that nobody planned (``past_weeks``).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.analyst_history import history
+from benchmarks import past_weeks
 from benchmarks.bench import Bench
 from profl import random, trees
 from profl.cases import choice, sales
@@ -56,7 +55,7 @@ def bench(seeds: int = 10, quick: bool = False) -> Bench:
     parts: dict[str, Callable[[], Part]] = {
         f"counts, {name}": partial(counts, name, seeds, 10 if quick else 1) for name in DEMANDS
     }
-    return Bench({**parts, "history": partial(history, seeds, quick)})
+    return Bench({**parts, "history": partial(past_weeks.history, seeds, quick)})
 
 
 def counts(name: str, seeds: int, shorter: int) -> Part:

@@ -1,4 +1,4 @@
-"""What a pricing analyst needs: prm on orange_juice with 60 weeks of history, and with history that is wrong.
+"""Part of ``analyst``: prm on orange_juice with 60 weeks of history, and with history that is wrong.
 
 The weeks are simulated: log prices vary around the present ones, by store and by week, and good weeks have higher
 prices. A store's elasticities in biased history are 30 % smaller or larger than they are.
