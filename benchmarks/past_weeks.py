@@ -60,8 +60,9 @@ def history(seeds: int, quick: bool) -> Part:
         return {"part": "history", "history": name, "curiosity": curiosity, **figures, "regret": float(regret.mean())}
 
     rows = [row("none", "usual", [profl.simulate(case, profl.prm(), seeds=range(seeds), **settings)])]
+    kinds = {"right": BIASES["right"]} if quick else BIASES
     for curiosity, value in CURIOSITY.items():
-        for name, times in {"right": 1.0} if quick else BIASES.items():
+        for name, times in kinds.items():
             runs = [
                 profl.simulate(
                     case, profl.prm(history=weeks(case, seed, times), curiosity=value), seeds=[seed], **settings
