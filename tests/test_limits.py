@@ -123,6 +123,15 @@ def test_in_single_precision_nothing_leaves_the_limits_wherever_it_comes_from():
     assert np.isnan(case.project(jnp.array([jnp.nan, 1.0, 1.0]))).any()  # and NaN is not made something
 
 
+def test_a_client_that_deployed_what_it_should_not_have_is_led_back_inside():
+    case, rng = pricing(LIMITS, CHANGE), np.random.default_rng(0)
+    wanted, last = np.float32(rng.normal(size=(2, 300, 3)) * 8)
+    nearest = jax.jit(jax.vmap(lambda theta, last: CHANGE.nearest(case.project, theta, last)))
+    assert misses(nearest(wanted, last)) < ROUNDING
+    inside = jax.jit(jax.vmap(case.project))(last)
+    assert np.abs(nearest(wanted, inside) - inside).max() < CHANGE.amount + 1e-6
+
+
 # -- the optimum -------------------------------------------------------------------------------------------------------
 
 
