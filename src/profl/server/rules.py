@@ -331,7 +331,7 @@ def get(spec: Any) -> Rule:
     >>> get("nnm+median")
     NearestNeighbourMixing(rule=Median(), hostile=0.2)
     >>> get("history:0.3")
-    History(hostile=0.3)
+    History(hostile=0.3, reach=1.5)
     >>> get("median:0.3")
     Traceback (most recent call last):
         ...
