@@ -77,7 +77,7 @@ class RunHistory(NamedTuple):
         ends = np.asarray(self.carry.stopped), np.asarray(self.carry.why)
         dropped = None if self.carry.dropped is None else mean_dropped_share(self.carry.dropped)
         forecasts = trees.take(expected, slice(1, None))
-        since = plan.settings.method.distrusted(self.carry.server)
+        since = plan.settings.method.distrusted(jax.tree.map(np.asarray, self.carry.server))
         distrusted = {name: np.asarray(rounds) for name, rounds in since.items()}
         return Trace(models, totals._asdict(), figures, last, forecasts, *ends, dropped, distrusted)
 

@@ -195,8 +195,9 @@ class PRM(Settings, Method):
         return model, pack(new), trees.repeat(mail, len(weights))
 
     def distrusted(self, server: Packed) -> dict[str, Any]:
-        distances = server.unpack().distances
-        return {f"gradients {rules.FAR}": distances.since} if distances else {}
+        if not isinstance(rules.get(self.aggregate), rules.ReweightedMean):
+            return {}
+        return {f"gradients {rules.FAR}": server.unpack().distances.since}
 
     def forecast(self, problem: View, server: Packed) -> Forecast | None:
         """None with personal parts: what is expected is of the shared part alone, and says nothing of all models."""

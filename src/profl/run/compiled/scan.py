@@ -165,7 +165,7 @@ def make_trace(
 
 def distrusted_on_host(plan: CompiledPlan, carry: Carry, seeds: int) -> dict[str, np.ndarray]:
     """Since which round each client of each seed is distrusted, (seeds, clients), by the reason."""
-    found = plan.settings.method.distrusted(carry.server)
+    found = plan.settings.method.distrusted(jax.tree.map(np.asarray, carry.server))
     return {why: np.asarray(since)[:seeds] for why, since in found.items()}
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from profl import checks
@@ -98,7 +99,8 @@ def refused_reports(before: RunHistory, after: RunHistory) -> tuple[Incident, ..
 
 def newly_distrusted(method: Method, before: RunHistory, after: RunHistory) -> tuple[Incident, ...]:
     """An incident for every client that the aggregation rule distrusts since the last round, with the reason."""
-    then, now = (method.distrusted(history.carry.server) for history in (before, after))
+    servers = [jax.tree.map(np.asarray, history.carry.server) for history in (before, after)]
+    then, now = map(method.distrusted, servers)
     return tuple(
         (after.round, client, f"counts less from now on: {why}")
         for why in now
