@@ -72,8 +72,8 @@ def test_what_a_node_sends_harms_that_node_alone(keys, tmp_path, monkeypatch):
         nodes = [link.add(number, echo, type("Own", (Liar,), {"kind": kind})) for number, kind in enumerate(HOSTILE)]
         nodes.append(link.add(len(HOSTILE), echo))
         messages, before, started = asked(link, nodes), memory(), time.monotonic()
-        found = RepliesGrid(link.grid, Limits(20, ALLOWANCE)).send_and_receive(messages, timeout=4.0)
-        assert time.monotonic() - started < 8.0
+        found = RepliesGrid(link.grid, Limits(20, ALLOWANCE)).send_and_receive(messages, timeout=10.0)
+        assert time.monotonic() - started < 60.0  # and not the minutes that are announced
         assert memory() - before < 100
     by_order = {message.metadata.message_id: kind for message, kind in zip(messages, [*HOSTILE, "honest"], strict=True)}
     answers = {by_order[reply.metadata.reply_to_message_id]: reply for reply in found}
