@@ -308,12 +308,12 @@ LONGER = {**FULL, "rounds": 100}
     [("f_hat", SHORT), *(pytest.param(a, LONGER, marks=pytest.mark.slow) for a in ("scaled", "stale", "f_hat"))],
 )
 def test_the_fitting_rule_bounds_what_the_mean_does_not(attack, settings):
-    """Short form of the benchmark's fifth part. One of ten clients hostile: 0.01 of the gap. Two of ten: 0.08, of which
-    ``f_hat`` takes 0.077 here; the two lie within the reach, where they count as honest clients would."""
+    """Short form of the benchmark's fifth part. One of ten clients hostile: 0.01 of the gap. Two of ten: 0.05;
+    ``f_hat`` comes nearest, because the two lie near the reach, where they count as honest clients would."""
     case = profl.cases.pricing()
     gap = case.risk(case.stable) - case.risk(case.optimum)
     methods = {rule: profl.profl(filter="none", jacobian=QUICK, aggregate=rule) for rule in ("mean", robust.RULE)}
-    for hostile, bar in ((0.1, 0.01), (0.2, 0.08)):
+    for hostile, bar in ((0.1, 0.01), (0.2, 0.05)):
         excess = {
             rule: profl.simulate(case, method, attack=attack, hostile=hostile, **settings).tail_excess().mean()
             for rule, method in methods.items()
