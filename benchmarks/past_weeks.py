@@ -61,7 +61,7 @@ def history(seeds: int, quick: bool) -> Part:
 
     rows = [row("none", "usual", [profl.simulate(case, profl.prm(), seeds=range(seeds), **settings)])]
     for curiosity, value in CURIOSITY.items():
-        for name, times in {"right": 1.0} if quick else BIASES.items():
+        for name, times in ({"right": 1.0} if quick else BIASES).items():
             runs = [
                 profl.simulate(
                     case, profl.prm(history=weeks(case, seed, times), curiosity=value), seeds=[seed], **settings
