@@ -18,13 +18,13 @@ import httpx
 from flwr.proto.control_pb2 import ListRunsRequest, ListRunsResponse, StartRunRequest, StopRunRequest
 
 from profl.checks import FailedError
-from profl.deploy import certificates, link, node
+from profl.deploy import certificates, node
 from profl.deploy.node import _lock
 from profl.deploy.superlink import configure, submit, variables, wait_for_end
+from tests.flower_link import PROTOBUF, made_app
 
 pytestmark = pytest.mark.filterwarnings("ignore:No path_separator:DeprecationWarning")  # of what Flower's database uses
 CONTROL, PUBLIC = 9501, 9500
-PROTOBUF = {"content-type": "application/protobuf", "accept": "application/protobuf"}
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +41,8 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def app(keys, place):
-    argv, environment = sys.argv, dict(os.environ)
-    try:
-        yield link.make_app(keys, place, CONTROL)[0]
-    finally:
-        sys.argv = argv
-        os.environ.clear()
-        os.environ.update(environment)
+    with made_app(keys, place, CONTROL) as made:
+        yield made
 
 
 def ask(app, port, path, request=None, token=None, host="127.0.0.1", **headers):

@@ -23,6 +23,7 @@ from profl.methods.prm.past import add_history, client_history, update_factor
 from profl.methods.prm.response import Moments
 from profl.run.plan import compiled_first_state, first_states, make_plan
 from tests.campaign_shop import PROBLEM
+from tests.test_campaign import Shop
 
 STORES, WEEKS = 6, 40
 TRUTH = np.array([[-2.0, 0.5], [0.0, -1.0]])
@@ -216,16 +217,7 @@ def weeks(scale=1.0, seed=0, shops=("Basel", "Bern")):
     return pandas.DataFrame(rows, columns=["client", "week", "apples", "pears", "sold_apples", "sold_pears"])
 
 
-SHOP = profl.LiveProblem(
-    "shop",
-    lambda price, sold: -price @ sold,
-    profl.GaussianMean(sd=1.0),
-    np.zeros(2),
-    np.array([2.0, 3.0]),
-    profl.Box(0.0, 6.0),
-    names=["apples", "pears"],
-    columns=["sold_apples", "sold_pears"],
-)
+SHOP = Shop.problem()
 
 
 def test_a_campaign_is_told_its_history_once_and_before_anything_else(tmp_path):

@@ -155,6 +155,16 @@ def all_finite(tree: Any, largest: float | None = None) -> Array:
     return reduce(jnp.logical_and, leaves, jnp.asarray(True))
 
 
+def flat_rows(tree: Any, axes: int = 1) -> np.ndarray:
+    """The numbers of a pytree behind its first ``axes`` axes as one vector, with NumPy.
+
+    >>> flat_rows({"a": np.ones((2, 3)), "b": np.zeros(2)}).shape
+    (2, 4)
+    """
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+    return np.concatenate([leaf.reshape(*leaf.shape[:axes], -1) for leaf in leaves], axis=axes)
+
+
 @partial(jax.jit, inline=True)
 def norm(tree: Any) -> Array:
     """Euclidean length of all leaves together."""

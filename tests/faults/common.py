@@ -36,6 +36,14 @@ class Broken(AssertionError):
     """Something that must hold did not."""
 
 
+def check_end(ended: Any, rounds: int) -> None:
+    """end: a run that came to its end has all its records, and says nothing that nobody may print."""
+    if ended.theta.shape[1] != rounds + 1 or not np.isfinite(ended.theta).all():
+        raise Broken(f"end: {ended.theta}")
+    if any(len(what) > 600 or not what.isprintable() for _, _, what in ended.incidents):
+        raise Broken(f"end: an incident nobody may print: {ended.incidents}")
+
+
 def deployable(theta: Any, broken: list[str]) -> None:
     """space: what a client is asked to deploy; noted, since what a client raises ends its own round alone."""
     if not np.isfinite(theta).all() or theta.min() < 0 or theta.max() > 6:

@@ -13,7 +13,19 @@ from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
 
 import profl
 from profl.run.flower import Federation, InProcessGrid, ProFLStrategy, make_client_app
-from tests.faults.common import CASE, FILES, METHOD, ROUNDS, SETTINGS, Broken, Fault, Killed, breaking_files, deployable
+from tests.faults.common import (
+    CASE,
+    FILES,
+    METHOD,
+    ROUNDS,
+    SETTINGS,
+    Broken,
+    Fault,
+    Killed,
+    breaking_files,
+    check_end,
+    deployable,
+)
 
 FULL = "full disk"  # at a node it is no crash: the node cannot keep its state, says so, and is left out of the round
 HOOKS = ("callback raises", "report raises")  # at the server: they end nothing
@@ -117,10 +129,7 @@ def run(seed: int, folder: Path) -> str:
         raise Broken(broken[0])
     if isinstance(ended, str):
         return f"stopped after {starts} starts: {ended}"
-    if ended.theta.shape[1] != ROUNDS + 1 or not np.isfinite(ended.theta).all():
-        raise Broken(f"end: {ended.theta}")
-    if any(len(what) > 600 or not what.isprintable() for _, _, what in ended.incidents):
-        raise Broken(f"end: an incident nobody may print: {ended.incidents}")
+    check_end(ended, ROUNDS)
     if all(fault.kind in CRASHES for fault in faults):
         if ended.theta.tobytes() != undisturbed().tobytes():
             raise Broken("bits: crashes alone changed the trajectory")

@@ -24,7 +24,7 @@ from profl.deploy import certificates
 from profl.run.flower import InProcessGrid, ProFLStrategy, make_client_app, replies, retry
 from profl.run.flower.replies import RepliesGrid
 from tests.faults import flower
-from tests.faults.common import CASE, Broken, Fault, Killed
+from tests.faults.common import CASE, Broken, Fault, Killed, check_end
 from tests.flower_link import RealLink, RealNode
 
 ROUNDS = 3  # an object takes a request in either direction, and a report has a dozen
@@ -202,10 +202,7 @@ def run(seed: int, folder: Path) -> str:
         ended, starts = until_the_end(link, len(faults), {**options, "identities": folder / "keys" / "clients.json"})
     if isinstance(ended, str):
         return f"stopped after {starts} starts: {ended}"
-    if ended.theta.shape[1] != ROUNDS + 1 or not np.isfinite(ended.theta).all():
-        raise Broken(f"end: {ended.theta}")
-    if any(len(what) > 600 or not what.isprintable() for _, _, what in ended.incidents):
-        raise Broken(f"end: an incident nobody may print: {ended.incidents}")
+    check_end(ended, ROUNDS)
     to_blame = {fault.client for fault in faults if not patient}
     if not {client for _, client, _ in ended.incidents} <= to_blame:
         raise Broken(f"others: {ended.incidents}")

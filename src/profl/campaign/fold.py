@@ -168,7 +168,7 @@ class Fold:
         incidents = (
             *((history.round, client, what) for client, what in notes),
             *refused_reports(live.history, history),
-            *newly_distrusted(plan.settings.method, live.history, history),
+            *newly_distrusted(plan.settings, live.history, history),
         )
         guard = live.guard.update(history, self.guard)
         after = LiveState(history, guard, (*live.incidents, *incidents), alerts)

@@ -18,14 +18,13 @@ from profl.campaign.readings import Reader, check_units, mean_sizes
 from profl.checks import InputError
 from profl.methods.method import Method
 from profl.methods.prm import PRM, PastDeployments, past_deployments
+from profl.parts.units import half_width
 from profl.problem.problem import Problem
 from profl.storage import archive
 from profl.typing import Batch
 
 PERIODS = ("week", "period", "day", "month")
 """Columns that say when a row came about."""
-FAR = 1e30
-"""A model so far away shows the ends of the model space."""
 FITTED = ("belief", "centre", "slope", "variance", "pooled", "pooled_error", "noise", "clusters", "rows")
 
 
@@ -134,12 +133,8 @@ def check_model_units(problem: Problem, table: PastTable) -> None:
     """Refuse models that are in other units than the campaign's, whose numbers are of the size of its first model, or
     of half the model space where that is larger."""
     first = trees.take(trees.to_device(problem.initial_models((0,))), 0)
-
-    def end(far: float) -> np.ndarray:
-        return np.asarray(trees.ravel(problem.project(jax.tree.map(lambda leaf: far + 0 * leaf, first))), float)
-
-    width = (end(FAR) - end(-FAR)) / 2
-    size = np.maximum(np.abs(np.asarray(trees.ravel(first), float)), np.where(width < FAR / 2, width, 0.0))
+    half = np.asarray(half_width(problem.functions.view(), first), float)
+    size = np.maximum(np.abs(np.asarray(trees.ravel(first), float)), np.where(half < np.inf, half, 0.0))
     try:
         check_units(np.abs(table.theta).mean(0).tolist(), [size.tolist()], [])
     except InputError as error:

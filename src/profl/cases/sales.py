@@ -17,6 +17,7 @@ What is sold today never argues for a lower price: retraining drives every price
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,6 +113,16 @@ def _between(key: Key, like: Array) -> Array:
     return jax.random.uniform(key, like.shape, minval=1.0, maxval=4.0, dtype=like.dtype)
 
 
+def _start(goods: int) -> Callable[[Key], Array]:
+    """The prices that a run starts from."""
+    like = np.zeros(goods, np.float32)
+
+    def initial(key: Key) -> Array:
+        return _between(key, like)
+
+    return initial
+
+
 @checks.explain_call
 def sales(
     clients: int = 10,
@@ -143,11 +154,6 @@ def sales(
     checks.one_of("link", link, COUNT_LINKS)
     known = checks.one_of("demand", demand, ["poisson", "negative_binomial"])
     mu0 = generator(seed, 0).uniform(6.0, 7.0, goods)
-    start = np.zeros(goods, np.float32)
-
-    def initial(key: Key) -> Array:
-        return _between(key, start)
-
     return Problem(
         name=f"sales ({demand.replace('_', ' ')})",
         loss=negative_revenue,
@@ -157,7 +163,7 @@ def sales(
             "mu0": copies(mu0, clients),
             "gamma": sensitivities(sensitivity, heterogeneity, clients, spread, seed),
         },
-        initial=initial,
+        initial=_start(goods),
         project=PRICES,
         weights=weights,
     )
@@ -188,11 +194,6 @@ def choice(
     checks.positive_int("goods", goods)
     checks.positive("sensitivity", sensitivity)
     checks.one_of("link", link, CHOICE_LINKS)
-    start = np.zeros(goods, np.float32)
-
-    def initial(key: Key) -> Array:
-        return _between(key, start)
-
     return Problem(
         name="choice",
         loss=choice_loss,
@@ -202,7 +203,7 @@ def choice(
             "value": copies(generator(seed, 0).uniform(1.0, 2.0, goods), clients),
             "gamma": sensitivities(sensitivity, heterogeneity, clients, spread, seed),
         },
-        initial=initial,
+        initial=_start(goods),
         project=PRICES,
         weights=weights,
     )

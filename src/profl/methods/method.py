@@ -227,7 +227,7 @@ class Method:
     def distrusted(self, server: Any) -> dict[str, Any]:
         """The round from which on each client is distrusted, (clients,), -1 where it is not; by the reason in words.
 
-        ``server`` holds NumPy arrays, which may have an axis of seeds in front.
+        ``server`` may have an axis of seeds in front.
         """
         rule = rules.get(self.aggregate)
         own = type(self).combine is not Method.combine or not rule.has_memory

@@ -37,6 +37,10 @@ class Averaging(Part):
     def rule(self) -> Rule:
         return rules.get(self.aggregate)
 
+    def rule_of(self, name: str) -> Rule:
+        """The rule that weighs clients by their entry of that name."""
+        return self.rule if name == "theta" else self.rule.of_entries
+
     def report(self, view: View, state: Any, theta: Theta) -> Report:
         return {"theta": entries.model(theta)}
 
@@ -53,10 +57,8 @@ class Averaging(Part):
         """The weights (k,) after the rule has compared the clients, entry by entry, with its memory of them; the next
         memory."""
         for name, old in sorted(memory.items()):
-            rule, centre = (
-                (self.rule, sent) if name == "theta" else (self.rule.of_entries, trees.take(reports[name], 0))
-            )
-            weights, new = weigh(rule, old, view, reports[name], weights, accepted, centre)
+            centre = sent if name == "theta" else trees.take(reports[name], 0)
+            weights, new = weigh(self.rule_of(name), old, view, reports[name], weights, accepted, centre)
             memory = {**memory, name: new}
         return weights, memory
 
@@ -64,6 +66,6 @@ class Averaging(Part):
         """The round from which on each client is distrusted, -1 where it is not, by entry and reason."""
         found: dict[str, Any] = {}
         for name, own in memory.items():
-            rule, what = (self.rule, "models") if name == "theta" else (self.rule.of_entries, name.replace("_", " "))
-            found |= {f"{what} {why}": since for why, since in rule.distrusted(own).items()}
+            what = "models" if name == "theta" else name.replace("_", " ")
+            found |= {f"{what} {why}": since for why, since in self.rule_of(name).distrusted(own).items()}
         return found

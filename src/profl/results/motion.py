@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import jax
 import numpy as np
 
+from profl import trees
+from profl.parts.units import PROBE_DISTANCE
 from profl.problem.problem import Problem
 from profl.typing import Theta
 
@@ -24,16 +26,12 @@ STILL = (
 )
 
 
-FAR = 2.0**60
-"""A model moved so far and projected shows the bounds of the model space."""
-
-
 def motion_notes(problem: Problem, theta: Theta, known: Iterable[Theta | None], descends: bool) -> tuple[str, ...]:
     """Sentences about the models of a run, (seeds, records, ...).
 
     ``known`` are points at which it may well end, ``descends`` says whether the method has a learning rate.
     """
-    models = _flat(theta, 2)
+    models = trees.flat_rows(theta, 2)
     models = models[np.isfinite(models).all((1, 2))]
     if not descends or models.shape[1] < FEWEST or not models.size:
         return ()
@@ -42,11 +40,11 @@ def motion_notes(problem: Problem, theta: Theta, known: Iterable[Theta | None], 
     extreme = (models == models.min(1, keepdims=True)) | (models == models.max(1, keepdims=True))
     pinned = np.zeros(len(models), bool)
     if np.any((extreme.mean(1) > MOST).mean(1) > MOST):
-        low, high = (_end(problem, theta, side) for side in (-FAR, FAR))
+        low, high = (_end(problem, theta, side) for side in (-PROBE_DISTANCE, PROBE_DISTANCE))
         at = np.stack([models <= low, models >= high])  # (2, seeds, records, d)
         for point in known:
             if point is not None:
-                flat = _flat(point, 0)
+                flat = trees.flat_rows(point, 0)
                 at &= ~np.stack([flat <= low, flat >= high])[:, None, None]
         pinned = (at.any(0).mean(1) > MOST).mean(1) > MOST
     still &= ~pinned
@@ -61,18 +59,12 @@ def motion_notes(problem: Problem, theta: Theta, known: Iterable[Theta | None], 
     return tuple(notes)
 
 
-def _flat(tree: Theta, axes: int) -> np.ndarray:
-    """The numbers of a model as one vector, behind the first ``axes`` axes."""
-    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
-    return np.concatenate([leaf.reshape(*leaf.shape[:axes], -1) for leaf in leaves], axis=axes)
-
-
 def _end(problem: Problem, theta: Theta, side: float) -> np.ndarray:
     """The bounds of the model space to one ``side``, (d,); infinite where it has none."""
     first = jax.tree.map(lambda leaf: np.asarray(leaf)[0, 0], theta)
     moved = jax.tree.map(lambda leaf: leaf + np.asarray(side, leaf.dtype), first)
-    end = _flat(problem.project(moved), 0)
-    return np.where(np.abs(end) < FAR / 2, end, np.sign(side) * np.inf).astype(end.dtype)
+    end = trees.flat_rows(problem.project(moved), 0)
+    return np.where(np.abs(end) < PROBE_DISTANCE / 2, end, np.sign(side) * np.inf).astype(end.dtype)
 
 
 def _of(which: np.ndarray) -> str:

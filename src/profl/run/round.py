@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from profl import random, trees
 from profl.packing import Packed, apply_unpacked, pack, pack_as, unpack
@@ -330,6 +331,11 @@ def _final_outputs(settings: Settings, population: Population, carry: Carry) -> 
         return settings.method.final(view, own, entries.values(report))
 
     return jax.vmap(one)(population, carry.states)
+
+
+def distrusted_on_host(settings: Settings, server: Any) -> dict[str, np.ndarray]:
+    """The round from which on each client is distrusted, -1 where it is not, by the reason, as NumPy arrays."""
+    return {why: np.asarray(since) for why, since in settings.method.distrusted(server).items()}
 
 
 def _map_clients(function: Any, chunk: int | None, *rows: Any) -> Any:

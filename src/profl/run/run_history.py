@@ -28,6 +28,7 @@ from profl.run.round import (
     Work,
     all_participate,
     choose_participants,
+    distrusted_on_host,
     final_outputs,
     initial_carry,
     is_finite,
@@ -77,8 +78,7 @@ class RunHistory(NamedTuple):
         ends = np.asarray(self.carry.stopped), np.asarray(self.carry.why)
         dropped = None if self.carry.dropped is None else mean_dropped_share(self.carry.dropped)
         forecasts = trees.take(expected, slice(1, None))
-        since = plan.settings.method.distrusted(jax.tree.map(np.asarray, self.carry.server))
-        distrusted = {name: np.asarray(rounds) for name, rounds in since.items()}
+        distrusted = distrusted_on_host(plan.settings, self.carry.server)
         return Trace(models, totals._asdict(), figures, last, forecasts, *ends, dropped, distrusted)
 
     def last_record_trace(self, plan: CompiledPlan) -> Trace:

@@ -43,7 +43,7 @@ DISTRUSTED = 0.5
 """A client is distrusted while its reports keep less than this share of their weight."""
 
 ROUNDING = 1e-9
-"""0.14 * 50 falls short of 7 by less than this: a share of the clients is rounded down only beyond it."""
+"""0.14 * 50 is off 7 by less than this: a share of the clients is rounded up or down only beyond it."""
 
 
 class ClientDistances(NamedTuple):
@@ -70,14 +70,24 @@ def kept_shares(distances: Array, reach: Array) -> Array:
     return jnp.where(distances <= FARTHEST * reach, share, 0.0)
 
 
+def honest_counts(hostile: float, most: int, rounded: np.ufunc) -> np.ndarray:
+    """n - f, at least 1, for n = 0 ... ``most``; f = ``rounded``(hostile n), ``np.ceil`` or ``np.floor``.
+
+    >>> honest_counts(0.14, 50, np.ceil)[50], honest_counts(0.14, 50, np.floor)[[3, 50]]
+    (np.int32(43), array([ 3, 43], dtype=int32))
+    """
+    n = np.arange(most + 1)
+    slack = -ROUNDING if rounded is np.ceil else ROUNDING
+    return np.maximum(n - rounded(hostile * n + slack), 1).astype(np.int32)
+
+
 def reach_of(distances: Array, counts: Array, hostile: float, times: float) -> Array:
     """``times`` the largest of the n - f least distances (k,) of those that count, ().
 
     >>> float(reach_of(jnp.array([1.0, 2.0, 9.0, 3.0, 4.0]), jnp.ones(5, bool), 0.2, 2.0))
     8.0
     """
-    n = np.arange(distances.shape[0] + 1)
-    last = np.maximum(n - np.floor(hostile * n + ROUNDING), 1).astype(np.int32) - 1
+    last = honest_counts(hostile, distances.shape[0], np.floor) - 1
     ordered = jnp.sort(jnp.where(counts, distances, jnp.inf))
     return times * ordered[jnp.asarray(last)[jnp.sum(counts)]]
 

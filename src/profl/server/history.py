@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl.numerics import exact_quantile
+from profl.server.distances import honest_counts
 from profl.typing import Array
 
 ROUNDS_STORED = 32  # rounds in the memory
@@ -35,7 +36,6 @@ COPY_CORRELATION = 0.8  # of two rows whose noise is the same: added noise of ha
 EXPLAINED_SHARE = 0.5  # share of a row's noise that others explain, above which it is computed from them
 STANDARD_ERRORS = 4.0  # by which a correlation or an explained share must exceed chance
 LEAST_NOISE_SHARE = 1e-4  # of a move: a smaller residual is rounding
-ROUND_UP_SLACK = 1e-9  # 0.14 * 50 exceeds 7 by less than this: a share of the rows is rounded up only beyond it
 NORMAL_MAD = 1.4826  # standard deviation of a normal over the median distance from its median
 
 
@@ -141,18 +141,17 @@ def regression_residuals(moves: Array, present: Array, sent: Array) -> Array:
 
 def honest_count(hostile: float, usable: Array) -> Array:
     """n - f, () int32, at least 1, for n usable rows; from a table in double precision."""
-    n = np.arange(len(usable) + 1)
-    return jnp.asarray(np.maximum(n - np.ceil(hostile * n - ROUND_UP_SLACK), 1).astype(np.int32))[jnp.sum(usable)]
+    return jnp.asarray(honest_counts(hostile, len(usable), np.ceil))[jnp.sum(usable)]
 
 
-def highest_scores(scores: Array, suspect: Array, usable: Array, hostile: float, already: Array | int = 0) -> Array:
-    """Which of the suspect are among the f - already with the highest scores, (k,) bool; f = ceil(hostile n).
+def highest_scores(scores: Array, suspect: Array, usable: Array, hostile: float) -> Array:
+    """Which of the suspect are among the f with the highest scores, (k,) bool; f = ceil(hostile n).
 
     >>> highest_scores(jnp.array([1.0, 9.0, 5.0, 7.0]), jnp.array([True, False, True, True]), jnp.ones(4, bool), 0.25)
     Array([False, False, False,  True], dtype=bool)
     """
     order = jnp.argsort(jnp.argsort(jnp.where(suspect, -scores, jnp.inf)))
-    return suspect & (order < jnp.sum(usable) - honest_count(hostile, usable) - already)
+    return suspect & (order < jnp.sum(usable) - honest_count(hostile, usable))
 
 
 def _median_and_deviation(values: Array, usable: Array) -> tuple[Array, Array]:

@@ -33,6 +33,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from profl import checks, random, trees
@@ -197,7 +198,8 @@ class PRM(Settings, Method):
     def distrusted(self, server: Packed) -> dict[str, Any]:
         if not isinstance(rules.get(self.aggregate), rules.ReweightedMean):
             return {}
-        return {f"gradients {rules.FAR}": server.unpack().distances.since}
+        on_host = jax.tree.map(np.asarray, server)  # unpacked there it takes no programs
+        return {f"gradients {rules.FAR}": on_host.unpack().distances.since}
 
     def forecast(self, problem: View, server: Packed) -> Forecast | None:
         """None with personal parts: what is expected is of the shared part alone, and says nothing of all models."""

@@ -200,8 +200,7 @@ def past_deployments(
 def signals(problem: Problem | LiveProblem, theta: Any) -> np.ndarray:
     """What people responded to, (N, s)."""
     if problem.signal is trees.ravel:
-        leaves = [np.asarray(leaf, float) for leaf in jax.tree.leaves(theta)]
-        return np.hstack([leaf.reshape(len(leaf), -1) for leaf in leaves])
+        return trees.flat_rows(theta).astype(float)
     return np.asarray(jax.jit(jax.vmap(problem.signal))(trees.to_device(theta)), float)
 
 

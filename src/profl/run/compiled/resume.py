@@ -23,7 +23,6 @@ from profl.run.compiled.placement import place
 from profl.run.compiled.scan import (
     Records,
     Span,
-    distrusted_on_host,
     ends_of_seeds,
     final_outputs_on_host,
     initial_carries,
@@ -35,7 +34,7 @@ from profl.run.compiled.scan import (
     segment,
 )
 from profl.run.plan import CompiledPlan
-from profl.run.round import Carry
+from profl.run.round import Carry, distrusted_on_host
 from profl.run.totals import Totals, zero_counts
 from profl.storage.checkpoints import Checkpoints
 
@@ -85,7 +84,7 @@ def run_with_checkpoints(
         _thin_records(pad_records(_concatenate(history), rounds, ends), every),
         ends,
         final_outputs_on_host(plan, whole),
-        distrusted_on_host(plan, whole, len(plan.seeds)),
+        distrusted_on_host(settings, whole.server),
     )
 
 

@@ -37,6 +37,7 @@ from profl.run.round import (
     Work,
     choose_participants,
     collect_reports,
+    distrusted_on_host,
     finish_round,
     initial_carry,
     is_finite,
@@ -94,7 +95,7 @@ def run_compiled(plan: CompiledPlan, title: str, progress: bool, client_chunk: i
     records = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *pieces)
     carry = processes.gathered(carry)
     last = trees.take(final_outputs_on_host(plan, carry), slice(seeds))
-    distrusted = distrusted_on_host(plan, carry, seeds)
+    distrusted = trees.take(distrusted_on_host(settings, carry.server), slice(seeds))
     return make_trace(plan.models, pad_records(records, count, ends), ends, last, distrusted)
 
 
@@ -161,12 +162,6 @@ def make_trace(
     dropped = None if carry.dropped is None else mean_dropped_share(carry.dropped)
     totals = records.tally._asdict()
     return Trace(joined, totals, records.figures, last, records.forecast, *ends, dropped, distrusted or {})
-
-
-def distrusted_on_host(plan: CompiledPlan, carry: Carry, seeds: int) -> dict[str, np.ndarray]:
-    """Since which round each client of each seed is distrusted, (seeds, clients), by the reason."""
-    found = plan.settings.method.distrusted(jax.tree.map(np.asarray, carry.server))
-    return {why: np.asarray(since)[:seeds] for why, since in found.items()}
 
 
 def final_outputs_on_host(plan: CompiledPlan, carry: Carry) -> Any:

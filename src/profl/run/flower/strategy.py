@@ -174,7 +174,7 @@ class ProFLStrategy(Strategy):
         self.guard = self.guard.update(self.history, self.limit)
         self.alerts, fresh = update_alerts(self.alerts, self.plan, before, self.history)
         self._untold += tuple(alert.incident for alert in fresh)
-        distrusted = newly_distrusted(self.federation.method, before, self.history)
+        distrusted = newly_distrusted(self.plan.settings, before, self.history)
         self.incidents, self._untold = (*self.incidents, *distrusted), (*self._untold, *distrusted)
         if self.history.given_up:
             self._tell()

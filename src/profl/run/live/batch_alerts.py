@@ -81,15 +81,9 @@ def log_chance_of_equal(batch: Batch) -> float:
     >>> log_chance_of_equal(np.ones((9, 2)))
     0.0
     """
-    rows = as_rows(batch)
+    rows = trees.flat_rows(batch).astype(float)
     counts = np.unique(rows, axis=0, return_counts=True)[1]
     return float(counts @ np.log(counts / len(rows)))
-
-
-def as_rows(batch: Batch) -> np.ndarray:
-    """The numbers of a batch, a row per sample."""
-    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(batch)]
-    return np.concatenate([leaf.reshape(len(leaf), -1).astype(float) for leaf in leaves], axis=1)
 
 
 def middle_half(batch: Batch) -> Batch:
@@ -98,7 +92,8 @@ def middle_half(batch: Batch) -> Batch:
     >>> middle_half(np.array([[9.0], [1.0], [2.0], [3.0]])).ravel().tolist()
     [2.0, 3.0]
     """
-    offsets = np.abs(as_rows(batch) - np.median(as_rows(batch), axis=0))
+    rows = trees.flat_rows(batch).astype(float)
+    offsets = np.abs(rows - np.median(rows, axis=0))
     usual = np.median(offsets, axis=0)
     farthest = np.max(offsets / np.where(usual > 0, usual, 1.0), axis=1)
     nearest = np.sort(np.argsort(farthest, kind="stable")[: -(-len(offsets) // 2)])

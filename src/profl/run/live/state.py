@@ -11,14 +11,14 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from profl import checks
-from profl.methods.method import Method
 from profl.results.callbacks import Incident
 from profl.results.record import Live
 from profl.run.live.filter_alerts import FilterAlert
+from profl.run.plan import Settings
+from profl.run.round import distrusted_on_host
 from profl.run.run_history import RunHistory, item_shapes, pack, unpack, with_unknown_records
 from profl.run.totals import LOSS_MEDIAN, LOSS_RANGE
 from profl.storage.checkpoints import Checkpoints
@@ -97,14 +97,13 @@ def refused_reports(before: RunHistory, after: RunHistory) -> tuple[Incident, ..
     return tuple((after.round, client, REFUSED) for client in np.flatnonzero(new).tolist())
 
 
-def newly_distrusted(method: Method, before: RunHistory, after: RunHistory) -> tuple[Incident, ...]:
+def newly_distrusted(settings: Settings, before: RunHistory, after: RunHistory) -> tuple[Incident, ...]:
     """An incident for every client that the aggregation rule distrusts since the last round, with the reason."""
-    servers = [jax.tree.map(np.asarray, history.carry.server) for history in (before, after)]
-    then, now = map(method.distrusted, servers)
+    then, now = (distrusted_on_host(settings, history.carry.server) for history in (before, after))
     return tuple(
         (after.round, client, f"counts less from now on: {why}")
         for why in now
-        for client in np.flatnonzero((np.asarray(then[why]) < 0) & (np.asarray(now[why]) >= 0)).tolist()
+        for client in np.flatnonzero((then[why] < 0) & (now[why] >= 0)).tolist()
     )
 
 
