@@ -28,6 +28,7 @@ from profl.problem.families import ClassMeans, Family, GaussianMean, GroupShares
 from profl.problem.limits import LinearLimits, MaxChange
 from profl.problem.live import LiveProblem
 from profl.problem.model_space import Box
+from profl.problem.outcomes import OutcomeLimit
 from profl.problem.problem import Problem
 from profl.results.files import load
 from profl.results.record import Run
@@ -109,6 +110,7 @@ __all__ = [
     "LocationScale",
     "MaxChange",
     "NegativeBinomial",
+    "OutcomeLimit",
     "Poisson",
     "Problem",
     "Run",

@@ -2,6 +2,8 @@
 
 A theta <= b                          ``LinearLimits``, kept by the projection onto the model space (``Polyhedron``)
 |theta - last| <= amount (* |last|)   ``MaxChange``, kept where a client deploys; last is what it deployed before
+
+Limits on what comes in are ``profl.problem.outcomes``.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from jax.flatten_util import ravel_pytree
 
 from profl import checks, trees
 from profl.problem.model_space import Bound, Box, everywhere
+from profl.problem.outcomes import OutcomeLimit, outcome_limits
 from profl.problem.polyhedron import Region, nearest_point, pull_inside, tolerances
 from profl.typing import Array, Theta
 
@@ -110,7 +113,7 @@ class MaxChange:
         return unravel(before + share * (wanted - before))
 
 
-Limit = LinearLimits | MaxChange
+Limit = LinearLimits | MaxChange | OutcomeLimit
 
 
 @dataclass(frozen=True)
@@ -159,10 +162,10 @@ def as_limits(value: Any) -> tuple[Limit, ...]:
     if value is None:
         return ()
     for limit in limits:
-        if not isinstance(limit, (LinearLimits, MaxChange)):
+        if not isinstance(limit, Limit):
             raise checks.InputError(
-                "limits must be profl.LinearLimits(A, b), profl.MaxChange(amount) or a list of them, "
-                f"got {checks.shown(limit)}"
+                "limits must be profl.LinearLimits(A, b), profl.MaxChange(amount), profl.OutcomeLimit(outcome, ...) "
+                f"or a list of them, got {checks.shown(limit)}"
             )
     if sum(isinstance(limit, MaxChange) for limit in limits) > 1:
         raise checks.InputError("limits must have one MaxChange at most: state the smaller one of each number")
@@ -202,6 +205,12 @@ def limited_space(
             f"MaxChange must have one amount, or one per number of the model, {size}, got {len(change.amount)}"
         )
     linear = [limit for limit in limits if isinstance(limit, LinearLimits)]
+    if (kind := "LinearLimits" if linear else "OutcomeLimits" if outcome_limits(limits) else "") and not (
+        isinstance(project, Box) or project is everywhere
+    ):
+        raise checks.InputError(
+            f"{kind} are for a model space that is a profl.Box or has no bounds, got project={checks.shown(project)}"
+        )
     if not linear:
         return project
     for limit in linear:
@@ -209,11 +218,6 @@ def limited_space(
             raise checks.InputError(
                 f"A of LinearLimits must have one column per number of the model, {size}, got {len(limit.A[0])}"
             )
-    if not (isinstance(project, Box) or project is everywhere):
-        raise checks.InputError(
-            "LinearLimits are for a model space that is a profl.Box or has no bounds, "
-            f"got project={checks.shown(project)}"
-        )
     box = project if isinstance(project, Box) else None
     joined = LinearLimits([row for limit in linear for row in limit.A], [top for limit in linear for top in limit.b])
     return Polyhedron(box, joined, _centre(box, joined))

@@ -76,6 +76,9 @@ def personal(problem: Problem) -> Problem:
     if max_change(problem.limits) is not None:
         raise checks.InputError("personal is for a problem without a MaxChange: what is deployed is a sum of two parts")
 
+    if problem.functions.outcomes:
+        raise checks.InputError("personal is for a problem without an OutcomeLimit: prm keeps those for a model of all")
+
     def initial(key: Key) -> dict[str, Theta]:
         theta = problem.initial(key)
         return {"common": theta, "own": jax.tree.map(jnp.zeros_like, theta)}

@@ -16,11 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import checks, html, random, trees
-from profl.problem import oracle
+from profl.problem import oracle, outcome_answers
 from profl.problem.families import Family
 from profl.problem.limits import MaxChange, Polyhedron, as_limits, limited_space, max_change
 from profl.problem.model_space import bounds, everywhere
 from profl.problem.oracle import MonteCarloReaction
+from profl.problem.outcomes import OutcomeLimit, outcome_limits, refuse_outcome_limits, with_weights
 from profl.problem.push import Push
 from profl.problem.reaction import PooledReaction, Reaction
 from profl.problem.validation import arguments
@@ -49,6 +50,7 @@ class View(NamedTuple):
     client_count: int = 0  # at the server
     client_ids: Array | None = None  # at the server, in ``combine``: the client of every row of the reports
     max_change: MaxChange | None = None  # how far a deployed model may lie from the one before
+    outcomes: tuple[OutcomeLimit, ...] = ()  # limits on what comes in
 
 
 class Functions(NamedTuple):
@@ -61,6 +63,7 @@ class Functions(NamedTuple):
     signal: Callable[[Theta], Array]
     push: Push | None = None
     max_change: MaxChange | None = None
+    outcomes: tuple[OutcomeLimit, ...] = ()  # with weights
 
     def view(self, client: Client | None = None, family: Family | None = None) -> View:
         """What a method sees at a client; at the server where there is none. ``family`` stands in for the problem's."""
@@ -76,6 +79,7 @@ class Functions(NamedTuple):
             self.push,
             self.reaction.live,
             max_change=self.max_change,
+            outcomes=self.outcomes,
         )
 
 
@@ -98,7 +102,8 @@ class Problem:
         that is known. See ``profl.problem.push``.
       version: a word that stands for what cannot be compared from process to process, such as compiled code; a
         checkpoint or a Flower node with another one is refused.
-      limits: ``profl.LinearLimits``, ``profl.MaxChange``, or a list of them: what every deployed model keeps.
+      limits: ``profl.LinearLimits``, ``profl.MaxChange``, ``profl.OutcomeLimit``, or a list of them: what every
+        deployed model keeps, and what comes in under it.
 
     A global that a function here reads may change between two runs: the next one sees it, and compiles anew.
 
@@ -134,6 +139,8 @@ class Problem:
         parts |= {"initial": arguments.as_initial(self.initial), "clients": arguments.as_clients(self.clients)}
         parts["weights"] = checks.client_weights(self.weights, trees.rows(parts["clients"]))
         parts["limits"] = as_limits(self.limits)
+        for limit in outcome_limits(parts["limits"]):
+            arguments.check_hashable("outcome", limit.outcome)
         for name, part in parts.items():
             object.__setattr__(self, name, part)
         clear_stale_code(*self.functions)
@@ -157,7 +164,8 @@ class Problem:
     @property
     def functions(self) -> Functions:
         change = max_change(self.limits)
-        return Functions(self.loss, self.family, self.reaction, self.project, self.signal, self.push, change)
+        own = self.loss, self.family, self.reaction, self.project, self.signal, self.push
+        return Functions(*own, change, self._outcomes)
 
     @property
     def exact(self) -> bool:
@@ -171,6 +179,7 @@ class Problem:
 
     def pooled(self) -> Problem:
         """The same problem for one centralised learner with the data of all clients."""
+        refuse_outcome_limits(self._outcomes, "a centralised learner")
         clients = jax.tree.map(lambda leaf: leaf[None], {"members": self.clients, "weights": self.weights})
         return replace(self, clients=clients, weights=None, reaction=PooledReaction(self.reaction))
 
@@ -239,6 +248,24 @@ class Problem:
             raise checks.InputError(f"problem {self.name!r} does not state f(theta) of a client: no exact Jacobian")
         return self._evaluate("jacobian", theta)
 
+    def outcomes(self, theta: Theta) -> np.ndarray:
+        """What comes in under ``theta``: sum_i w_i E_i outcome of every ``OutcomeLimit``, in their order.
+
+        The mean over fixed draws, which are moved until the family estimates exactly f(theta) from them.
+        """
+        return self._outcome_answer("values", theta)[0]
+
+    def outcome_errors(self, theta: Theta) -> np.ndarray:
+        """The standard errors of ``outcomes``: rounding for an outcome that is linear in what f describes."""
+        return np.sqrt(self._outcome_answer("values", theta)[1])
+
+    def own_outcomes(self, thetas: Theta) -> np.ndarray:
+        """``outcomes`` with every client at a model of its own, one row of ``thetas`` each."""
+        self._check_models(thetas, stacked=True)
+        if (rows := trees.rows(thetas)) != self.count:
+            raise checks.InputError(f"own_outcomes takes one model per client, {self.count}, got {rows}")
+        return self._outcome_answer("own", thetas, stacked=True)[0]
+
     def accuracy(self, theta: Theta) -> float:
         """Share of right decisions on the data of D(theta) (classification only)."""
         return self._evaluate("accuracy", theta)
@@ -249,7 +276,7 @@ class Problem:
 
     @property
     def optimum(self) -> Theta:
-        """The performative optimum PO (float64)."""
+        """The performative optimum PO (float64); with limits the best model that keeps them."""
         return self._known_points[0]
 
     @property
@@ -293,6 +320,9 @@ class Problem:
         optimum, stable, least = oracle.known_points(*world, starts, others)
         if not np.isfinite(least):
             self._need_finite(first)
+        if self._outcomes:
+            models = [trees.take(starts, i) for i in range(trees.rows(starts))]
+            optimum = outcome_answers.constrained_optimum(self, [optimum, *models])
         return optimum, stable
 
     def _need_finite(self, theta: Theta) -> None:
@@ -321,6 +351,14 @@ class Problem:
         evaluate = oracle.evaluate_each if name in ("risks", "accuracies") else oracle.evaluate
         return evaluate(name, self.reaction, self.clients, self.weights, *models)
 
+    def _outcome_answer(self, name: str, models: Theta, stacked: bool = False) -> Any:
+        """One of ``outcome_answers.FUNCTIONS``; none where the problem has no ``OutcomeLimit``."""
+        self._check_models(models, stacked)
+        if not self._outcomes:
+            raise checks.InputError(f"problem {self.name!r} has no OutcomeLimit: state one in its limits")
+        clear_stale_code(self.reaction, self.family, *self._outcomes)
+        return outcome_answers.evaluate(name, self, models)
+
     def _check_models(self, models: Theta, stacked: bool) -> None:
         """Refuse what is no model of this problem; ``stacked`` where there is one row per model."""
         if stacked and any(np.ndim(leaf) == 0 for leaf in [*jax.tree.leaves(models), *([0] if models is None else [])]):
@@ -332,6 +370,10 @@ class Problem:
             raise checks.InputError(
                 f"problem {self.name!r} has no closed-form risk; call problem.solve() to find the answers numerically"
             )
+
+    @cached_property
+    def _outcomes(self) -> tuple[OutcomeLimit, ...]:
+        return with_weights(outcome_limits(self.limits), self.weights)
 
     @cached_property
     def _like(self) -> Theta:

@@ -48,7 +48,9 @@ def check_functions(problem: Problem) -> None:
     batch = _check_reaction(problem.reaction, key, theta, client)
     z = trees.row_shape(batch)
     samples.check_batch(problem.family, batch)
-    _check_loss(problem, theta, z)
+    _check_scalar("loss", problem.loss, theta, z)
+    for limit in problem.functions.outcomes:
+        _check_scalar("outcome", limit.outcome, theta, z)
     _check_family(problem, theta, client, batch, z)
     checks.same_structure("project(theta)", output_shapes("project", problem.project, theta=theta), theta)
     signal = output_shapes("signal", problem.signal, theta=theta)
@@ -109,16 +111,18 @@ def _constants(jaxpr: ClosedJaxpr) -> list[bytes]:
     return [np.asarray(array).tobytes() for array in arrays]
 
 
-def _check_loss(problem: Problem, theta: Theta, z: Batch) -> None:
-    loss = output_shapes("loss", problem.loss, theta=theta, z=z)
-    if loss is None:
-        raise checks.InputError("loss(theta, z) of one sample must be a scalar, got None: does it end with return?")
-    if getattr(loss, "shape", None) != ():
+def _check_scalar(name: str, function: Callable[..., Any], theta: Theta, z: Batch) -> None:
+    """The loss or an outcome: a number of one sample that has a gradient."""
+    value = output_shapes(name, function, theta=theta, z=z)
+    signature = f"{name}(theta, z)"
+    if value is None:
+        raise checks.InputError(f"{signature} of one sample must be a scalar, got None: does it end with return?")
+    if getattr(value, "shape", None) != ():
         raise checks.InputError(
-            f"loss(theta, z) of one sample must be a scalar, got shape {_shapes(loss)}: take its jnp.sum or jnp.mean"
+            f"{signature} of one sample must be a scalar, got shape {_shapes(value)}: take its jnp.sum or jnp.mean"
         )
-    if not jnp.issubdtype(loss.dtype, jnp.floating):
-        raise checks.InputError(f"loss(theta, z) must be a number that has a gradient in theta, got {loss.dtype}")
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+        raise checks.InputError(f"{signature} must be a number that has a gradient in theta, got {value.dtype}")
 
 
 def _check_family(problem: Problem, theta: Theta, client: Client, batch: Batch, z: Batch) -> None:
