@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 from profl import checks
 from profl.parts.part import plain
+from profl.problem.outcomes import refuse_outcome_limits
 from profl.problem.problem import Problem, View
 from profl.server import entries, rules
 from profl.server.entries import Report, Values
@@ -100,6 +101,7 @@ class Method:
       sizes: the batch sizes that may occur, where the method itself says how many samples to draw; else None.
       least_deployments: fewest deployments per client that a run can learn anything from.
       draws: whether ``combine`` uses its key.
+      keeps_outcomes: whether it keeps limits on what comes in (``profl.OutcomeLimit``).
       rereads: whether ``step`` reads its batch so often that it pays to have it in memory.
     """
 
@@ -113,10 +115,13 @@ class Method:
     least_deployments: int = 1
     draws: bool = True
     rereads: bool = False
+    keeps_outcomes: bool = False
 
     def check(self, problem: Problem) -> None:
         """Refuse a problem that cannot give what the method needs, before any work."""
         rules.get(self.aggregate)
+        if not self.keeps_outcomes:
+            refuse_outcome_limits(problem.functions.outcomes, self.name)
         for need in self.needed(problem):
             description, is_met, alternative = NEEDS[checks.one_of("need", need, NEEDS)]
             if not is_met(problem):

@@ -90,6 +90,12 @@ def nearest_point(region: Region, target: Any, H: Any = None, xp: Any = jnp) -> 
     >>> nearest_point(ladder, np.array([3.0, 1.0]), xp=np)[0]
     array([2., 2.])
     """
+    end = active_set(region, target, H, xp)
+    return held_point(region, Metric(H, xp), target, end.rows, end.side), end.stuck
+
+
+def active_set(region: Region, target: Any, H: Any = None, xp: Any = jnp) -> Turn:
+    """The method's last turn: which constraints hold the nearest point, and with which multipliers."""
     metric, fixed = Metric(H, xp), target if xp is np else jax.lax.stop_gradient(target)
     m, d = region.A.shape
     most, start = TURNS * (m + 2 * d), first_turn(region, metric, fixed)
@@ -106,7 +112,7 @@ def nearest_point(region: Region, target: Any, H: Any = None, xp: Any = jnp) -> 
             end = turn(end)
     else:
         end = jax.lax.while_loop(goes_on, turn, start)
-    return held_point(region, metric, target, end.rows, end.side), end.stuck
+    return end
 
 
 def first_turn(region: Region, metric: Metric, target: Any) -> Turn:

@@ -22,6 +22,7 @@ from profl.methods.prm.incumbent import mean_loss, observe_risk, update_incumben
 from profl.methods.prm.messages import Mail, ReactionCoefficients, RiskFit, RoundCheck
 from profl.methods.prm.noise import update_noise
 from profl.methods.prm.observation_buffer import add_observation
+from profl.methods.prm.outcomes import observe_outcomes, outcome_fit, update_outcomes
 from profl.methods.prm.past import add_history, in_natural_units, update_factor
 from profl.methods.prm.response import (
     Moments,
@@ -70,7 +71,8 @@ def perturb(problem: View, state: ClientState, key: Key, theta: Theta) -> tuple[
         held = (last.deployments_left > 0) & started
         direction = jnp.where(held, last.direction, jnp.where(last.opposite_next, -last.direction, signs))
         direction = jnp.where(state.deployments == 0, 0.0, direction)
-        deployed = check(problem.project(unravel(flat + last.size * state.units * direction)))
+        size = last.size if state.outcomes is None else last.size * state.outcomes.informed
+        deployed = check(problem.project(unravel(flat + size * state.units * direction)))
         opposite_next = jnp.where(held, last.opposite_next, ~last.opposite_next) & started
         longest = hold_deployments(state.reaction_memory, constants.EVIDENCE_NEEDED)
         left = jnp.where(held, last.deployments_left, longest) - 1
@@ -141,7 +143,14 @@ def learn(
     state = state._replace(derivatives=derivatives)
     with stage("compare") as check:
         incumbent = check(observe_risk(state, models[1] - models[0], loss, at_deployed - at_tried))
-    return state._replace(incumbent=incumbent), loss.mean
+    state = state._replace(incumbent=incumbent)
+    if state.outcomes is not None:
+        with stage("outcomes") as check:
+            outcomes = observe_outcomes(
+                problem, state, tried, deployed, batch, weights, f, unknown[:, : signal.size], scales
+            )
+            state = state._replace(outcomes=check(outcomes))
+    return state, loss.mean
 
 
 def measure_first_batch(
@@ -248,13 +257,16 @@ def report_fit(problem: View, state: ClientState, theta: Theta) -> Report:
         state.exploration.size,
         state.third_order_variance,
     )
-    return {
+    report = {
         "theta": entries.model(theta),
         "risk": entries.statistic(risk),
         "fit": entries.statistic(RiskFit(gradient, state.units, *state.derivatives).to_table()),
         "check": entries.statistic(check),
         "reaction": entries.jacobian(jnp.stack(reaction)),
     }
+    if state.outcomes is not None:
+        report["outcomes"] = entries.statistic(outcome_fit(problem, state, state.outcomes, theta))
+    return report
 
 
 def read_mail(settings: Settings, state: ClientState, mail: Mail) -> ClientState:
@@ -266,6 +278,7 @@ def read_mail(settings: Settings, state: ClientState, mail: Mail) -> ClientState
         trial=mail.trial,
         held=mail.held,
         region=mail.region,
+        outcomes=update_outcomes(state.outcomes, mail.accepted & (mail.turn == 0)),
         risk_wanted=(mail.turn + 1 >= settings.turns_before_newton) & (mail.turn < settings.last_turn),
     )
     if not settings.share:

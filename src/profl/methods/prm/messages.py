@@ -33,6 +33,21 @@ class RiskFit(NamedTuple):
         return cls(table[:, 0], table[:, 1], *jnp.split(table[:, 2:], 3, 1))
 
 
+class OutcomeFit(NamedTuple):
+    """How a client's K limited outcomes change near a model, and how well that is known."""
+
+    value: Array  # (K,): fitted at the model
+    gradient: Array  # (K, d)
+    curvature: Array  # (K, d, d): at the tried model, as all that follows
+    own_covariance: Array  # (K, 1 + d, 1 + d): of value and gradient, from what this client does not know by itself
+    shared_covariance: Array  # (K, d, d): of the gradient, from what no client knows
+    spread: Array  # (K,): variance that perturbations of a unit give the outcome
+    bend: Array  # (K,): by how much they raise its mean
+    noise: Array  # (K,): sampling variance of a deployment's mean outcome
+    rise: Array  # (K,): by how much the observed outcome was higher at the tried model than at the incumbent
+    covariance: Array  # (1 + K, 1 + K): of the rises of loss and outcomes
+
+
 class RoundCheck(NamedTuple):
     """What the last deployment showed, and numbers of which all clients use the mean; () each."""
 

@@ -38,7 +38,7 @@ from jax.flatten_util import ravel_pytree
 
 from profl import checks, random, trees
 from profl.methods.method import Arrival, Forecast, Method
-from profl.methods.prm import client, personal
+from profl.methods.prm import client, outcome_server, personal
 from profl.methods.prm import server as at_server
 from profl.methods.prm.consensus import consensus
 from profl.methods.prm.messages import Mail, empty_mail
@@ -64,6 +64,7 @@ class PRM(Settings, Method):
     least_deployments = 3
     rereads = True
     draws = False
+    keeps_outcomes = True
 
     @property
     def info(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -83,6 +84,11 @@ class PRM(Settings, Method):
             )
         if self.personal is not None:
             self.personal.check(problem)
+            if problem.functions.outcomes:
+                raise checks.InputError(
+                    "personal parts and limits on what comes in cannot be combined: what a client changes by itself, "
+                    "the server cannot hold to the limit"
+                )
         if self.history is not None:
             self.history.check(clients=problem.count)
 
@@ -163,7 +169,7 @@ class PRM(Settings, Method):
     # -- at the server -------------------------------------------------------------------------------------------------
 
     def open(self, problem: View, theta: Theta) -> Packed:
-        return pack(at_server.initial_server(self, theta, problem.client_count))
+        return pack(at_server.initial_server(self, theta, problem.client_count, problem.outcomes))
 
     def combine(
         self,
@@ -182,7 +188,13 @@ class PRM(Settings, Method):
         flat, unravel = ravel_pytree(theta)
         share, anybody = jnp.where(accepted, weights, 0.0), jnp.any(accepted)
         concentration = at_server.concentration_of(share)
-        new, model = at_server.take_turn(self, problem, old, theta, reports, aggregate, concentration)
+        outcomes = None
+        if problem.outcomes:
+            fitted, rule = old.turn >= self.turns_before_newton, rules.get(self.aggregate)
+            outcomes = outcome_server.read(
+                rule, problem, old, flat, reports["outcomes"], weights, accepted, fitted
+            )
+        new, model = at_server.take_turn(self, problem, old, theta, reports, aggregate, concentration, outcomes)
         new, flat = trees.where(anybody, (new, model), (old._replace(turn=new.turn), flat))
         equal = jnp.where(weights > 0, 1.0, 0.0)  # how people react does not depend on how much a client weighs
         among = at_server.block_aggregator(

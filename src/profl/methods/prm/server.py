@@ -22,6 +22,7 @@ from jax.flatten_util import ravel_pytree
 
 from profl import trees
 from profl.methods.method import Forecast
+from profl.methods.prm import outcome_server
 from profl.methods.prm import settings as constants
 from profl.methods.prm.incumbent import verdict
 from profl.methods.prm.messages import CommonReaction, Mail, RiskFit, RoundCheck
@@ -34,6 +35,7 @@ from profl.methods.prm.newton import (
 )
 from profl.methods.prm.settings import Settings
 from profl.problem.limits import Polyhedron, as_arrays
+from profl.problem.outcomes import OutcomeLimit
 from profl.problem.problem import View
 from profl.server import rules
 from profl.server.distances import no_distances, weigh_rows
@@ -67,6 +69,7 @@ class ServerState(NamedTuple):
     loss_variance: Array  # as far as its samples are the reason
     forecast: Forecast
     distances: Any  # how far clients' gradients lie apart, of a rule that names whom it distrusts; else ()
+    outcomes: Any = ()  # an ``OutcomeServer`` where what comes in is limited; else ()
 
 
 class Bounds(NamedTuple):
@@ -76,7 +79,9 @@ class Bounds(NamedTuple):
     trust_region: Callable[[Array], Array]  # that part of the model space
 
 
-def initial_server(settings: Settings, theta: Theta, clients: int) -> ServerState:
+def initial_server(
+    settings: Settings, theta: Theta, clients: int, limits: tuple[OutcomeLimit, ...] = ()
+) -> ServerState:
     """The state before the first round."""
     flat, zero = trees.ravel(theta), jnp.zeros(())
     none, square = jnp.zeros_like(flat), jnp.zeros((flat.size, flat.size), flat.dtype)
@@ -103,6 +108,7 @@ def initial_server(settings: Settings, theta: Theta, clients: int) -> ServerStat
         loss_variance=zero,
         forecast=Forecast(*[zero + jnp.nan] * 4),
         distances=no_distances(clients) if isinstance(rules.get(settings.aggregate), rules.ReweightedMean) else (),
+        outcomes=outcome_server.initial_outcome_server(limits, flat.size, clients),
     )
 
 
@@ -164,22 +170,62 @@ def take_turn(
     reports: Values,
     aggregate: Aggregate,
     concentration: Array,
+    outcomes: outcome_server.Reading | None = None,
 ) -> tuple[ServerState, Array]:
     """The state after one turn of reports at ``theta``, and the next model (d,); ``aggregate`` combines stacked rows.
 
-    ``concentration`` is the sum of squared weights of the reports.
+    ``concentration`` is the sum of squared weights of the reports, ``outcomes`` what they say of limits on what comes in.
     """
     flat, unravel = ravel_pytree(theta)
     turn, last = server.turn, server.turn == settings.last_turn
     units, *check = aggregate(reports["fit"][:, :, 1], *reports["check"])
     tried = trees.ravel(problem.project(unravel(flat + server.trial)))
-    server = open_round(settings, server, flat, tried, units, RoundCheck(*check), concentration)
+    checked = RoundCheck(*check)
+    if outcomes is not None:
+        checked = outcome_server.check_with_outcomes(checked, outcomes, concentration)
+    server = open_round(settings, server, flat, tried, units, checked, concentration)
     server, changes = risk_changes(settings, server, problem.client_ids, reports["risk"])
     risk, fit = aggregate_fits(changes, reports["fit"], server.units, aggregate)
+    if outcomes is not None:
+        return take_limited_turn(settings, problem, server, theta, (risk, fit), concentration, outcomes)
     server = compare(settings, server, flat, risk, fit, concentration)
     bounds = bounds_of(problem, server, unravel)
     model = jnp.where(last | (turn < settings.turns_before_newton), server.base, next_candidate(server, bounds))
     server = trees.where(last, close_round(settings, server, bounds), server)
+    return server._replace(turn=jnp.where(last, 0, turn + 1)), model
+
+
+def take_limited_turn(
+    settings: Settings,
+    problem: View,
+    server: ServerState,
+    theta: Theta,
+    fitted: tuple[Array, RiskFit],
+    concentration: Array,
+    outcomes: outcome_server.Reading,
+) -> tuple[ServerState, Array]:
+    """The end of ``take_turn`` where what comes in is limited; ``fitted`` is the common risk and its fit."""
+    (flat, unravel), (risk, fit), turn = ravel_pytree(theta), fitted, server.turn
+    first, last = turn == settings.turns_before_newton, turn == settings.last_turn
+    now = outcomes.prediction.in_units(server.units)
+    planned = jnp.where(server.rounds == 0, server.perturbation, server.outcomes.planned)
+    own = server.outcomes._replace(reported=outcomes.reported, planned=planned)
+    server = outcome_server.begin(server._replace(outcomes=own), now, risk, first)
+    here, best = (
+        outcome_server.merit(server, *at) for at in ((risk, now.value), (own.risk, server.outcomes.best.value))
+    )
+    server = compare(settings, server._replace(risk=best), flat, here, fit, concentration)
+    server = outcome_server.keep_better(server, now, risk, first | (here <= best))
+    bounds = bounds_of(problem, server, unravel)
+    longest = longest_step(problem, server)
+    model, multipliers = outcome_server.next_candidate(problem, server, longest)
+    newton = ~last & (turn >= settings.turns_before_newton)
+    model = jnp.where(newton, model, server.base)
+    closed = outcome_server.close(
+        settings, problem, server, partial(close_round, settings, bounds=bounds), perturbation_size
+    )
+    own = server.outcomes._replace(multipliers=jnp.where(newton, multipliers, server.outcomes.multipliers))
+    server = trees.where(last, closed, server._replace(outcomes=own))
     return server._replace(turn=jnp.where(last, 0, turn + 1)), model
 
 
@@ -270,9 +316,7 @@ def compare(
 def bounds_of(problem: View, server: ServerState, unravel: Callable[[Array], Theta]) -> Bounds:
     """The model space and the trust region around the base."""
 
-    longest = server.region
-    if problem.max_change is not None:  # clients could not deploy what lies farther away
-        longest = jnp.minimum(longest, problem.max_change.reach(server.base) / server.units)
+    longest = longest_step(problem, server)
     if isinstance(problem.project, Polyhedron):
         region = as_arrays(problem.project.region, server.base.dtype)
         steps = partial(LimitedSteps.from_models, region, server.base, server.units)
@@ -285,6 +329,14 @@ def bounds_of(problem: View, server: ServerState, unravel: Callable[[Array], The
         return model_space(jnp.clip(y, -longest, longest))
 
     return Bounds(model_space, trust_region)
+
+
+def longest_step(problem: View, server: ServerState) -> Array:
+    """How far each parameter may move from the base, in units."""
+    if problem.max_change is None:
+        return server.region
+    reach = problem.max_change.reach(server.base) / server.units  # clients could not deploy what lies farther away
+    return jnp.minimum(server.region, reach)
 
 
 def next_candidate(server: ServerState, bounds: Bounds) -> Array:

@@ -157,6 +157,14 @@ REGION_IDLE = 0.25
 SHORTER_STEP = 4
 """A step that raised the fitted risk is tried again with one over this of the length."""
 
+# -- limits on what comes in -------------------------------------------------------------------------------------------
+
+NORMAL_SHARES = 9
+"""Lengths of a normal step that are tried, from none to all of it."""
+
+HALVINGS = 12
+"""Halvings of a step that is drawn back until a limit holds."""
+
 # -- consensus between clients -----------------------------------------------------------------------------------------
 
 DAMPING = 0.1

@@ -15,7 +15,13 @@ from profl.methods.prm.observation_buffer import ObservationBuffer, empty_buffer
 from profl.methods.prm.past import ClientHistory, empty_history
 from profl.methods.prm.response import Moments, Prior, Response, curvature_count
 from profl.methods.prm.settings import PRIOR_THIRD_ORDER, Settings
-from profl.methods.prm.surrogate_risk import CurvatureAndCovariance, SurrogateRisk, no_batches, no_discrepancy
+from profl.methods.prm.surrogate_risk import (
+    CurvatureAndCovariance,
+    Discrepancy,
+    SurrogateRisk,
+    no_batches,
+    no_discrepancy,
+)
 from profl.parts import filters, trusted_samples
 from profl.parts.jacobian.reaction_memory import SETTLING_TIMES, MemoryEstimate, most_likely_memory
 from profl.parts.part import shape_of_f
@@ -52,6 +58,19 @@ class IncumbentRisk(NamedTuple):
     loss_variance: Array  # as far as the samples are the reason, not the perturbation
 
 
+class OutcomeState(NamedTuple):
+    """What a client knows of the outcomes that are limited, K of them."""
+
+    discrepancy: Discrepancy  # between the family and the observed outcomes, stacked (K, ...)
+    derivatives: CurvatureAndCovariance  # of the fitted outcomes at the tried model, stacked; with their values
+    noise: Array  # (K,): sampling variance of a deployment's mean outcome
+    mean: Array  # (K,): observed at the incumbent
+    covariance: Array  # (1 + K, 1 + K): of the mean loss and the mean outcomes there
+    observed: Array  # (K,): at the model that was tried last
+    observed_covariance: Array
+    informed: Array  # bool: whether the server has said how far to explore
+
+
 class ClientState(NamedTuple):
     """What a client keeps from deployment to deployment."""
 
@@ -79,6 +98,7 @@ class ClientState(NamedTuple):
     filter: Any  # what the filter remembers; () for nothing
     personal: PersonalPart | None  # None where all of theta is shared
     history: ClientHistory | None = None  # what past deployments say of slopes; None where there are none
+    outcomes: OutcomeState | None = None  # what limits on what comes in need; None where there are none
 
 
 def initial_state(settings: Settings, problem: View, theta: Theta, batch: Batch) -> ClientState:
@@ -118,7 +138,18 @@ def initial_state(settings: Settings, problem: View, theta: Theta, batch: Batch)
         filter=trusted_samples.initial_memory(problem, filters.get(settings.filter), theta, batch),
         personal=initial_personal(settings, theta),
         history=None if settings.history is None else empty_history(p, s),
+        outcomes=initial_outcomes(len(problem.outcomes), settings.keep, s, d),
     )
+
+
+def initial_outcomes(count: int, keep: int, s: int, d: int) -> OutcomeState | None:
+    """What is known of ``count`` outcomes before the first deployment; None where no outcome is limited."""
+    if not count:
+        return None
+    none, square, joint = jnp.zeros(count), jnp.zeros((count, d, d)), jnp.zeros((1 + count, 1 + count))
+    derivatives = CurvatureAndCovariance(square, jnp.zeros((count, 1 + d, 1 + d)), square)
+    discrepancy = trees.repeat(no_discrepancy(keep, s), count)
+    return OutcomeState(discrepancy, derivatives, none, none, joint, none, joint, jnp.asarray(False))
 
 
 def initial_personal(settings: Settings, theta: Theta) -> PersonalPart | None:

@@ -195,9 +195,11 @@ def fit_discrepancy(risks: Array, signal: Array, equal: Array, loss_variance: Ar
 
 
 def curvature_and_covariance(
-    problem: View, surrogate: SurrogateRisk, theta: Theta, slope_variance: Array, scales: Array
+    problem: View, surrogate: SurrogateRisk, theta: Theta, slope_variance: Array, scales: Array, value: bool = False
 ) -> CurvatureAndCovariance:
     """Curvature of the fitted risk at ``theta``, and covariances of its gradient.
+
+    With ``value`` the own covariance is that of value and gradient, (1 + d, 1 + d).
 
     Derivatives of the gradient are differences over a share of ``scales`` (d + p,), the natural units of theta and f: a
     loss with kinks has a curvature as well, which its second derivative does not show.
@@ -229,9 +231,16 @@ def curvature_and_covariance(
         flat
     ).T  # (d, s)
     parts = jnp.concatenate([by_level[:, :, None], u[:, None, None] * back], 2)  # (p, d, 1 + s)
+    influence, reach = influence[:d].reshape(d, -1), back
+    if value:  # it changes with the level of f, and not with a slope
+        of_level = u[:, None, None] * (np.arange(parts.shape[2]) == 0)
+        parts = jnp.concatenate([of_level, parts], 1)
+        influence = jnp.concatenate([jax.grad(risk, 1)(start, weights).reshape(1, -1), influence])
+        signal = surrogate.signal_unit.standardise(problem.signal(theta))
+        reach = jnp.concatenate([(signal - surrogate.discrepancy.centre)[None], back])
     own = jnp.einsum("kdi,kij,kej->de", parts, surrogate.response.cov, parts)
-    sampled = sampling_covariance(problem, surrogate.batches, influence[:d].reshape(d, -1))
-    own = own + back @ surrogate.discrepancy.covariance @ back.T + share * sampled
+    sampled = sampling_covariance(problem, surrogate.batches, influence)
+    own = own + reach @ surrogate.discrepancy.covariance @ reach.T + share * sampled
     return CurvatureAndCovariance(curvature, own, (back * (u**2 @ slope_variance)) @ back.T)
 
 
