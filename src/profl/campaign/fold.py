@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -26,7 +26,7 @@ from profl.run.live.client_round import RoundSetup, deploy_next, finite_copy, ke
 from profl.run.live.filter_alerts import FilterAlert, update_alerts
 from profl.run.live.protection import finished_report, protected_work, unchanged_report
 from profl.run.live.state import Guard, Incident, LiveState, newly_distrusted, plain_numbers, refused_reports
-from profl.run.plan import Population
+from profl.run.plan import Population, Settings
 from profl.run.round import Work
 from profl.run.run_history import (
     absent_work,
@@ -311,6 +311,17 @@ class Fold:
 def _replace(state: State, client: int, own: Participant) -> State:
     assert state.participants is not None
     return state._replace(participants={**state.participants, client: own})
+
+
+def outcomes_of(state: State, settings: Settings) -> dict[str, Any]:
+    """{"outcomes": [limit in words, estimate, standard error] of every limit on what comes in}; {} without any."""
+    limits = settings.functions.outcomes
+    figures = settings.method.outcome_estimates(settings.server, state.live.history.carry.server) if limits else None
+    if figures is None:
+        return {}
+    columns = zip(limits, *np.asarray(figures, float).tolist(), strict=True)
+    finite = [(limit.words, *(value if np.isfinite(value) else None for value in pair)) for limit, *pair in columns]
+    return {"outcomes": [list(row) for row in finite]}
 
 
 def forecast_of(state: State) -> Forecast | None:

@@ -18,7 +18,7 @@ import numpy as np
 from profl import trees
 from profl.campaign.deployment import purpose
 from profl.campaign.events import Arrays, Draft, Event, seal
-from profl.campaign.fold import Fold, State, forecast_of
+from profl.campaign.fold import Fold, State, forecast_of, outcomes_of
 from profl.campaign.ledger import Entry, Ledger
 from profl.campaign.store import Conflict, DatabaseError, Store
 from profl.methods.stopping import REASONS
@@ -218,6 +218,7 @@ class Journal:
             "risk": _finite(history.latest["loss"]),
             "forecast": None if expected is None else [_finite(float(figure)) for figure in expected],
             "settled": settled_reason(state),
+            **outcomes_of(state, self.fold.plan.settings),
             "incidents": [[round_, self.clients[client], what] for round_, client, what in fresh],
         }
         data = archive.named_arrays("theta", jax.tree.map(np.asarray, history.carry.theta))

@@ -40,6 +40,7 @@ class Status(NamedTuple):
     forecast: list[float] | None  # expected excess, its error, gain and price of another deployment; of the last round
     incidents: list[tuple[int, str, str]]  # (round, client, what)
     over: str  # why nothing more is asked; "" where it goes on
+    outcomes: list[tuple[str, float | None, float | None]] = []  # noqa: RUF012  each limit, its estimate and the error
 
     @property
     def overdue(self) -> list[Waiting]:
@@ -57,6 +58,9 @@ class Status(NamedTuple):
         if self.forecast:
             excess, error = self.forecast[:2]
             lines.append(f"  left to gain about {number(excess)} +- {number(error)}")
+        for limit, value, its_error in self.outcomes:
+            known = "not known yet" if value is None else f"about {number(value)} +- {number(its_error)}"
+            lines.append(f"  limit {limit}: {known}")
         if self.waiting:
             open_ = [(str(w.id), w.client, w.purpose, w.since[:10], (w.until or "-")[:10]) for w in self.waiting]
             lines += ["", *_table(("id", "client", "purpose", "since", "due"), open_)]
@@ -89,6 +93,7 @@ def status_of(journal: Journal, name: str) -> Status:
         forecast=last.get("forecast"),
         incidents=[tuple(incident) for event in ledger.closed for incident in event.body["incidents"]],
         over=journal.why_over(),
+        outcomes=[tuple(row) for row in last.get("outcomes", [])],
     )
 
 

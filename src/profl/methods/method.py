@@ -229,6 +229,11 @@ class Method:
         """What is expected of the model, from the server's state once it is combined; None where nothing is stated."""
         return None
 
+    def outcome_estimates(self, problem: View, server: Any) -> Any:
+        """(2, limits): what the limited outcomes are at the model, as estimated at the server, and their standard
+        errors; None where nothing is stated."""
+        return None
+
     def distrusted(self, server: Any) -> dict[str, Any]:
         """The round from which on each client is distrusted, (clients,), -1 where it is not; by the reason in words.
 

@@ -65,8 +65,8 @@ class Outcomes(NamedTuple):
         draws = reaction.samples if isinstance(reaction, MonteCarloReaction) else DRAWS
         return cls(reaction, problem.family, problem.functions.outcomes, draws)
 
-    def at_client(self, theta: Theta, client: Client) -> tuple[Array, Array]:
-        """(the expected outcomes (limits,), the variances of these estimates (limits,)) of one client."""
+    def at_client(self, variance: bool, theta: Theta, client: Client) -> Array:
+        """The expected outcomes of one client, (limits,); or the ``variance`` of these estimates."""
         reaction, family = self.reaction, self.family
         batch = reaction.sample(random.seed_key(0), theta, client, self.draws)
         smooth = family.shift is not None and not family.discrete
@@ -84,33 +84,34 @@ class Outcomes(NamedTuple):
             ratio = weights * jnp.exp(log_prob(batch, f) - log_prob(batch, estimate))
             return ratio @ outcomes(batch) / jnp.sum(ratio)
 
-        influence = jax.jacrev(means)(jax.lax.stop_gradient(equal))
-        return means(equal), jnp.var(influence, 1) / self.draws
+        return jnp.var(jax.jacrev(means)(equal), 1) / self.draws if variance else means(equal)
 
     def _moved(self, limit: OutcomeLimit, theta: Theta, batch: Any, f: Array, estimate: Array) -> Array:
         """The outcomes of draws once f is moved to where it is, (draws,)."""
         outcome = partial(limit.outcome, theta)
         return jax.vmap(lambda z: self.family.moved_loss(outcome, z, f - estimate, estimate))(batch)
 
-    def values(self, clients: Client, theta: Theta) -> tuple[Array, Array]:
-        """(o(theta) (limits,), their variances (limits,))."""
-        each = trees.map_chunks(partial(self.at_client, theta), CLIENTS_AT_ONCE, clients)
-        return self._add(*each)
+    def values(self, clients: Client, theta: Theta) -> Array:
+        """o(theta), (limits,)."""
+        each = trees.map_chunks(partial(self.at_client, False, theta), CLIENTS_AT_ONCE, clients)
+        return jnp.sum(weight_table(self.limits) * each.T, 1)
 
-    def own_values(self, clients: Client, thetas: Theta) -> tuple[Array, Array]:
+    def own_values(self, clients: Client, thetas: Theta) -> Array:
         """The same with every client at a model of its own."""
-        return self._add(*trees.map_chunks(self.at_client, CLIENTS_AT_ONCE, thetas, clients))
+        each = trees.map_chunks(partial(self.at_client, False), CLIENTS_AT_ONCE, thetas, clients)
+        return jnp.sum(weight_table(self.limits) * each.T, 1)
 
-    def _add(self, means: Array, variances: Array) -> tuple[Array, Array]:
-        weights = weight_table(self.limits)
-        return jnp.sum(weights * means.T, 1), jnp.sum(weights**2 * variances.T, 1)
+    def errors(self, clients: Client, theta: Theta) -> Array:
+        """Standard errors of ``values``, (limits,)."""
+        each = trees.map_chunks(partial(self.at_client, True, theta), CLIENTS_AT_ONCE, clients)
+        return jnp.sqrt(jnp.sum(weight_table(self.limits) ** 2 * each.T, 1))
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "values": lambda outcomes, clients, theta: outcomes.values(clients, theta),
     "own": lambda outcomes, clients, thetas: outcomes.own_values(clients, thetas),
-    "each": lambda outcomes, clients, thetas: jax.lax.map(lambda t: outcomes.values(clients, t)[0], thetas),
-    "jacobian": lambda outcomes, clients, theta: jax.jacrev(lambda t: outcomes.values(clients, t)[0])(theta),
+    "errors": lambda outcomes, clients, theta: outcomes.errors(clients, theta),
+    "jacobian": lambda outcomes, clients, theta: jax.jacrev(partial(outcomes.values, clients))(theta),
 }
 
 
@@ -142,7 +143,7 @@ def constrained_optimum(problem: Problem, starts: list[Theta]) -> Theta:
     constraints: list[dict[str, Any]] = [
         {
             "type": "ineq",
-            "fun": lambda x: signs * (bounds - evaluate("values", problem, unravel(x))[0]),
+            "fun": lambda x: signs * (bounds - evaluate("values", problem, unravel(x))),
             "jac": lambda x: -signs[:, None] * trees.flat_rows(evaluate("jacobian", problem, unravel(x))),
         }
     ]
@@ -165,12 +166,12 @@ def constrained_optimum(problem: Problem, starts: list[Theta]) -> Theta:
         )
         with jax.enable_x64(True):
             x = _flat(problem.project(unravel(end.x)))
-        over = (signs * (evaluate("values", problem, unravel(x))[0] - bounds)) / (1 + np.abs(bounds))
+        over = (signs * (evaluate("values", problem, unravel(x)) - bounds)) / (1 + np.abs(bounds))
         found.append((float(np.max(over)), problem.risk(unravel(x)), x))
     kept = [one for one in found if one[0] <= KEPT]
     if not kept:
         x = min((one for one in found if np.isfinite(one[0])), default=found[0], key=lambda one: one[0])[2]
-        over = signs * (evaluate("values", problem, unravel(x))[0] - bounds)
+        over = signs * (evaluate("values", problem, unravel(x)) - bounds)
         worst = int(np.nanargmax(over / (1 + np.abs(bounds)))) if np.isfinite(over).any() else 0
         raise checks.InputError(
             f"no model was found that keeps all limits: the nearest one misses {limits[worst].words!r} by "

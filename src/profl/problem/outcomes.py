@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -42,6 +41,7 @@ class OutcomeLimit:
     ...     return jnp.sum(sold)
     >>> OutcomeLimit(volume, at_least=20).words
     'volume at least 20'
+    >>> import jax
     >>> def approved(theta, z):
     ...     return jax.nn.sigmoid(theta @ z["x"])
     >>> gap = [OutcomeLimit(approved, at_most=0.02, weights=w, name="gap") for w in ([1, -1], [-1, 1])]
@@ -142,3 +142,8 @@ def refuse_outcome_limits(limits: Sequence[OutcomeLimit], who: str) -> None:
     """Refuse limits on what comes in, for somebody who cannot keep them."""
     if limits:
         raise checks.InputError(f"{who} cannot keep the limit {limits[0].words!r} on what comes in: use profl.prm()")
+
+
+def estimate_names(count: int) -> list[str]:
+    """What ``run.info`` calls the estimates of so many limited outcomes, and then their standard errors."""
+    return [f"outcome {k}{words}" for words in ("", " error") for k in range(count)]

@@ -253,18 +253,18 @@ class Problem:
 
         The mean over fixed draws, which are moved until the family estimates exactly f(theta) from them.
         """
-        return self._outcome_answer("values", theta)[0]
+        return self._outcome_answer("values", theta)
 
     def outcome_errors(self, theta: Theta) -> np.ndarray:
         """The standard errors of ``outcomes``: rounding for an outcome that is linear in what f describes."""
-        return np.sqrt(self._outcome_answer("values", theta)[1])
+        return self._outcome_answer("errors", theta)
 
     def own_outcomes(self, thetas: Theta) -> np.ndarray:
         """``outcomes`` with every client at a model of its own, one row of ``thetas`` each."""
         self._check_models(thetas, stacked=True)
         if (rows := trees.rows(thetas)) != self.count:
             raise checks.InputError(f"own_outcomes takes one model per client, {self.count}, got {rows}")
-        return self._outcome_answer("own", thetas, stacked=True)[0]
+        return self._outcome_answer("own", thetas, stacked=True)
 
     def accuracy(self, theta: Theta) -> float:
         """Share of right decisions on the data of D(theta) (classification only)."""

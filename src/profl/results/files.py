@@ -16,7 +16,7 @@ import numpy as np
 from profl import checks
 from profl.parts.privacy import PrivacyAccount
 from profl.parts.sharing import Jacobians
-from profl.results.record import SERIES, Distrusted, Live, Run
+from profl.results.record import SERIES, Distrusted, Live, Run, StatedLimit
 from profl.storage import archive
 from profl.storage.atomic import atomic
 from profl.storage.hashes import sha256
@@ -24,11 +24,11 @@ from profl.storage.paths import check_file
 
 FORMAT = 5
 OLD_FORMAT = 4  # its sha256 is over the arrays alone
-_ARRAYS = ("rounds", "dropped", *SERIES)
+_ARRAYS = ("rounds", "dropped", "outcomes", *SERIES)
 _TREES = ("theta", "optimum", "stable", "final", "live", "info", "privacy")
 _SEQUENCES: dict[str, Any] = {"jacobians": Jacobians, "list": list, "tuple": tuple}  # the first that fits
 _PLAIN = ("case", "algorithm", "settings", "seeds", "first_refused", "optimum_risk", "stable_risk", "seconds")
-_OPTIONAL = ("incidents", "settled", "stop_reason", "notes", "distrusted")  # plain as well; not in every file
+_OPTIONAL = ("incidents", "settled", "stop_reason", "notes", "distrusted", "limits")  # plain as well; not in every file
 
 
 def save(run: Run, path: str | os.PathLike[str]) -> None:
@@ -81,6 +81,7 @@ def _run(arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> Run:
     plain["incidents"] = tuple((r, c, str(what)) for r, c, what in meta.get("incidents", []))
     plain["notes"] = tuple(meta.get("notes", []))
     plain["distrusted"] = tuple(Distrusted(*one) for one in meta.get("distrusted", []))
+    plain["limits"] = tuple(StatedLimit(*one) for one in meta.get("limits", []))
     for name in ("settled", "stop_reason"):
         plain[name] = tuple(meta.get(name, [None] * len(plain["seeds"])))
     series: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}

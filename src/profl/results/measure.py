@@ -10,9 +10,10 @@ import numpy as np
 
 from profl.methods.method import Method
 from profl.methods.stopping import REASONS
+from profl.problem.outcomes import estimate_names
 from profl.problem.problem import Problem
 from profl.results.motion import motion_notes
-from profl.results.record import Distrusted, Run
+from profl.results.record import Distrusted, Run, StatedLimit
 from profl.server import rules
 from profl.typing import Theta
 
@@ -121,7 +122,26 @@ def make_run(problem: Problem, method: Method, trace: Trace, layout: Layout, sec
             ),
         ),
         distrusted=distrusted_clients(trace.distrusted, layout.seeds),
+        limits=tuple(StatedLimit(one.title, one.bound, one.sign) for one in problem.functions.outcomes),
+        outcomes=outcomes_at(problem, trace.theta, records * layout.local_steps, info),
     )
+
+
+def outcomes_at(problem: Problem, theta: Theta, times: np.ndarray, info: dict[str, np.ndarray]) -> np.ndarray | None:
+    """What comes in at the records (seeds x records x limits): exact, or of live clients as ``info`` has it."""
+    limits = problem.functions.outcomes
+    if not limits:
+        return None
+    if problem.live:
+        return np.stack([info[name] for name in estimate_names(len(limits))[: len(limits)]], axis=-1)
+
+    def exactly(seed: int, record: int) -> np.ndarray:
+        model = jax.tree.map(lambda leaf: leaf[seed, record], theta)
+        finite = all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(model))
+        return problem.at(float(times[record])).outcomes(model) if finite else np.full(len(limits), np.nan)
+
+    seeds = jax.tree.leaves(theta)[0].shape[0]
+    return np.array([[exactly(seed, record) for record in range(times.size)] for seed in range(seeds)])
 
 
 def distrusted_clients(since: dict[str, np.ndarray], seeds: tuple[int, ...]) -> tuple[Distrusted, ...]:
@@ -175,6 +195,8 @@ ERRORS = 4.0  # standard errors of a risk that was drawn
 def optimum_note(problem: Problem, answers: Answers) -> tuple[str, ...]:
     """A sentence where the risk of a run is below that of the known optimum by more than its error."""
     if not problem.exact or not np.isfinite(answers.risk).any():
+        return ()
+    if problem.functions.outcomes:  # a model that breaks them may well have less risk
         return ()
     least = float(np.nanmin(answers.risk - answers.optimum_risk))
     size = max(1.0, float(np.max(np.abs(answers.optimum_risk))))

@@ -42,6 +42,19 @@ class Distrusted(NamedTuple):
     why: str
 
 
+class StatedLimit(NamedTuple):
+    """A limit on what comes in."""
+
+    title: str
+    bound: float
+    sign: float  # 1 where the outcome stays below the bound, -1 where it stays above
+
+    @property
+    def words(self) -> str:
+        """The limit in words."""
+        return f"{self.title} {'at most' if self.sign > 0 else 'at least'} {self.bound:g}"
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
     """A finished run. Where the exact risk is not known, what depends on it is NaN.
@@ -76,6 +89,9 @@ class Run:
         where they are no simulation; and what callbacks and ``report`` raised, as client -1.
       distrusted: the clients that the aggregation rule distrusts at the end, each with its seed, since which round and
         why; of rules that remember clients (``profl.server.rules``).
+      limits: the limits on what comes in (``profl.OutcomeLimit``).
+      outcomes: what comes in at theta (seeds x records x limits): exact in simulations; where clients are none, as the
+        method estimated it one round before. None without such limits.
     """
 
     case: str
@@ -116,6 +132,8 @@ class Run:
     notes: tuple[str, ...] = ()
     privacy: PrivacyAccount | None = None
     distrusted: tuple[Distrusted, ...] = ()
+    limits: tuple[StatedLimit, ...] = ()
+    outcomes: np.ndarray | None = None
 
     @property
     def jacobians(self) -> Jacobians | None:

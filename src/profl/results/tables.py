@@ -86,6 +86,7 @@ def remarks(run: Run) -> list[str]:
     values = figures(run)
     return [
         *_forecast(run, values),
+        *_outcomes(run),
         *_dropped(values["dropped"]),
         *warnings(run),
         *run.failures(),
@@ -143,6 +144,23 @@ def _forecast(run: Run, values: dict[str, Any]) -> list[str]:
         steps = sorted({min(ends) * run.settings["local_steps"], max(ends) * run.settings["local_steps"]})
         seeds = f"{len(ends)} of {len(run.seeds)} seeds " if len(run.seeds) > 1 else ""
         lines.append(f"{seeds}stopped after {' to '.join(map(str, steps))} deployments per client because {reason}")
+    return lines
+
+
+def _outcomes(run: Run) -> list[str]:
+    """One sentence per limit on what comes in: its value at the end, and whether it holds."""
+    lines = []
+    for k, limit in enumerate(run.limits):
+        assert run.outcomes is not None
+        ends = run.outcomes[~run.diverged, -1, k]
+        if not np.isfinite(ends).any():
+            lines.append(f"limit {limit.words}: not known yet")
+            continue
+        over = limit.sign * (ends - limit.bound)
+        what, how = "estimated" if run.live is not None else "in the end", f"broken by {number(float(over.max()))}"
+        seeds = f" in {int(np.sum(over > 0))} of {over.size} seeds" if over.size > 1 else ""
+        held = f"{how}{seeds}" if over.max() > 0 else "it holds"
+        lines.append(f"limit {limit.words}: {what} {number(float(np.mean(ends)))}, {held}")
     return lines
 
 

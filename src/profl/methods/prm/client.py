@@ -278,7 +278,7 @@ def read_mail(settings: Settings, state: ClientState, mail: Mail) -> ClientState
         trial=mail.trial,
         held=mail.held,
         region=mail.region,
-        outcomes=update_outcomes(state.outcomes, mail.accepted & (mail.turn == 0)),
+        outcomes=update_outcomes(state.outcomes, mail),
         risk_wanted=(mail.turn + 1 >= settings.turns_before_newton) & (mail.turn < settings.last_turn),
     )
     if not settings.share:

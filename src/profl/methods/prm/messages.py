@@ -6,7 +6,7 @@ Derivatives with respect to theta are in the parameters' own scale; ``RiskFit.un
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
@@ -87,10 +87,13 @@ class Mail(NamedTuple):
     third_order_variance: Array  # mean of the clients'
     common: CommonReaction
     single_client: Array  # bool: whether only one client reported, so that ``common`` says nothing new
+    outcomes: Any = ()  # (2, K): what limited outcomes are at the incumbent, as fitted, and their errors; () for none
 
 
-def empty_mail(trial: Array, coefficients: Array) -> Mail:
-    """Mail of zeros, for a trial (d,) and coefficients (p, m - 1) of these shapes: it states the shapes."""
+def empty_mail(trial: Array, coefficients: Array, limits: int = 0) -> Mail:
+    """Mail of zeros, for a trial (d,), coefficients (p, m - 1) of these shapes, and so many limits on what comes in: it
+    states the shapes."""
     zero, no = jnp.zeros(()), jnp.asarray(False)
     common = CommonReaction(*[jnp.zeros_like(coefficients)] * 3)
-    return Mail(no, jnp.int32(0), jnp.zeros_like(trial), zero, zero, zero, zero, common, no)
+    outcomes = jnp.zeros((2, limits)) if limits else ()
+    return Mail(no, jnp.int32(0), jnp.zeros_like(trial), zero, zero, zero, zero, common, no, outcomes)

@@ -49,6 +49,7 @@ from profl.methods.prm.state import ClientState, initial_state
 from profl.packing import Packed, pack
 from profl.parts.jacobian import reaction_memory
 from profl.parts.personal import ModelSplit
+from profl.problem.outcomes import estimate_names
 from profl.problem.problem import Problem, View
 from profl.server import rules
 from profl.server.entries import Report, Values
@@ -143,7 +144,7 @@ class PRM(Settings, Method):
         return theta, personal.update_personal(self.personal, problem, state, client.tried_model(problem, state, theta))
 
     def mail_like(self, problem: View, state: ClientState) -> Mail:
-        return empty_mail(state.trial, state.common_mean)
+        return empty_mail(state.trial, state.common_mean, len(problem.outcomes))
 
     def figures(self, problem: View, state: ClientState, theta: Theta) -> dict[str, Array]:
         """The size of perturbations in units, the share of parameters that are held, the evidence of a discrepancy
@@ -153,6 +154,8 @@ class PRM(Settings, Method):
         """
         memory = state.reaction_memory
         known = {} if state.history is None else {"history_bias": state.history.factor}
+        if state.outcomes is not None:
+            known |= dict(zip(estimate_names(len(problem.outcomes)), state.outcomes.estimate.ravel(), strict=True))
         return known | {
             "exploration": state.exploration.size,
             "held": state.held,
@@ -191,9 +194,7 @@ class PRM(Settings, Method):
         outcomes = None
         if problem.outcomes:
             fitted, rule = old.turn >= self.turns_before_newton, rules.get(self.aggregate)
-            outcomes = outcome_server.read(
-                rule, problem, old, flat, reports["outcomes"], weights, accepted, fitted
-            )
+            outcomes = outcome_server.read(rule, problem, old, flat, reports["outcomes"], weights, accepted, fitted)
         new, model = at_server.take_turn(self, problem, old, theta, reports, aggregate, concentration, outcomes)
         new, flat = trees.where(anybody, (new, model), (old._replace(turn=new.turn), flat))
         equal = jnp.where(weights > 0, 1.0, 0.0)  # how people react does not depend on how much a client weighs
@@ -202,10 +203,17 @@ class PRM(Settings, Method):
         )
         common = consensus(reports["reaction"], among, at_server.concentration_of(equal * accepted))
         mail = at_server.make_mail(new, common, jnp.sum(share > 0) < 2, jnp.where(anybody, old.turn, self.last_turn))
+        if problem.outcomes:
+            mail = mail._replace(outcomes=outcome_server.estimates(new, problem.outcomes))
         model = unravel(flat)
         if self.personal is not None:
             model = self.personal.join(model, self.personal.personal(theta))
         return model, pack(new), trees.repeat(mail, len(weights))
+
+    def outcome_estimates(self, problem: View, server: Any) -> Any:
+        if not problem.outcomes:
+            return None
+        return outcome_server.estimates(server.unpack(), problem.outcomes)
 
     def distrusted(self, server: Packed) -> dict[str, Any]:
         if not isinstance(rules.get(self.aggregate), rules.ReweightedMean):

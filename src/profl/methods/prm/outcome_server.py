@@ -1,9 +1,9 @@
 """What the server of ``prm`` does about limits on what comes in: sequential quadratic programming.
 
-    read        the fits of all clients, also of those who pause, become one prediction g_k(theta) of every limit
-    check       the verdict on a trial looks at the observed loss + sum_k lambda_k outcome_k in place of the loss
-    turn        a step minimises the fitted risk, with the curvature of the Lagrangian, inside g_k <= 0 (``outcome_steps``)
-    close       exploring costs room as well: perturbations are sized by that, and never larger than the room
+    read       the fits of all clients, also of those who pause, become one prediction g_k(theta) of every limit
+    check      the verdict on a trial looks at the observed loss + sum_k lambda_k outcome_k in place of the loss
+    turn       a step minimises the fitted risk inside g_k <= 0 (``outcome_steps``), curved as the Lagrangian is
+    close      exploring costs room as well: perturbations are sized by that, and never larger than the room
 
 The multipliers lambda_k are those of the step that made the candidate. A limit's own sign is taken out here: all are
 "at most zero".
@@ -12,12 +12,12 @@ The multipliers lambda_k are those of the step that made the candidate. A limit'
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-
 from jax.flatten_util import ravel_pytree
 
 from profl import trees
@@ -103,6 +103,12 @@ def initial_outcome_server(limits: tuple[OutcomeLimit, ...], d: int, clients: in
     return OutcomeServer(reported, none, zero, prediction, none + jnp.nan, none + jnp.nan, zero)
 
 
+def estimates(server: ServerState, limits: tuple[OutcomeLimit, ...]) -> Array:
+    """The fitted outcomes at the incumbent and their standard errors, (2, K)."""
+    signs, bounds = (np.array([getattr(limit, name) for limit in limits]) for name in ("sign", "bound"))
+    return jnp.stack([bounds + signs * server.outcomes.base, server.outcomes.error])
+
+
 # -- reading the reports -----------------------------------------------------------------------------------------------
 
 
@@ -124,7 +130,8 @@ def signed_sum(rule: Rule, all_weights: np.ndarray, ids: Any, usable: Array, sta
         if not weights.any():
             continue
         mean = rule_mean(rule, jnp.asarray(weights, float)[ids], usable, stacked)
-        part = jax.tree.map(lambda leaf, size=sign * weights.sum(): size * leaf, mean)
+        size = sign * weights.sum()
+        part = jax.tree.map(partial(jnp.multiply, size), mean)
         total = part if total is None else jax.tree.map(jnp.add, total, part)
     return total
 
@@ -197,9 +204,7 @@ def unreported_variance(weights: np.ndarray, values: Array, seen: Array) -> Arra
 def check_with_outcomes(check: RoundCheck, reading: Reading, concentration: Array) -> RoundCheck:
     """The check in which the loss is the Lagrangian's."""
     tiny = jnp.finfo(concentration.dtype).tiny
-    return check._replace(
-        rise=check.rise + reading.rise, variance=reading.variance / jnp.maximum(concentration, tiny)
-    )
+    return check._replace(rise=check.rise + reading.rise, variance=reading.variance / jnp.maximum(concentration, tiny))
 
 
 # -- the turns ---------------------------------------------------------------------------------------------------------
@@ -279,9 +284,7 @@ def next_candidate(problem: View, server: ServerState, longest: Array) -> tuple[
     start = normal_start(cone, region, server.outcomes.planned, smallest_size(server))
     curvature = server.curvature + jnp.tensordot(server.outcomes.multipliers, server.outcomes.best.curvature, 1)
     gradient = server.gradient - curvature @ cone.at  # at the base, by the same quadratic
-    target, multipliers = minimise_in_limits(
-        cone, region, start, curvature, server.gradient_covariance, gradient
-    )
+    target, multipliers = minimise_in_limits(cone, region, start, curvature, server.gradient_covariance, gradient)
     step, most = target - cone.at, server.step_share * server.region
     step = step * jnp.minimum(1.0, most / jnp.maximum(jnp.max(jnp.abs(step)), jnp.finfo(step.dtype).tiny))
     return server.base + server.units * (cone.at + step * server.accepted), multipliers

@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 
 from profl import trees
 from profl.methods.prm.incumbent import mean_loss
-from profl.methods.prm.messages import OutcomeFit
+from profl.methods.prm.messages import Mail, OutcomeFit
 from profl.methods.prm.state import ClientState, OutcomeState
 from profl.methods.prm.surrogate_risk import (
     CurvatureAndCovariance,
@@ -61,9 +61,7 @@ def observe_outcomes(
         view = as_loss(problem, limit)
         mean = mean_loss(view, state, deployed, batch, weights, f)
         risks, signals = zip(*(risks_by_batch(view, surrogate, model) for model in (tried, deployed)), strict=True)
-        discrepancy = fit_discrepancy(
-            risks[0], surrogate.batches.signal, surrogate.discrepancy.equal, mean.variance
-        )
+        discrepancy = fit_discrepancy(risks[0], surrogate.batches.signal, surrogate.discrepancy.equal, mean.variance)
         at_tried, at_deployed = (
             batch_weights(discrepancy, signal) @ risk for risk, signal in zip(risks, signals, strict=True)
         )
@@ -111,11 +109,13 @@ def stand_by_trial(outcomes: OutcomeState) -> OutcomeState:
     return outcomes._replace(mean=outcomes.observed, covariance=outcomes.observed_covariance)
 
 
-def update_outcomes(outcomes: OutcomeState | None, accepted: Array) -> OutcomeState | None:
+def update_outcomes(outcomes: OutcomeState | None, mail: Mail) -> OutcomeState | None:
     """The outcomes once mail has come, which says whether the tried model is the incumbent now."""
     if outcomes is None:
         return None
-    return trees.where(accepted, stand_by_trial(outcomes), outcomes)._replace(informed=jnp.asarray(True))
+    accepted = mail.accepted & (mail.turn == 0)
+    updated = trees.where(accepted, stand_by_trial(outcomes), outcomes)
+    return updated._replace(informed=jnp.asarray(True), estimate=mail.outcomes)
 
 
 def outcome_fit(problem: View, state: ClientState, outcomes: OutcomeState, theta: Theta) -> OutcomeFit:

@@ -174,7 +174,8 @@ def take_turn(
 ) -> tuple[ServerState, Array]:
     """The state after one turn of reports at ``theta``, and the next model (d,); ``aggregate`` combines stacked rows.
 
-    ``concentration`` is the sum of squared weights of the reports, ``outcomes`` what they say of limits on what comes in.
+    ``concentration`` is the sum of squared weights of the reports; ``outcomes`` is what they say of limits on what
+    comes in.
     """
     flat, unravel = ravel_pytree(theta)
     turn, last = server.turn, server.turn == settings.last_turn

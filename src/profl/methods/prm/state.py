@@ -69,6 +69,7 @@ class OutcomeState(NamedTuple):
     observed: Array  # (K,): at the model that was tried last
     observed_covariance: Array
     informed: Array  # bool: whether the server has said how far to explore
+    estimate: Array  # (2, K): what the server says of the outcomes at the incumbent, and the errors
 
 
 class ClientState(NamedTuple):
@@ -149,7 +150,8 @@ def initial_outcomes(count: int, keep: int, s: int, d: int) -> OutcomeState | No
     none, square, joint = jnp.zeros(count), jnp.zeros((count, d, d)), jnp.zeros((1 + count, 1 + count))
     derivatives = CurvatureAndCovariance(square, jnp.zeros((count, 1 + d, 1 + d)), square)
     discrepancy = trees.repeat(no_discrepancy(keep, s), count)
-    return OutcomeState(discrepancy, derivatives, none, none, joint, none, joint, jnp.asarray(False))
+    unknown = jnp.full((2, count), jnp.nan)
+    return OutcomeState(discrepancy, derivatives, none, none, joint, none, joint, jnp.asarray(False), unknown)
 
 
 def initial_personal(settings: Settings, theta: Theta) -> PersonalPart | None:
