@@ -63,6 +63,14 @@ class Cone(NamedTuple):
         A = self.slope + (self.quantile * root)[:, None] * (self.covariance @ v)[:, 1:]
         return A, A @ y - self.excess(y, size)
 
+    def curvature(self, y: Array, size: Array, multipliers: Array) -> Array:
+        """The second derivative (d, d) of sum_k multipliers_k g_k."""
+        v = jnp.append(1.0, y - self.anchor)
+        spread = self.variance(y) + size**2 * self.spread
+        root = jnp.where(spread > 0, jax.lax.rsqrt(jnp.where(spread > 0, spread, 1.0)), 0.0)
+        slope, weight = (self.covariance @ v)[:, 1:], multipliers * self.quantile * root
+        return jnp.tensordot(weight, self.covariance[:, 1:, 1:], 1) - slope.T @ ((weight * root**2)[:, None] * slope)
+
     def largest_size(self, y: Array) -> Array:
         """The largest perturbations with which every limit holds at y, (); 0 where one does not hold without any."""
         room, z2 = -self.mean(y), self.quantile**2
@@ -129,12 +137,13 @@ def minimise_in_limits(
     """
 
     def turn(number: Any, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        step, weighed, _ = state
+        step, weighed, multipliers = state
         weighed = jnp.where(jax.lax.rem(number, jnp.full_like(number, ACTIVE_SET_ROUNDS)) == 0, step, weighed)
         size = weighed @ covariance @ weighed
         weight = jnp.where(size > 0, CAUTION * jax.lax.rsqrt(size), 0.0)
         H = curvature + weight * covariance
-        step, multipliers = constrained_newton_step(cone, region, start, H, gradient, step)
+        bent = cone.curvature(step, start.size, multipliers)
+        step, multipliers = constrained_newton_step(cone, region, start, H, bent, gradient, step)
         return step, weighed, multipliers
 
     first = start.point, start.point, jnp.zeros_like(cone.level)
@@ -143,10 +152,14 @@ def minimise_in_limits(
 
 
 def constrained_newton_step(
-    cone: Cone, region: Region, start: Start, curvature: Array, gradient: Array, y: Array
+    cone: Cone, region: Region, start: Start, curvature: Array, bent: Array, gradient: Array, y: Array
 ) -> tuple[Array, Array]:
-    """(where the quadratic is least under the tangents at y and at the start, its multipliers (K,))."""
+    """(where the quadratic is least under the tangents at y and at the start, its multipliers (K,)).
+
+    ``bent`` is the curvature around y that the limits add.
+    """
     here = gradient + curvature @ y
+    curvature = curvature + bent
     axes, values = positive_eigenvalues(curvature, here)
     H, target = (axes * values) @ axes.T, y - axes @ ((here @ axes) / values)
     tangents = [cone.tangent(point, start.size) for point in (y, start.point)]
