@@ -155,7 +155,8 @@ class PRM(Settings, Method):
         memory = state.reaction_memory
         known = {} if state.history is None else {"history_bias": state.history.factor}
         if state.outcomes is not None:
-            known |= dict(zip(estimate_names(len(problem.outcomes)), state.outcomes.estimate.ravel(), strict=True))
+            estimate = jnp.where(state.outcomes.informed, state.outcomes.estimate, jnp.nan)
+            known |= dict(zip(estimate_names(len(problem.outcomes)), estimate.ravel(), strict=True))
         return known | {
             "exploration": state.exploration.size,
             "held": state.held,

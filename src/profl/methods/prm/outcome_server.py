@@ -24,7 +24,7 @@ from profl import trees
 from profl.methods.prm.messages import OutcomeFit, RoundCheck
 from profl.methods.prm.newton import LimitedSteps, positive_eigenvalues
 from profl.methods.prm.outcome_steps import Cone, minimise_in_limits, normal_start
-from profl.methods.prm.settings import Settings
+from profl.methods.prm.settings import ROOM_GROWTH, Settings
 from profl.numerics import pseudo_inverse
 from profl.problem.limits import Polyhedron, as_arrays
 from profl.problem.model_space import Box
@@ -100,7 +100,7 @@ def initial_outcome_server(limits: tuple[OutcomeLimit, ...], d: int, clients: in
     )
     square, joint = jnp.zeros((k, d, d)), jnp.zeros((k, 1 + d, 1 + d))
     prediction = Prediction(none, jnp.zeros((k, d)), square, joint, none, none, none)
-    return OutcomeServer(reported, none, zero, prediction, none + jnp.nan, none + jnp.nan, zero)
+    return OutcomeServer(reported, none, zero, prediction, none, none, zero)
 
 
 def estimates(server: ServerState, limits: tuple[OutcomeLimit, ...]) -> Array:
@@ -281,7 +281,9 @@ def smallest_size(server: ServerState) -> Array:
 def next_candidate(problem: View, server: ServerState, longest: Array) -> tuple[Array, Array]:
     """(the model (d,) after a step inside the limits, their multipliers (K,)); the base after a rise."""
     cone, region = cone_of(problem, server), step_region(problem, server, longest)
-    start = normal_start(cone, region, server.outcomes.planned, smallest_size(server))
+    planned = jnp.maximum(cone.largest_size(cone.at), ROOM_GROWTH * server.perturbation)  # a price for it shows first
+    planned = jnp.minimum(server.outcomes.planned, planned)
+    start = normal_start(cone, region, planned, jnp.minimum(smallest_size(server), planned))
     curvature = server.curvature + jnp.tensordot(server.outcomes.multipliers, server.outcomes.best.curvature, 1)
     gradient = server.gradient - curvature @ cone.at  # at the base, by the same quadratic
     target, multipliers = minimise_in_limits(cone, region, start, curvature, server.gradient_covariance, gradient)

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from profl import trees
 from profl.methods.prm.newton import positive_eigenvalues
 from profl.methods.prm.settings import ACTIVE_SET_ROUNDS, CAUTION, HALVINGS, NORMAL_SHARES, REWEIGHTINGS
 from profl.numerics import short_loop
@@ -143,7 +144,8 @@ def minimise_in_limits(
         weight = jnp.where(size > 0, CAUTION * jax.lax.rsqrt(size), 0.0)
         H = curvature + weight * covariance
         bent = cone.curvature(step, start.size, multipliers)
-        step, multipliers = constrained_newton_step(cone, region, start, H, bent, gradient, step)
+        new = constrained_newton_step(cone, region, start, H, bent, gradient, step)
+        step, multipliers = trees.where(trees.all_finite(new), new, (start.point, jnp.zeros_like(multipliers)))
         return step, weighed, multipliers
 
     first = start.point, start.point, jnp.zeros_like(cone.level)
@@ -167,7 +169,7 @@ def constrained_newton_step(
     limited = with_rows(region, A, b + jnp.tile(start.slack, 2), start.point)
     end = active_set(limited, target, H)
     point = held_point(limited, Metric(H, jnp), target, end.rows, end.side)
-    point = inside(region, jnp.where(jnp.all(jnp.isfinite(point)), point, start.point), start.point)
+    point = inside(region, point, start.point)
     lengths = jnp.sqrt(jnp.sum(A**2, 1))
     of_rows = end.row_multipliers[region.b.size :] / jnp.where(lengths > 0, lengths, 1.0)
     return draw_back(cone, start, point), jnp.sum(of_rows.reshape(2, -1), 0)

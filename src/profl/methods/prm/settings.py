@@ -162,6 +162,9 @@ SHORTER_STEP = 4
 NORMAL_SHARES = 9
 """Lengths of a normal step that are tried, from none to all of it."""
 
+ROOM_GROWTH = 2.0
+"""Factor by which a round may make more room for perturbations than the last one used: what it costs shows only then."""
+
 HALVINGS = 12
 """Halvings of a step that is drawn back until a limit holds."""
 

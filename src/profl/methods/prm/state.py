@@ -150,8 +150,8 @@ def initial_outcomes(count: int, keep: int, s: int, d: int) -> OutcomeState | No
     none, square, joint = jnp.zeros(count), jnp.zeros((count, d, d)), jnp.zeros((1 + count, 1 + count))
     derivatives = CurvatureAndCovariance(square, jnp.zeros((count, 1 + d, 1 + d)), square)
     discrepancy = trees.repeat(no_discrepancy(keep, s), count)
-    unknown = jnp.full((2, count), jnp.nan)
-    return OutcomeState(discrepancy, derivatives, none, none, joint, none, joint, jnp.asarray(False), unknown)
+    estimate = jnp.zeros((2, count))
+    return OutcomeState(discrepancy, derivatives, none, none, joint, none, joint, jnp.asarray(False), estimate)
 
 
 def initial_personal(settings: Settings, theta: Theta) -> PersonalPart | None:
