@@ -64,7 +64,7 @@ def test_the_optimum_is_that_of_the_quadratic_with_a_linear_constraint():
 
 def test_linear_limits_and_limits_on_what_comes_in_hold_together():
     case = pricing()
-    best, free = closed_form(case, 0.0)
+    free = closed_form(case, 0.0)[1]
     ladder = profl.LinearLimits([[1.0, -1.0]], [-0.4])
     limited = replace(case, limits=[profl.OutcomeLimit(volume, at_least=1.2 * free), ladder])
     total = closed_form(case, 1.2 * free)[0].sum()

@@ -163,7 +163,7 @@ NORMAL_SHARES = 9
 """Lengths of a normal step that are tried, from none to all of it."""
 
 ROOM_GROWTH = 2.0
-"""Factor by which a round may make more room for perturbations than the last one used: what it costs shows only then."""
+"""Factor by which a round may make more room for perturbations than the last one used: only then its cost shows."""
 
 HALVINGS = 12
 """Halvings of a step that is drawn back until a limit holds."""
