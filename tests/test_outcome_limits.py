@@ -183,6 +183,7 @@ def deployed(problem, engine, **settings):
     return np.array([seen[i][: settings["rounds"]] for i in range(problem.count)]), run  # exact outcomes draw later
 
 
+@pytest.mark.slow  # the campaign below is the short form
 def test_every_engine_goes_the_same_way_and_keeps_the_limit():
     case, results = limited(), {}
     for engine in ("fast", "debug", "train"):
