@@ -297,21 +297,18 @@ def close(
     problem: View,
     server: ServerState,
     close_round: Callable[[ServerState], ServerState],
-    perturbation_size: Callable[[ServerState, Array], Array],
 ) -> ServerState:
-    """The state after the last turn. A perturbation of size x costs x^2 c + lambda'z x sqrt(spread): its own cost, and
-    that of the room which it needs. So much is spent as without limits, and for what is unknown of the outcomes."""
+    """The state after the last turn. A perturbation of size x needs room, at a price of lambda'z x sqrt(spread), which
+    the model itself pays: it is to cost no more than all that is unknown, of the risk and of the outcomes."""
     own = lagrangian(server)
     closed, cone, outcomes = close_round(own), cone_of(problem, server), server.outcomes
     price = outcomes.multipliers * cone.quantile
     variance = cone.variance(cone.at)
     unknown, per_size = price @ jnp.sqrt(variance), price @ jnp.sqrt(cone.spread)
     tiny = jnp.finfo(unknown.dtype).tiny
-    values = positive_eigenvalues(own.curvature, own.gradient)[1]
-    cost = jnp.maximum(jnp.sum(values) / 2, tiny)
-    budget = closed.forecast.price + settings.curiosity * unknown
-    planned = 2 * budget / jnp.maximum(per_size + jnp.sqrt(per_size**2 + 4 * cost * budget), tiny)
-    planned = perturbation_size(own, planned)
+    cost = jnp.sum(positive_eigenvalues(own.curvature, own.gradient)[1]) / 2
+    worth = closed.forecast.price / settings.curiosity + unknown
+    planned = jnp.minimum(closed.perturbation, worth / jnp.maximum(per_size, tiny))
     server = server._replace(outcomes=outcomes._replace(planned=planned))
     size = jnp.maximum(jnp.minimum(planned, cone.largest_size(cone.at)), smallest_size(server))
     room = price @ (jnp.sqrt(variance + size**2 * cone.spread))

@@ -222,9 +222,7 @@ def take_limited_turn(
     model, multipliers = outcome_server.next_candidate(problem, server, longest)
     newton = ~last & (turn >= settings.turns_before_newton)
     model = jnp.where(newton, model, server.base)
-    closed = outcome_server.close(
-        settings, problem, server, partial(close_round, settings, bounds=bounds), perturbation_size
-    )
+    closed = outcome_server.close(settings, problem, server, partial(close_round, settings, bounds=bounds))
     own = server.outcomes._replace(multipliers=jnp.where(newton, multipliers, server.outcomes.multipliers))
     server = trees.where(last, closed, server._replace(outcomes=own))
     return server._replace(turn=jnp.where(last, 0, turn + 1)), model
