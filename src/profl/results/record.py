@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from profl import checks
+from profl.methods.intervals import Posterior
 from profl.parts.privacy import PrivacyAccount
 from profl.parts.sharing import Jacobians
 from profl.typing import Theta
@@ -76,6 +77,8 @@ class Run:
         where they are no simulation; and what callbacks and ``report`` raised, as client -1.
       distrusted: the clients that the aggregation rule distrusts at the end, each with its seed, since which round and
         why; of rules that remember clients (``profl.server.rules``).
+      posterior: what the method knows of the optimum at the end (per seed); None where it states nothing. ``forecast``
+        makes intervals of it.
     """
 
     case: str
@@ -116,6 +119,7 @@ class Run:
     notes: tuple[str, ...] = ()
     privacy: PrivacyAccount | None = None
     distrusted: tuple[Distrusted, ...] = ()
+    posterior: Posterior | None = None
 
     @property
     def jacobians(self) -> Jacobians | None:
