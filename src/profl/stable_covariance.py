@@ -74,6 +74,6 @@ def stable_covariance(problem: Problem, *, draws: int = 2**14) -> StableCovarian
         centred = gradients - jnp.mean(gradients, 0)
         return centred.T @ centred / (draws - 1)
 
-    rows = np.arange(problem.count, dtype=np.uint32), trees.to_device(problem.clients)
+    rows = jnp.arange(problem.count, dtype=jnp.uint32), trees.to_device(problem.clients)
     each = np.asarray(jax.lax.map(of_client, rows), float)
     return StableCovariance(stable, jacobian, np.tensordot(np.asarray(problem.weights, float) ** 2, each, 1))

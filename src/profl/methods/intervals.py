@@ -47,6 +47,11 @@ class Posterior(NamedTuple):
     fall_variance: Any  # ()
     space: ModelSpace
 
+    def of_seed(self, seed: int) -> Posterior:
+        """That of one seed, of a posterior with an axis of seeds."""
+        parts = [part[seed] for part in self[:-1]]
+        return Posterior(*parts, space=ModelSpace(*[part[seed] for part in self.space]))
+
 
 class Draws(NamedTuple):
     """The optimum, the excess of the incumbent, and the gain over the first model, by each draw."""
@@ -66,7 +71,8 @@ def normal_draws(size: int, count: int = DRAWS) -> np.ndarray:
 
 def draws_of(known: Posterior, noise: np.ndarray) -> Draws:
     """What each row of ``noise`` (draws, d + 1), standard normal, makes of a posterior without an axis of seeds."""
-    known = Posterior(*(ModelSpace(*part) if isinstance(part, tuple) else np.asarray(part, float) for part in known))
+    parts: list[Any] = [np.asarray(part, float) for part in known[:-1]]
+    known = Posterior(*parts, space=known.space)
     axes, values = eigen(known.covariance)
     change = (noise[:, :-1] * np.sqrt(np.maximum(values, 0.0))) @ axes.T
     gradient = known.gradient + change

@@ -29,10 +29,10 @@ from profl.run.round import (
     all_participate,
     choose_participants,
     distrusted_on_host,
-    posterior_on_host,
     final_outputs,
     initial_carry,
     is_finite,
+    posterior_on_host,
 )
 from profl.run.step import Progress, client_view, start_round
 from profl.run.totals import LOSS_SUMMARY, Totals, mean_dropped_share, totals_to_host, zero_counts, zero_totals

@@ -22,7 +22,7 @@ def posterior(problem: View, server: ServerState) -> Posterior:
     values = np.abs(values)
     least = LEAST_CURVATURE * values.max(-1)
     values = np.maximum(values, least[..., None] + np.finfo(values.dtype).tiny)
-    space = ModelSpace(*(np.broadcast_to(part, (*server.risk.shape, *part.shape)) for part in model_space(problem, server.base)))
+    space, seeds = model_space(problem, server.base.shape[-1]), server.risk.shape
     return Posterior(
         incumbent=server.base,
         units=server.units,
@@ -30,16 +30,16 @@ def posterior(problem: View, server: ServerState) -> Posterior:
         decrease=np.maximum(-server.risk, 0.0),
         gradient=server.gradient,
         curvature=(axes * values[..., None, :]) @ np.swapaxes(axes, -1, -2),
-        covariance=server.gradient_covariance,
+        covariance=server.gradient_covariance * server.inflation[..., None, None],
         fall=server.fall,
         fall_variance=server.start_variance + server.incumbent_variance,
-        space=space,
+        space=ModelSpace(*(np.broadcast_to(part, (*seeds, *part.shape)) for part in space)),
     )
 
 
-def model_space(problem: View, base: np.ndarray) -> ModelSpace:
-    """The model space as bounds and rows; of a function that is neither, without bounds."""
-    project, d = problem.project, base.shape[-1]
+def model_space(problem: View, d: int) -> ModelSpace:
+    """The model space of d numbers as bounds and rows; of a user's own function, without bounds."""
+    project = problem.project
     box = getattr(project, "box", project)
     lower, upper = (box.lower, box.upper) if isinstance(box, Box) else (-np.inf, np.inf)
     rows: Any = (np.zeros((0, d)), np.zeros(0))
