@@ -47,9 +47,10 @@ class StableCovariance:
         """The standard errors of the mean of so many ``steps`` on so many ``samples`` of every client: a model."""
         checks.positive_int("steps", steps)
         checks.positive_int("samples", samples)
-        unravel = ravel_pytree(jax.tree.map(np.asarray, self.stable))[1]
         with jax.enable_x64(True):
-            return jax.tree.map(np.asarray, unravel(np.sqrt(np.diagonal(self.covariance) / (steps * samples))))
+            unravel = ravel_pytree(trees.to_device(self.stable, jnp.float64))[1]
+            errors = np.sqrt(np.diagonal(self.covariance) / (steps * samples))
+            return jax.tree.map(np.asarray, unravel(jnp.asarray(errors)))
 
 
 def stable_covariance(problem: Problem, *, draws: int = 2**14) -> StableCovariance:
@@ -74,6 +75,6 @@ def stable_covariance(problem: Problem, *, draws: int = 2**14) -> StableCovarian
         centred = gradients - jnp.mean(gradients, 0)
         return centred.T @ centred / (draws - 1)
 
-    rows = jnp.arange(problem.count, dtype=jnp.uint32), trees.to_device(problem.clients)
+    rows = jnp.arange(problem.count), trees.to_device(problem.clients)
     each = np.asarray(jax.lax.map(of_client, rows), float)
     return StableCovariance(stable, jacobian, np.tensordot(np.asarray(problem.weights, float) ** 2, each, 1))

@@ -24,15 +24,6 @@ TOLERANCE = 1e-6
 """Natural units: a turn that moves no minimiser farther is the last."""
 
 
-class ModelSpace(NamedTuple):
-    """lower <= theta <= upper, A theta <= b, in theta's own units."""
-
-    lower: Any  # (d,)
-    upper: Any  # (d,)
-    A: Any  # (m, d)
-    b: Any  # (m,)
-
-
 class Posterior(NamedTuple):
     """What is known of the optimum; every array may have an axis of seeds in front. Lengths are in natural units."""
 
@@ -45,12 +36,14 @@ class Posterior(NamedTuple):
     covariance: Any  # (d, d): of the gradient
     fall: Any  # (): of the observed risk, from the first model to the incumbent
     fall_variance: Any  # ()
-    space: ModelSpace
+    lower: Any  # (d,): the least model, in its own units, and the largest
+    upper: Any  # (d,)
+    A: Any  # (m, d): A theta <= b
+    b: Any  # (m,)
 
     def of_seed(self, seed: int) -> Posterior:
         """That of one seed, of a posterior with an axis of seeds."""
-        parts = [part[seed] for part in self[:-1]]
-        return Posterior(*parts, space=ModelSpace(*[part[seed] for part in self.space]))
+        return Posterior(*(part[seed] for part in self))
 
 
 class Draws(NamedTuple):
@@ -71,8 +64,7 @@ def normal_draws(size: int, count: int = DRAWS) -> np.ndarray:
 
 def draws_of(known: Posterior, noise: np.ndarray) -> Draws:
     """What each row of ``noise`` (draws, d + 1), standard normal, makes of a posterior without an axis of seeds."""
-    parts: list[Any] = [np.asarray(part, float) for part in known[:-1]]
-    known = Posterior(*parts, space=known.space)
+    known = Posterior(*(np.asarray(part, float) for part in known))
     axes, values = eigen(known.covariance)
     change = (noise[:, :-1] * np.sqrt(np.maximum(values, 0.0))) @ axes.T
     gradient = known.gradient + change
@@ -89,13 +81,13 @@ def minimisers(known: Posterior, gradient: np.ndarray) -> np.ndarray:
 
     Hildreth's method: the multiplier of one limit after the other, so that this limit holds.
     """
-    space, units, inverse = known.space, known.units, np.linalg.inv(known.curvature)
+    units, inverse = known.units, np.linalg.inv(known.curvature)
     y = known.best - gradient @ inverse
-    rows = np.concatenate([np.eye(units.size), np.reshape(space.A, (-1, units.size)) * units])
-    here = np.concatenate([known.incumbent, np.reshape(space.A, (-1, units.size)) @ known.incumbent])
+    rows = np.concatenate([np.eye(units.size), np.reshape(known.A, (-1, units.size)) * units])
+    here = np.concatenate([known.incumbent, np.reshape(known.A, (-1, units.size)) @ known.incumbent])
     scale = np.concatenate([units, np.ones(len(rows) - units.size)])
-    top = (np.concatenate([space.upper, np.ravel(space.b)]) - here) / scale
-    bottom = (np.concatenate([space.lower, np.full(len(rows) - units.size, -np.inf)]) - here) / scale
+    top = (np.concatenate([known.upper, np.ravel(known.b)]) - here) / scale
+    bottom = (np.concatenate([known.lower, np.full(len(rows) - units.size, -np.inf)]) - here) / scale
     limits = np.flatnonzero(np.isfinite(top) | np.isfinite(bottom))
     size = np.linalg.norm(rows, axis=1)
     outside = np.any(np.abs(y @ rows.T - np.clip(y @ rows.T, bottom, top)) > TOLERANCE * size, axis=1)

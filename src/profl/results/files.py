@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from profl import checks
-from profl.methods.intervals import ModelSpace, Posterior
+from profl.methods.intervals import Posterior
 from profl.parts.privacy import PrivacyAccount
 from profl.parts.sharing import Jacobians
 from profl.results.record import SERIES, Distrusted, Live, Run
@@ -79,11 +79,7 @@ def _run(arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> Run:
     models["info"] = models["info"] or {}
     models["live"] = None if models["live"] is None else Live(*models["live"])
     models["privacy"] = _spent(models["privacy"])
-    models["posterior"] = (
-        None
-        if models["posterior"] is None
-        else Posterior(*models["posterior"][:-1], space=ModelSpace(*models["posterior"][-1]))
-    )
+    models["posterior"] = None if models["posterior"] is None else Posterior(*models["posterior"])
     plain["incidents"] = tuple((r, c, str(what)) for r, c, what in meta.get("incidents", []))
     plain["notes"] = tuple(meta.get("notes", []))
     plain["distrusted"] = tuple(Distrusted(*one) for one in meta.get("distrusted", []))

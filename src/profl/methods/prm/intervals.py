@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from profl.methods.intervals import ModelSpace, Posterior
+from profl.methods.intervals import Posterior
 from profl.methods.prm.settings import LEAST_CURVATURE
 from profl.problem.limits import Polyhedron
 from profl.problem.model_space import Box
@@ -33,16 +33,17 @@ def posterior(problem: View, server: ServerState) -> Posterior:
         covariance=server.gradient_covariance * server.inflation[..., None, None],
         fall=server.fall,
         fall_variance=server.start_variance + server.incumbent_variance,
-        space=ModelSpace(*(np.broadcast_to(part, (*seeds, *part.shape)) for part in space)),
+        **{name: np.broadcast_to(part, (*seeds, *part.shape)) for name, part in space.items()},
     )
 
 
-def model_space(problem: View, d: int) -> ModelSpace:
+def model_space(problem: View, d: int) -> dict[str, np.ndarray]:
     """The model space of d numbers as bounds and rows; of a user's own function, without bounds."""
     project = problem.project
     box = getattr(project, "box", project)
     lower, upper = (box.lower, box.upper) if isinstance(box, Box) else (-np.inf, np.inf)
-    rows: Any = (np.zeros((0, d)), np.zeros(0))
+    A, b = np.zeros((0, d)), np.zeros(0)
     if isinstance(project, Polyhedron):
-        rows = project.region.A, project.region.b
-    return ModelSpace(*(np.broadcast_to(end, d).astype(float) for end in (lower, upper)), *rows)
+        A, b = project.region.A, project.region.b
+    ends = {name: np.broadcast_to(end, d).astype(float) for name, end in (("lower", lower), ("upper", upper))}
+    return {**ends, "A": A, "b": b}
