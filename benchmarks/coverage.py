@@ -31,7 +31,7 @@ DEPLOYMENTS = 15, 30
 SAMPLES = 500
 ROUNDING = 1e-6
 """Share of a model's number, and of the risk, by which an end may be off: models are in single precision."""
-WITHOUT = {"network": "more parameters than prm takes, and no exact optimum but the best of several starts"}
+WITHOUT = {"network": "its hidden units can be exchanged: there are many optima, and prm searches one valley"}
 """Cases that are left out, and why."""
 CHUNK = 20
 """Seeds that run together: what memory holds."""
