@@ -81,7 +81,9 @@ def test_each_draw_is_minimised_exactly_in_a_space_of_bounds_and_rows():
 @pytest.fixture(scope="module")
 def run():
     case = profl.cases.pricing(clients=3, goods=2)
-    return case, profl.simulate(case, profl.prm(), rounds=14, local_steps=1, samples=500, seeds=range(3), progress=False)
+    return case, profl.simulate(
+        case, profl.prm(), rounds=14, local_steps=1, samples=500, seeds=range(3), progress=False
+    )
 
 
 def test_a_run_tells_what_it_knows(run):
