@@ -192,7 +192,6 @@ def add_to_fit(
         moments=fit.moments,
         prior=prior,
         third_order_variance=update_third_order_variance(state.third_order_variance, fit.third_order),
-        unfitted_share=fit.unfitted_share,
         surrogate=state.surrogate._replace(response=fit.response),
         variance=fit.variance[:, 1:],
     )
@@ -248,7 +247,6 @@ def report_fit(problem: View, state: ClientState, theta: Theta) -> Report:
         incumbent.loss_variance,
         state.exploration.size,
         state.third_order_variance,
-        state.unfitted_share,
     )
     return {
         "theta": entries.model(theta),

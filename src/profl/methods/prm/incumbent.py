@@ -73,7 +73,7 @@ def verdict(check: RoundCheck, promised: Array, moved: Array, concentration: Arr
 
     ``moved`` says whether it is another model at all, ``concentration`` is the sum of squared weights of the clients.
 
-    >>> check = RoundCheck(*jnp.array([0.3, 0.01, 0.01, 0.0, 0.0, 0.0]))
+    >>> check = RoundCheck(*jnp.array([0.3, 0.01, 0.01, 0.0, 0.0]))
     >>> [bool(verdict(check, jnp.asarray(1.0), jnp.asarray(True), share).accepted) for share in (0.1, 10.0)]
     [False, True]
     """

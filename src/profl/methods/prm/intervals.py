@@ -30,7 +30,7 @@ def posterior(problem: View, server: ServerState) -> Posterior:
         decrease=np.maximum(-server.risk, 0.0),
         gradient=server.gradient,
         curvature=(axes * values[..., None, :]) @ np.swapaxes(axes, -1, -2),
-        covariance=server.gradient_covariance * server.inflation[..., None, None],
+        covariance=server.gradient_covariance,
         fall=server.fall,
         fall_variance=server.start_variance + server.incumbent_variance,
         **{name: np.broadcast_to(part, (*seeds, *part.shape)) for name, part in space.items()},

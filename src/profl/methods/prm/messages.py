@@ -41,7 +41,6 @@ class RoundCheck(NamedTuple):
     loss_variance: Array  # of the mean loss of the last batch
     perturbation: Array  # the size of its perturbations, in units
     third_order_variance: Array  # of the coefficients that are not fitted, in variances of a sample
-    unfitted_share: Array  # of the slopes' variance, what is due to these: an error that clients share
 
 
 class ReactionCoefficients(NamedTuple):

@@ -132,7 +132,6 @@ class Fit(NamedTuple):
     variance: Array  # (p, m): of all its coefficients
     moments: Moments
     third_order: Array  # (2,): evidence of the unfitted order in the residuals, and its expectation
-    unfitted_share: Array  # (): of the slopes' variance, what is not due to samples but to unfitted orders
 
 
 def fit_response(
@@ -153,8 +152,7 @@ def fit_response(
     x = observations.signal - anchor
     rows = features(x)  # (N, m)
     shared, independent = unfitted_orders(x)
-    sampled = 1 / (1 + observations.samples * third_order_variance * independent)  # share of an observation's noise
-    root = jnp.sqrt(observations.samples * sampled)
+    root = jnp.sqrt(observations.samples / (1 + observations.samples * third_order_variance * independent))
     shared = third_order_variance * root[:, None] * shared * root
     precision, _ = inverse_logdet(shared + np.eye(root.size, dtype=root.dtype))  # of the residuals
     level = root**2 @ observations.f / jnp.sum(root**2)
@@ -165,13 +163,9 @@ def fit_response(
     coefficients = response.mean - level[:, None] * (np.arange(rows.shape[1]) == 0)
     residuals = precision @ (target - scaled @ coefficients.T)
     evidence = jnp.sum((shared @ residuals) * residuals / sample_variance)
-    both = jnp.tensordot(1 / sample_variance, cov, 1)
-    expected = sample_variance.size * jnp.sum(precision * shared) - jnp.sum(both * (weighted.T @ shared @ weighted))
-    slopes = both[1 : 1 + anchor.size]
-    all_noise = jnp.sum((slopes @ (weighted.T @ scaled)) * slopes)
-    of_samples = jnp.sum(sampled @ (weighted @ slopes.T) ** 2)
-    share = 1 - of_samples / jnp.maximum(all_noise, of_samples + jnp.finfo(level.dtype).tiny)
-    return Fit(response, diagonal(cov), moments, jnp.stack([evidence, expected]), share)
+    fitted = jnp.tensordot(1 / sample_variance, cov, 1) * (weighted.T @ shared @ weighted)
+    expected = sample_variance.size * jnp.sum(precision * shared) - jnp.sum(fitted)
+    return Fit(response, diagonal(cov), moments, jnp.stack([evidence, expected]))
 
 
 def diagonal(matrices: Array) -> Array:

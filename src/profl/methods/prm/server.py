@@ -65,7 +65,6 @@ class ServerState(NamedTuple):
     accepted: Array  # bool: whether the last one became the incumbent
     risk_variance: Array  # of what one round shows of the risk
     loss_variance: Array  # as far as its samples are the reason
-    inflation: Array  # of the gradient's covariance, where what the fit leaves out is the same for all clients
     fall: Array  # of the observed risk, from the first model to the incumbent
     start_variance: Array  # of what was observed at the first model
     incumbent_variance: Array  # and at the incumbent
@@ -105,7 +104,6 @@ def initial_server(settings: Settings, theta: Theta, clients: int) -> ServerStat
         accepted=jnp.asarray(True),
         risk_variance=zero,
         loss_variance=zero,
-        inflation=zero + 1,
         fall=zero,
         start_variance=zero,
         incumbent_variance=zero,
@@ -242,7 +240,6 @@ def open_round(
         accepted=accepted,
         loss_variance=check.loss_variance * concentration,
         risk_variance=variance / 2,  # of the two that are compared
-        inflation=1 + check.unfitted_share * (1 / concentration - 1),
         fall=server.fall - jnp.where(accepted & ~first, check.rise, 0.0),
         start_variance=jnp.where(first, variance, server.start_variance),
         incumbent_variance=jnp.where(accepted, variance - server.incumbent_variance, server.incumbent_variance),

@@ -67,7 +67,6 @@ class ClientState(NamedTuple):
     common_mean: Array  # (p, m - 1): the mean that the server sent last
     common_error: Array  # (p, m - 1): the variance of the mean itself
     third_order_variance: Array  # of what is not fitted, in units of ``sample_variance``
-    unfitted_share: Array  # of the slopes' variance, what is due to that
     surrogate: SurrogateRisk
     variance: Array  # (p, m - 1): of the response's coefficients
     derivatives: CurvatureAndCovariance  # of the fitted risk at theta
@@ -107,7 +106,6 @@ def initial_state(settings: Settings, problem: View, theta: Theta, batch: Batch)
         common_mean=table,
         common_error=table,
         third_order_variance=zero + PRIOR_THIRD_ORDER**2,
-        unfitted_share=zero,
         surrogate=SurrogateRisk(unit, response, batches, batches.f, no_discrepancy(settings.keep, s)),
         variance=table + 1,
         derivatives=CurvatureAndCovariance(square, square, square),
