@@ -234,6 +234,13 @@ class Method:
         errors; None where nothing is stated."""
         return None
 
+    def posterior(self, problem: View, server: Any) -> Any:
+        """What is known of the optimum, from the server's state; None where nothing is stated.
+
+        A ``profl.methods.intervals.Posterior`` of NumPy arrays. ``server`` may have an axis of seeds in front.
+        """
+        return None
+
     def distrusted(self, server: Any) -> dict[str, Any]:
         """The round from which on each client is distrusted, (clients,), -1 where it is not; by the reason in words.
 
