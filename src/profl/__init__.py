@@ -22,7 +22,7 @@ from profl.campaign import Campaign
 from profl.campaign.train import train
 from profl.checks import DivergedError, InputError, TooFewReports
 from profl.interrupts import Interrupted
-from profl.methods import StopWhenSettled, chain, dfo, pfl, pg, pofl, prm, profl, rgd, rrm, two_stage
+from profl.methods import StopWhenSettled, chain, dfo, literal, pfl, pg, pofl, prm, profl, rgd, rrm, two_stage
 from profl.problem.counts import Bernoulli, Categorical, NegativeBinomial, Poisson
 from profl.problem.families import ClassMeans, Family, GaussianMean, GroupShares, LinearGaussian, LocationScale
 from profl.problem.limits import LinearLimits, MaxChange
@@ -122,6 +122,7 @@ __all__ = [
     "compare",
     "data",
     "dfo",
+    "literal",
     "load",
     "methods",
     "parts",
