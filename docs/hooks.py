@@ -132,8 +132,10 @@ def readme(text: str, results: list[dict[str, Any]]) -> str:
         claims_summary(claim for result in results if result["work"] == work for claim in result["claims"])
         for work in (PAPER, WORK)
     )
-    told = f"{claims_summary(claim for result in ours for claim in result['claims'])}. Of the ProFL paper's, {paper} with\n"
-    told += f"profl's parts; with its algorithm as printed (`--literal`), {printed}"
+    told = claims_summary(claim for result in ours for claim in result["claims"])
+    told += (
+        f". Of the ProFL paper's, {paper} with\nprofl's parts; with its algorithm as printed (`--literal`), {printed}"
+    )
     block = f"<!-- reproduced -->\n{told}.\n\n{markdown.papers(ours)}\n<!-- /reproduced -->"
     return re.sub(r"<!-- reproduced -->.*<!-- /reproduced -->", lambda _: block, text, flags=re.DOTALL)
 

@@ -1,5 +1,6 @@
 """``profl.literal`` against Algorithm 1 and 2 written out as loops in NumPy, on data that are the same for both."""
 
+import re
 from itertools import pairwise
 
 import jax
@@ -9,7 +10,9 @@ import pytest
 
 import profl
 from profl.parts.literal import ClusterMeans, WindowDifferences
-from profl_papers.groups import three_groups
+from profl_papers.both_forms import side_by_side
+from profl_papers.claims import at_most
+from profl_papers.profl2024.printed import PRINTED
 
 ETA, H, R, GAMMAS = 0.02, 3, 2, (0.5, 0.6, 3.0, 3.2)
 BASE = 6.0 + np.random.default_rng(0).normal(size=(4, 40, 2))
@@ -129,19 +132,6 @@ def test_where_the_filter_keeps_nothing_it_is_said():
     assert run.info["emptied"][0, -1] > 0.5
 
 
-@pytest.mark.slow
-def test_sharing_in_given_clusters_ends_nearer_with_few_samples():
-    """Nearer than alone in the paper's direction: three groups that react alike, 60 samples each."""
-    case = three_groups(clients=30)
-    alone = profl.simulate(
-        case, profl.literal(0.01, 10, filter="none"), rounds=200, local_steps=3, samples=60, seeds=range(4)
-    )
-    shared = profl.literal(0.01, 10, filter="none", clusters=3, local_steps=3)
-    together = profl.simulate(case, shared, rounds=600, local_steps=1, samples=60, seeds=range(4))
-    print(alone.tail_excess(), together.tail_excess())
-    assert together.tail_excess().mean() < alone.tail_excess().mean()
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -157,3 +147,27 @@ def test_sharing_in_given_clusters_ends_nearer_with_few_samples():
 def test_what_makes_no_sense_is_refused(make, message):
     with pytest.raises(profl.InputError, match=message.replace("(", r"\(").replace(")", r"\)")):
         make()
+
+
+def test_the_printed_items_have_the_papers_parameters():
+    """Every number of the paper's row that is one number, or a list of them, is what runs."""
+    for name, item in PRINTED.items():
+        for key, stated in item.paper.items():
+            if key in ("eps", "n") and key not in item.settings:
+                continue
+            run = item.settings.get(key, 0)
+            values = [float(v) for v in (run if isinstance(run, tuple) else (run,)) if v is not None]
+            if name == "fig6a-printed" and key == "H":  # these are heterogeneities
+                continue
+            for number in re.findall(r"\d+\.?\d*", str(stated)):
+                assert float(number) in values, (name, key, stated, run)
+
+
+def test_both_forms_stand_side_by_side():
+    def result(item, measured):
+        claims = [at_most("a figure", measured, 1.0)._asdict()]
+        return {"item": item, "claims": claims}
+
+    rows = side_by_side([result("table1", 0.5), result("table1-printed", 2.0), result("perdomo2020", 0.0)])
+    assert [(row["item"], row["ours holds"], row["as printed holds"]) for row in rows] == [("table1", "yes", "no")]
+    assert not side_by_side([result("table1", 0.5)])

@@ -1,6 +1,6 @@
 """Every item by its name: those of the ProFL paper in its order, then those of the field's papers by year.
 
-``ALL`` has besides the ProFL paper's items as printed, which run where they are asked for.
+Between them stand the ProFL paper's items as printed, which run only where they are asked for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from profl_papers import (
     ray2022,
 )
 from profl_papers.item import Item
-from profl_papers.profl2024.printed import PRINTED, SUFFIX
+from profl_papers.profl2024.printed import PRINTED
 
 _MODULES = (
     perdomo2020,
@@ -41,10 +41,4 @@ _MODULES = (
 )
 
 FIELD: dict[str, Item] = {module.ITEM.name: module.ITEM for module in _MODULES}
-ITEMS: dict[str, Item] = {**profl2024.ITEMS, **FIELD}
-ALL: dict[str, Item] = {**ITEMS, **PRINTED}
-
-
-def as_printed(item: Item) -> Item | None:
-    """The item with the algorithm as printed; None where there is none."""
-    return PRINTED.get(item.name + SUFFIX)
+ITEMS: dict[str, Item] = {**profl2024.ITEMS, **PRINTED, **FIELD}

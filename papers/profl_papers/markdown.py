@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from profl.results.cells import cell, changes_note, claims_summary, verdict
-from profl_papers.profl2024.printed import WORK, side_by_side
+from profl_papers.both_forms import side_by_side
+from profl_papers.profl2024.printed import WORK
 
 Result = dict[str, Any]
 

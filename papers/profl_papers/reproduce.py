@@ -28,15 +28,16 @@ from profl import checks
 from profl.storage.atomic import atomic, is_stream
 from profl_papers import pieces
 from profl_papers.item import Item
-from profl_papers.items import ALL, ITEMS, as_printed
+from profl_papers.items import ITEMS
 from profl_papers.plain import plain
+from profl_papers.profl2024.printed import SUFFIX
 
 PACKAGES = ("jax", "numpy", "optax")
 
 
 def works() -> list[str]:
     """The papers that items are from, in the items' order."""
-    return list(dict.fromkeys(item.work for item in ALL.values()))
+    return list(dict.fromkeys(item.work for item in ITEMS.values()))
 
 
 def choose(names: Sequence[str], literal: bool = False) -> list[Item]:
@@ -49,12 +50,12 @@ def choose(names: Sequence[str], literal: bool = False) -> list[Item]:
     >>> [item.name for item in choose(["table1"], literal=True)]
     ['table1', 'table1-printed']
     """
-    wanted = {checks.one_of("item", name, dict.fromkeys([*ALL, *works(), "all"])) for name in names} or {"all"}
-    chosen = [item for item in ITEMS.values() if wanted & {"all", item.name, item.work}]
-    also = [twin for item in chosen if literal and (twin := as_printed(item)) is not None]
-    named = [item for item in ALL.values() if item.name not in ITEMS and wanted & {item.name, item.work}]
-    by_name = {item.name: item for item in [*chosen, *also, *named]}
-    return [item for name, item in ALL.items() if name in by_name]
+    wanted = {checks.one_of("item", name, dict.fromkeys([*ITEMS, *works(), "all"])) for name in names} or {"all"}
+    chosen = {
+        name for name, item in ITEMS.items() if wanted & {name, item.work} or ("all" in wanted and not item.on_request)
+    }
+    twins = {name + SUFFIX for name in chosen if literal}
+    return [item for name, item in ITEMS.items() if name in chosen | twins]
 
 
 def reproduce(
@@ -137,7 +138,7 @@ def run(item: Item, seeds: Sequence[int], quick: bool = False) -> dict[str, Any]
 
 def run_named(name: str, seeds: Sequence[int], quick: bool) -> dict[str, Any]:
     """``run`` by name, for another process."""
-    return run(ALL[name], seeds, quick)
+    return run(ITEMS[name], seeds, quick)
 
 
 def words(item: Item) -> dict[str, Any]:
@@ -184,7 +185,7 @@ def read_all(out: Path) -> list[dict[str, Any]]:
     """Every result in a directory, in the paper's order."""
     if not out.is_dir():
         raise checks.InputError(f"no results in {out}: no such directory; make them with: profl reproduce --out {out}")
-    found = [result | words(item) for name, item in ALL.items() if (result := read(out / f"{name}.json"))]
+    found = [result | words(item) for name, item in ITEMS.items() if (result := read(out / f"{name}.json"))]
     if not found:
         raise checks.InputError(f"no results in {out}; make them with: profl reproduce --out {out}")
     return found

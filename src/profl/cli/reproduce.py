@@ -175,7 +175,7 @@ def print_items(console: Console, items: Sequence[Item]) -> None:
 
 def print_results(console: Console, results: list[dict[str, Any]]) -> None:
     """Print one item in full; several as one table of claims, followed by a count per paper and the failures."""
-    from profl_papers.profl2024.printed import side_by_side
+    from profl_papers.both_forms import side_by_side
 
     if len(results) == 1:
         print_item(console, results[0])

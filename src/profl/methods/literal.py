@@ -23,6 +23,7 @@ from profl.parts.jacobian.estimated import EstimatedJacobian
 from profl.parts.literal import RobustGradient, ScoreGradient, SharedUpdate, WindowDifferences
 from profl.parts.optimiser import Optimiser
 from profl.parts.parameters import EstimatedParameters
+from profl.parts.part import Part
 from profl.parts.sample_size import AdaptiveSamples
 
 
@@ -69,6 +70,7 @@ def literal(
     sized = None if samples is None else replace(samples, rule="paper", window=window, learning_rate=learning_rate)
     robust = None if filter == "none" else RobustGradient(PaperFilter() if filter == "paper" else filter)
     estimated = (EstimatedParameters(), EstimatedJacobian(WindowDifferences(window)))  # lines 8, 12 and 13
+    update: tuple[Part | None, ...]
     if clusters is None:
         update = (ScoreGradient(), sized, Optimiser(learning_rate))  # lines 9 and 14, and 15
     else:
