@@ -8,7 +8,19 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from benchmarks import accelerator, analyst, attacks, campaign, dynamics, jacobian, network, robust, speed, track
+from benchmarks import (
+    ablations,
+    accelerator,
+    analyst,
+    attacks,
+    campaign,
+    dynamics,
+    jacobian,
+    network,
+    robust,
+    speed,
+    track,
+)
 from benchmarks.bench import Bench, Done, run
 from benchmarks.deployments import bench as deployments
 from benchmarks.wild import bench as wild
@@ -21,6 +33,7 @@ from profl.results.cells import claims_summary
 from profl_papers import pieces
 
 BENCHMARKS: dict[str, Callable[[int, bool], Bench]] = {
+    "ablations": ablations.bench,
     "accelerator": accelerator.bench,
     "analyst": analyst.bench,
     "attacks": attacks.bench,
