@@ -7,8 +7,9 @@ of l and of grad_x l in group k, and L that of l,
     u = (L_k - L)_k, (nu_k g_k)_k                                    the slopes of the risk in f
     E|J_hat^T u_hat - J^T u|^2 = u^T Omega u + tr(J J^T S) / n + tr((B J^T + J B^T + Omega) S) / n
 
-J_hat = J + dJ comes from other batches than u_hat, B = E dJ and Omega = E dJ dJ^T. S = n Cov(u_hat) is the covariance
-of what one sample of group k adds to u_hat:
+J_hat = J + dJ comes from other batches than u_hat, B = E dJ and Omega = E dJ dJ^T. The score at f_hat has the bias
+E du = -(0, g_k) / n, which adds 2 (B^T u).(J^T E du) to the last part; the pathwise u_hat has none. S = n Cov(u_hat) is
+the covariance of what one sample of group k adds to u_hat:
 
     to the share's slope of group j     1[j = k] (l - L_k) / nu_k - (l - L)
     to the mean's slope of group j      1[j = k] grad_x l - nu_j g_j                       ("pathwise")
@@ -45,7 +46,7 @@ class SecondTermError(NamedTuple):
 
     jacobian: float  # u^T Omega u: the slopes are right, the Jacobian is not
     sampling: float  # tr(J J^T S) / n: the Jacobian is right, the slopes are not
-    product: float  # both: smaller by 1 / n than the first
+    product: float  # both: smaller by 1 / n than the first, up to biases
 
     @property
     def total(self) -> float:
@@ -80,7 +81,7 @@ def second_term_error(
     checks.one_of("second_term", second_term, ("pathwise", "score"))
     f, jacobian = _parameters(problem, theta, client), problem.jacobian(theta)[client]
     with jax.enable_x64(True):
-        u, spread = _slopes(
+        u, u_bias, spread = _slopes(
             problem.loss, family, second_term, trees.cast(theta, jnp.float64), f, _grid(family, f, nodes)
         )
     bias, square = jacobian_error or JacobianError(np.zeros_like(jacobian), np.zeros((f.size, f.size)))
@@ -88,7 +89,7 @@ def second_term_error(
     return SecondTermError(
         jacobian=float(u @ square @ u),
         sampling=float(np.sum(jacobian @ jacobian.T * spread) / number),
-        product=float(np.sum((cross + cross.T + square) * spread) / number),
+        product=float(np.sum((cross + cross.T + square) * spread) / number + 2 * (u @ cross @ u_bias) / number),
     )
 
 
@@ -176,8 +177,8 @@ def _grid(family: GroupMixture, f: np.ndarray, nodes: int) -> Grid:
 
 def _slopes(
     loss: Loss, family: GroupMixture, second_term: str, theta: Theta, f: np.ndarray, grid: Grid
-) -> tuple[np.ndarray, np.ndarray]:
-    """(u (p,), the covariance S of what one sample adds to u_hat, (p, p))."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(u (p,), n times the bias of u_hat (p,), the covariance S of what one sample adds to u_hat, (p, p))."""
     share, means = f[: family.groups], f[family.groups :].reshape(family.groups, -1)
 
     def of_x(group: Array, x: Array) -> Array:
@@ -198,4 +199,5 @@ def _slopes(
     mean = np.einsum("kq,kqp->p", likely, added)
     spread = np.einsum("kq,kqp,kqr->pr", likely, added, added) - np.outer(mean, mean)
     u = np.concatenate([group_loss - mean_loss, (share[:, None] * group_slope).ravel()])
-    return u, spread
+    bias = np.concatenate([np.zeros(family.groups), -group_slope.ravel()])
+    return u, bias if second_term == "score" else np.zeros_like(bias), spread
