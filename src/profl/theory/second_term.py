@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from profl import checks, trees
+from profl import checks, random, trees
 from profl.problem.mixtures import GroupMixture
 from profl.problem.problem import Problem, check_problem
 from profl.typing import Array, Loss, Theta
@@ -79,6 +79,11 @@ def second_term_error(
     """
     family, number = _check(problem, client), checks.positive_int("n", n)
     checks.one_of("second_term", second_term, ("pathwise", "score"))
+    if not isinstance(jacobian_error, (JacobianError, type(None))):
+        raise checks.InputError(
+            f"jacobian_error must be a profl.theory.JacobianError, such as least_squares_error gives, got "
+            f"{checks.shown(jacobian_error)}"
+        )
     f, jacobian = _parameters(problem, theta, client), problem.jacobian(theta)[client]
     with jax.enable_x64(True):
         u, u_bias, spread = _slopes(
@@ -149,6 +154,7 @@ def _check(problem: Problem, client: int) -> GroupMixture:
 def _parameters(problem: Problem, theta: Theta, client: int) -> np.ndarray:
     """f(theta) of a client, (p,), in double precision."""
     assert problem.reaction.parameters is not None
+    checks.same_structure("theta", theta, jax.eval_shape(problem.initial, random.seed_key(0)))
     with jax.enable_x64(True):
         row = trees.cast(trees.take(problem.clients, client), jnp.float64)
         return np.asarray(problem.reaction.parameters(trees.cast(theta, jnp.float64), row), float)
