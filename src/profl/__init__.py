@@ -27,6 +27,7 @@ from profl.problem.counts import Bernoulli, Categorical, NegativeBinomial, Poiss
 from profl.problem.families import ClassMeans, Family, GaussianMean, GroupShares, LinearGaussian, LocationScale
 from profl.problem.limits import LinearLimits, MaxChange
 from profl.problem.live import LiveProblem
+from profl.problem.mixtures import GroupMixture
 from profl.problem.model_space import Box
 from profl.problem.problem import Problem
 from profl.results.files import load
@@ -100,6 +101,7 @@ __all__ = [
     "DivergedError",
     "Family",
     "GaussianMean",
+    "GroupMixture",
     "GroupShares",
     "InputError",
     "Interrupted",
