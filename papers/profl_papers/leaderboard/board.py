@@ -37,8 +37,8 @@ def new_seed() -> int:
 def open_board(file: Path, seed: int | None, quick: bool, force: bool) -> Board:
     """The board that ``file`` holds, if it is this one; else an empty one, with ``seed`` or a new one.
 
-    A board of another seed or length is refused, lest it be lost; one that other code made is begun anew, and keeps
-    its seed.
+    A board of another seed or length is refused, lest it be lost. One that other code made is begun anew: for that code
+    its problems would be no secret.
     """
     there = None if force else load(file)
     if not is_board(there):
@@ -49,7 +49,7 @@ def open_board(file: Path, seed: int | None, quick: bool, force: bool) -> Board:
             f"{file} holds a {kind} run of seed {there['seed']}: give --out another place, or --force to replace it"
         )
     if any(there["versions"].get(name) != versions()[name] for name in MADE_BY):
-        return empty(there["seed"], there["drawn"] == "given", quick)
+        return empty(new_seed() if seed is None else seed, seed is not None, quick)
     return there
 
 
@@ -79,11 +79,11 @@ def run(
     file: Path,
     *,
     workers: int = 1,
-    finished: Callable[[dict[str, Any], int, int], None] = lambda problem, done, total: None,
+    finished: Callable[[Board, int], None] = lambda board, done: None,
 ) -> Board:
     """``board`` with the cells of ``entries``, written to ``file`` after every problem.
 
-    ``finished(problem, done, total)`` is called after each problem that ran.
+    ``finished(board, done)`` is called after each problem that ran, with the number of those that are done.
     """
     checks.positive_int("workers", workers)
     total = board["settings"]["problems"]
@@ -103,7 +103,7 @@ def run(
         done += 1
         board = ordered(board, problems, done == total)
         write(file, board)
-        finished(problems[int(number)], done, total)
+        finished(board, done)
     board = ordered(board, problems, done == total)
     write(file, board)
     return board

@@ -87,7 +87,7 @@ def listings(rng: np.random.Generator, layout: Layout) -> Callable[[str], Draw]:
 def groups(rng: np.random.Generator, layout: Layout) -> Callable[[str], Draw]:
     """``group_pricing``: two groups of customers, one of which spends much on a good of its own.
 
-    Of tables that are drawn entry by entry next to none has a gap: optimum and stable point are both the highest prices.
+    Next to no table that is drawn entry by entry has a gap: the highest prices are optimum and stable point at once.
     """
 
     def draw(rng: np.random.Generator) -> tuple[Problem, str]:
