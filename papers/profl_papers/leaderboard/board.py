@@ -41,7 +41,7 @@ def open_board(file: Path, seed: int | None, quick: bool, force: bool) -> Board:
     its problems would be no secret.
     """
     there = None if force else load(file)
-    if not is_board(there):
+    if there is None or not is_board(there):
         return empty(new_seed() if seed is None else seed, seed is not None, quick)
     if there["quick"] != quick or seed not in (None, there["seed"]):
         kind = "quick" if there["quick"] else "full"

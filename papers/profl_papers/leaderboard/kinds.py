@@ -107,9 +107,15 @@ def gaming(rng: np.random.Generator, layout: Layout) -> Callable[[str], Draw]:
     def draw(rng: np.random.Generator) -> tuple[Problem, str]:
         sensitivity, different = rng.uniform(0.4, 1.6), rng.uniform(0.0, 0.8)
         weights, weighing = draw_weights(rng, layout.clients)
-        spread = {"spread": "uniform", "features": features, "respond": respond}
         problem = strategic(
-            layout.clients, different * sensitivity, weights, _seed(rng), sensitivity=sensitivity, **spread
+            layout.clients,
+            different * sensitivity,
+            weights,
+            _seed(rng),
+            features=features,
+            sensitivity=sensitivity,
+            respond=respond,
+            spread="uniform",
         )
         return problem, f"{respond} respond, sensitivity {sensitivity:.2f} +- {different:.0%}, {weighing}"
 

@@ -151,8 +151,8 @@ MEASURES = (
         "regret",
         "Deployed regret",
         "The mean risk of all models that were deployed, above the optimum, in gaps: exploring and wandering are part "
-        "of it. Median and quartiles over problems and seeds. It is a mean over a method's own deployments, of which prm "
-        "has a fifth.",
+        "of it. Median and quartiles over problems and seeds. It is a mean over a method's own deployments, of which "
+        "prm has a fifth.",
         _show_regret,
         lambda figures: figures.get("regret"),
     ),

@@ -75,9 +75,9 @@ def ranks(problems: Problems, names: Sequence[str], condition: str) -> dict[str,
         return {}
     scores = np.array([[score(problem["cells"][name][condition]) for problem in problems] for name in playing])
     draws = np.random.default_rng(0).integers(len(problems), size=(RESAMPLES, len(problems)))
-    several = np.stack([rank(np.apply_along_axis(median, 1, scores[:, draw])) for draw in draws])
+    several = np.stack([rank(each) for each in np.median(scores[:, draws], axis=2).T])
     low, high = np.quantile(several, SPREAD, axis=0, method="nearest")
-    first = rank(np.apply_along_axis(median, 1, scores))
+    first = rank(np.median(scores, axis=1))
     return {
         name: {"rank": int(first[i]), "rank_low": int(low[i]), "rank_high": int(high[i])}
         for i, name in enumerate(playing)
