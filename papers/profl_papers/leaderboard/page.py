@@ -68,6 +68,7 @@ def page(board: Board) -> str:
 
 def _head(board: Board) -> str:
     settings, seed, notes = board["settings"], board["seed"], []
+    seeds = f"{settings['seeds']} seeds each" if settings["seeds"] > 1 else "one seed each"
     if board["quick"]:
         notes.append("A quick run: it shows the form of the result and judges nothing.")
     if not board["complete"]:
@@ -75,7 +76,7 @@ def _head(board: Board) -> str:
     if board["drawn"] == "given":
         notes.append("The seed was given and not drawn: these problems may have been known before.")
     how = (
-        f"{settings['problems']} problems that were drawn when the command ran, {settings['seeds']} seeds each. Every "
+        f"{settings['problems']} problems that were drawn when the command ran, {seeds}. Every "
         f"method has {settings['rounds']} rounds and, but for those whose column says less, five deployments of a "
         "client in each, with the same samples. The gap is L(PS) - L(PO): what retraining leaves above the optimum. "
         "A method that leaves 0 has found the optimum, one that leaves 1 is no better than retraining at rest."
@@ -99,8 +100,8 @@ def _measure(measure: Measure, board: Board) -> str:
     for row in order:
         cells = [_cell(measure, row[condition]) for condition in CONDITIONS]
         rows.append([_name(row["method"], board), _plain(cell(row["deployments"]), row["deployments"]), *cells])
-    titles = [f"{name}<small>{MEANING[name]}</small>" if name in MEANING else name for name in columns]
-    return _section(measure.key, measure.title, measure.text, _table(measure.title, titles, rows, sorted_by=2))
+    table = _table(measure.title, columns, rows, "sortable measure", sorted_by=2)
+    return _section(measure.key, measure.title, measure.text, table)
 
 
 def _cell(measure: Measure, figures: Figures) -> str:
@@ -111,8 +112,12 @@ def _cell(measure: Measure, figures: Figures) -> str:
     first, *others = measure.show(figures)
     if figures["refused"]:
         others.append(f"refused {figures['refused']}: {'; '.join(figures['reasons'])}")
-    small = "".join(f"<small>{escape(line)}</small>" for line in others)
+    small = "".join(map(_small, others))
     return f'<td data-value="{_sortable(measure.value(figures))}"><b>{escape(first)}</b>{small}</td>'
+
+
+def _small(text: str) -> str:
+    return f"<small>{escape(text)}</small>" if text else ""
 
 
 def _show_left(figures: Figures) -> list[str]:
@@ -268,16 +273,22 @@ def _section(key: str, title: str, text: str, body: str) -> str:
     return f'<section id="{key}"><h2>{escape(title)}</h2><p>{escape(text)}</p>{body}</section>'
 
 
-def _table(label: str, titles: Sequence[str], rows: Iterable[Sequence[str]], sorted_by: int | None = None) -> str:
-    """A table in a box of its own that scrolls; titles are HTML, cells are whole ``<td>`` or ``<th>``."""
+def _table(
+    label: str,
+    titles: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    css: str = "sortable",
+    sorted_by: int | None = None,
+) -> str:
+    """A table in a box of its own that scrolls; cells are whole ``<td>`` or ``<th>``."""
     head = "".join(
-        f'<th scope="col" aria-sort="{"ascending" if i == sorted_by else "none"}"><button type="button">{title}'
-        '<span aria-hidden="true"></span></button></th>'
+        f'<th scope="col" aria-sort="{"ascending" if i == sorted_by else "none"}"><button type="button">{escape(title)}'
+        f'<span aria-hidden="true"></span></button>{_small(MEANING.get(title, ""))}</th>'
         for i, title in enumerate(titles)
     )
     body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
     return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(label)}"><table class="sortable">'
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(label)}"><table class="{css}">'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
