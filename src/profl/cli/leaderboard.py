@@ -12,7 +12,7 @@ from profl.cli import outputs
 from profl.cli.console import line_width, print_table, say
 from profl.cli.options import JsonPath, Quiet
 from profl.results.cells import number
-from profl.storage.paths import check_folder
+from profl.storage.paths import check_file, check_folder
 
 
 def leaderboard(
@@ -52,9 +52,11 @@ def leaderboard(
 
     outputs.check_files(json=json_path)
     check_folder("--out", out)
+    file, html, console = out / "leaderboard.json", out / "leaderboard.html", Console(stderr=True)
+    for place in (file, html):
+        check_file("--out", place)
     names = [] if only is None else [name.strip() for name in only.split(",") if name.strip()]
     chosen = entries.choose(names, method or [])
-    file, console = out / "leaderboard.json", Console(stderr=True)
     board = work.open_board(file, seed, quick, force)
     if not quiet:
         say(console, f"problems of seed {board['seed']}; repeat them with --seed {board['seed']}")
@@ -74,12 +76,12 @@ def leaderboard(
         interrupted = True
     if not latest["problems"]:
         outputs.exit_interrupted(f"interrupted; no problem was finished; --seed {board['seed']} draws them again")
-    page.write_page(latest, out / "leaderboard.html")
+    page.write_page(latest, html)
     if json_path is not None:
         work.write(json_path, latest)
     if not quiet:
         print_standings(Console(), latest)
-        say(console, f"leaderboard: {out / 'leaderboard.html'}")
+        say(console, f"leaderboard: {html}")
     if interrupted:
         outputs.exit_interrupted(f"interrupted; the same command goes on from {file}")
 
