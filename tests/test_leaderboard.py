@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,7 @@ from profl.methods import pfl
 from profl_papers import pieces
 from profl_papers.leaderboard import board as work
 from profl_papers.leaderboard import page, play, sealed, standings
-from profl_papers.leaderboard.entries import ENTRIES, choose, own_entry
+from profl_papers.leaderboard.entries import ENTRIES, by_identity, choose, own_entry
 from profl_papers.leaderboard.play import CONDITIONS, POOLED, Length
 from profl_papers.leaderboard.rates import first_rate
 
@@ -114,6 +116,21 @@ def test_the_rate_makes_a_first_step_of_the_natural_scale():
     losses, slopes = -theta * z[:, 0], -z[:, 0]
     scale = min(2.5, losses.std() / np.sqrt(slopes.var() + 0.01 * slopes.mean() ** 2))
     assert first_rate(case, 100) == pytest.approx(0.07 * scale / abs(slopes.mean()), rel=1e-3)
+
+
+def test_every_entry_is_made_with_a_rate_of_its_own():
+    """Gradient methods find theirs, but for two, which take the one they are told; the budget is said beside it."""
+    made = {name: entry.method(0.3) for name, entry in ENTRIES.items()}
+    rates = {name: method.settings().get("learning_rate") for name, method in made.items()}
+    told = {name for name, rate in rates.items() if rate == 0.3}
+    assert told == {"rrm", "dfo"}
+    assert {name for name, rate in rates.items() if rate == "auto"} == set(ENTRIES) - told - {"prm", "two_stage"}
+    assert {name for name, entry in ENTRIES.items() if entry.local_steps != 5} == {"prm"}
+
+
+def test_a_problem_goes_to_another_process_by_names():
+    call = pickle.loads(pickle.dumps(partial(play.play_problem, SEED, HOUSES, False, [ENTRIES["pfl"].identity])))
+    assert by_identity(call.args[3][0]) is ENTRIES["pfl"]
 
 
 # -- standings
