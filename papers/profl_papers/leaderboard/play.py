@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from profl import checks
@@ -44,6 +45,8 @@ FULL, QUICK = Length(40, 3), Length(8, 1)
 
 def play_problem(seed: int, number: int, quick: bool, identities: Sequence[Sequence[str]]) -> dict[str, Any]:
     """{"facts", "cells": {method: {condition: cell}}, "made": {method: identity}} of one problem, as plain data."""
+    if not quick:  # another kind was before: its programs would only take memory, and those of this kind lie on disk
+        jax.clear_caches()
     sealed = draw_problem(seed, number, quick)
     length = QUICK if quick else FULL
     cells = {identity[0]: play(by_identity(identity), sealed, length) for identity in identities}
