@@ -138,7 +138,7 @@ def _show_reached(figures: Figures) -> list[str]:
 
 
 def _show_seconds(figures: Figures) -> list[str]:
-    return [f"{figures['cpu']:.2g}", f"with compiling up to {figures['cpu_first']:.2g}"]
+    return [f"{figures['cpu']:.2g}", f"longest {figures['cpu_first']:.2g}"]
 
 
 MEASURES = (
@@ -173,7 +173,7 @@ MEASURES = (
         "seconds",
         "Seconds",
         "Processor time for all seeds of a problem together: the median over problems, of which few compile a program, "
-        "and the longest, which did.",
+        "and the longest; of clean data, which come first, that is a run that did.",
         _show_seconds,
         lambda figures: figures.get("cpu"),
     ),

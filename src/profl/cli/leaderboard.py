@@ -34,7 +34,10 @@ def leaderboard(
     ),
     force: Annotated[bool, typer.Option("--force", help="Draw anew, whatever --out holds.")] = False,
     workers: Annotated[
-        int | None, typer.Option(help="Problems at a time, each in a process.", show_default="one per core, 4 at most")
+        int | None,
+        typer.Option(
+            help="Problems at a time, each in a process.", show_default="one per core, 4 at most; 1 with --quick"
+        ),
     ] = None,
     json_path: JsonPath = None,
     quiet: Quiet = False,
@@ -70,7 +73,8 @@ def leaderboard(
             say(console, f"{done} of {total} problems", width=line_width(console))
 
     try:
-        many = min(pieces.cores(), 4) if workers is None else workers
+        usual = 1 if quick else min(pieces.cores(), 4)  # problems of one kind would compile the same side by side
+        many = usual if workers is None else workers
         latest = work.run(board, chosen, file, workers=many, finished=finished)
     except KeyboardInterrupt:
         interrupted = True
