@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -131,6 +132,22 @@ def test_every_entry_is_made_with_a_rate_of_its_own():
 def test_a_problem_goes_to_another_process_by_names():
     call = pickle.loads(pickle.dumps(partial(play.play_problem, SEED, HOUSES, False, [ENTRIES["pfl"].identity])))
     assert by_identity(call.args[3][0]) is ENTRIES["pfl"]
+
+
+def test_figures_are_above_the_optimum_that_was_drawn(houses):
+    """Also where the run was measured against a worse one."""
+    risks = houses.optimum_risk + houses.gap * np.array([[1.0, 0.5, 0.04, 0.2]])
+    worse = houses.optimum_risk + 0.5 * houses.gap
+    run = SimpleNamespace(
+        deployments=10.0 * np.arange(4)[None],
+        settings={"clients": 2},
+        risk=risks,
+        deployed_regret=risks - worse,
+        optimum_risk=worse,
+    )
+    found = play.figures(run, houses)
+    assert [found["left"][0], found["regret"][0]] == pytest.approx([0.2, 0.2])
+    assert (found["reached"], found["deployments"]) == ([10.0], 15.0)
 
 
 # -- standings

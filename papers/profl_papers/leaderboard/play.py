@@ -85,17 +85,22 @@ def play_condition(entry: Entry, sealed: Sealed, length: Length, condition: str)
         if entry.name in ENTRIES:
             raise
         raise checks.InputError(f"{entry.name} raised {type(error).__name__} in a run: {error}") from error
-    return {**figures(run, sealed.gap), "cpu": time.process_time() - began}
+    return {**figures(run, sealed), "cpu": time.process_time() - began}
 
 
-def figures(run: Run, gap: float) -> dict[str, Any]:
-    """What a run is scored by."""
+def figures(run: Run, sealed: Sealed) -> dict[str, Any]:
+    """What a run is scored by, above the optimum that was drawn with the problem.
+
+    A run's own ``excess`` is above the optimum that is solved anew for the contaminated problem, from fewer starts.
+    """
     each = run.deployments / run.settings["clients"]
-    solved = run.excess <= REACHED * gap
+    left = (run.risk - sealed.optimum_risk) / sealed.gap
+    regret = (run.deployed_regret + run.optimum_risk - sealed.optimum_risk) / sealed.gap
+    solved = left <= REACHED
     first = [int(np.argmax(row)) if row.any() else None for row in solved]
     return {
-        "left": run.excess[:, -1] / gap,
-        "regret": run.deployed_regret[:, -1] / gap,
+        "left": left[:, -1],
+        "regret": regret[:, -1],
         "reached": [None if i is None else each[seed, i] for seed, i in enumerate(first)],
         "deployments": float(each[:, -1].max()),
     }

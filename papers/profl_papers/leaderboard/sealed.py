@@ -47,7 +47,8 @@ class Sealed(NamedTuple):
     distance: float  # of junk
     attack: str
     hostile: tuple[int, ...]
-    gap: float
+    optimum_risk: float  # L(PO)
+    gap: float  # L(PS) - L(PO)
     facts: dict[str, Any]  # what was drawn, for the page
 
 
@@ -104,7 +105,7 @@ def draw_problem(seed: int, number: int, quick: bool = False) -> Sealed:
         "refused_draws": refused,
     }
     problem = replace(problem, name=f"sealed problem {number + 1}")
-    return Sealed(number, problem, layout.samples, distance, attack, hostile, stable - optimum, facts)
+    return Sealed(number, problem, layout.samples, distance, attack, hostile, optimum, stable - optimum, facts)
 
 
 def judge(problem: Problem) -> tuple[tuple[float, float, float], str | None]:
