@@ -51,7 +51,7 @@ AS_PRINTED = {"profl": "literal", "pg": "literal_pg"}
 """What runs under a method's name where the settings state the printed form of it."""
 
 # Setting -> the parameter that gets it. Settings that the paper's table has bear the paper's letters.
-CASE = {name: name for name in ("clients", "heterogeneity", "sensitivity", "reaction", "respond")}
+CASE = {name: name for name in ("clients", "heterogeneity", "base_spread", "sensitivity", "reaction", "respond")}
 JUNK = {"eps": "fraction", "source": "source", "distance": "distance"}
 METHOD = {
     **{"eta": "learning_rate", "H": "window", "jacobian": "jacobian", "filter": "filter", "share": "share"},

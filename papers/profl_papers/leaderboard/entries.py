@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from profl import checks
-from profl.methods import dfo, pfl, pg, pofl, prm, profl, rgd, rrm, two_stage
+from profl.methods import dfo, literal, pfl, pg, pofl, prm, profl, rgd, rrm, two_stage
 from profl.methods.method import Method
 from profl.objects import import_object
 
@@ -61,6 +61,7 @@ ENTRIES: dict[str, Entry] = {
         Entry("profl", partial(profl, **AUTO), 'profl("auto")'),
         Entry("profl+shared", partial(profl, **AUTO, share="shrink"), 'profl("auto", share="shrink")'),
         Entry("profl+scaffold", partial(profl, **AUTO, correction="scaffold"), 'profl("auto", correction="scaffold")'),
+        Entry("literal", literal, "literal(rate): as printed in the ProFL paper", told_rate=True),
         Entry("prm", prm, "prm()", local_steps=1),
     )
 }
