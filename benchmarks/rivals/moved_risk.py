@@ -1,0 +1,131 @@
+"""The risk of a model as a function of theta and of every client's f: what a rival knows of the loss, as ``prm`` does.
+
+    L(theta, f) = sum_i alpha_i mean_k l(theta, z_ik moved from f_i to f)
+
+with the samples of a deployment, shifted to f or, where the family cannot shift them, weighted by p(z; f) / p(z; f_i).
+Where the loss is a line in z (revenue), the federation's mean f says all; where it is so curved that the samples add a
+constant (a square), every client's mean does; neither then takes samples.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.rivals.federation import Seen
+from profl.problem.problem import Problem
+from profl.typing import Array, Batch
+
+TRIED, ROUNDING = 8, 1e-4
+"""Random models and shifts at which a loss is looked at, and the share of its range that is rounding."""
+KEPT = 8
+"""Newest deployments that the model to return is judged on."""
+
+
+class MovedRisk:
+    """L(theta, f) with its gradients. ``see`` hands it every deployment; ``f`` and its variance come back."""
+
+    def __init__(self, problem: Problem, lower: np.ndarray, upper: np.ndarray, samples: int) -> None:
+        self.problem, self.samples = problem, samples
+        self.loss = _Loss(problem)
+        self.pooled, self.means = False, False
+        self.box = lower, upper
+        self.recent: list[Batch] = []
+        self.pools: dict[bool, Any] = {}
+        self.weights = np.asarray(problem.weights, float)
+
+    def see(self, seen: Seen) -> tuple[np.ndarray, np.ndarray]:
+        """f of what the risk is a function of, (groups, p), and its sampling variance."""
+        if not self.recent:
+            self.pooled, self.means = _shape_of(self.problem, seen, *self.box)
+        self.recent = [seen.batch, *self.recent][:KEPT]
+        self.pools = {}
+        if self.pooled:
+            return self.weights[None] @ seen.f, self.weights[None] ** 2 @ seen.f_variance
+        return seen.f, seen.f_variance
+
+    def pool(self, whole: bool) -> Any:
+        """(samples, weights): all samples of the newest deployments where ``whole``, else some of the newest alone."""
+        if whole not in self.pools:
+            weights = np.ones(1) if self.pooled else self.weights
+            if self.means:
+                mean = self.recent[0].mean(1, keepdims=True)
+                batch = np.tensordot(self.weights, mean, 1)[None] if self.pooled else mean
+                self.pools[whole] = batch[:, None], weights
+            else:
+                parts = self.recent if whole else [jax.tree.map(lambda leaf: leaf[:, : self.samples], self.recent[0])]
+                self.pools[whole] = jax.tree.map(lambda *leaves: np.stack(leaves, 1), *parts), weights
+        return self.pools[whole]
+
+    def __call__(self, theta: np.ndarray, f: np.ndarray, whole: bool = False) -> tuple[np.ndarray, ...]:
+        """L (rows,) of models (rows, d) with f (rows, groups, p), and its gradients in both, in double precision."""
+        rows, most = len(theta), 2 ** int(np.ceil(np.log2(len(theta))))
+        fill = partial(np.pad, mode="edge")
+        theta, f = fill(theta, ((0, most - rows), (0, 0))), fill(f, ((0, most - rows), (0, 0), (0, 0)))
+        with jax.enable_x64(True):
+            found = _values(self.loss, *_double(self.pool(whole)), jnp.asarray(theta), jnp.asarray(f))
+            return tuple(np.asarray(each)[:rows] for each in found)
+
+
+class _Loss:
+    """The parts of a problem that a moved risk is made of; equal ones share a program."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.parts = problem.loss, problem.family
+        self.loss, self.family = self.parts
+
+    def __hash__(self) -> int:
+        return hash(self.parts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Loss) and self.parts == other.parts
+
+    def moved(self, theta: Array, f: Array, batch: Batch) -> Array:
+        """The mean loss of one client's batch of one deployment, moved to f."""
+        count = jax.tree.leaves(batch)[0].shape[0]
+        was = self.family.estimate(batch, jnp.full(count, 1 / count))
+
+        def one(z: Batch) -> Array:
+            if self.family.moves:
+                return self.family.moved_loss(partial(self.loss, theta), z, f - was, was)
+            return self.loss(theta, z) * jnp.exp(self.family.log_prob(z, f) - self.family.log_prob(z, was))
+
+        return jnp.mean(jax.vmap(one)(batch))
+
+
+@partial(jax.jit, static_argnums=0)
+def _values(loss: _Loss, pool: Batch, weights: Array, theta: Array, f: Array) -> Any:
+    def risk(theta: Array, f: Array) -> Array:
+        each = jax.vmap(lambda own, batches: jnp.mean(jax.vmap(partial(loss.moved, theta, own))(batches)))
+        return weights @ each(f, pool)
+
+    value, slopes = jax.lax.map(lambda row: jax.value_and_grad(risk, (0, 1))(*row), (theta, f), batch_size=64)
+    return value, *slopes
+
+
+def _double(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64 if leaf.dtype.kind == "f" else leaf.dtype), tree)
+
+
+def _shape_of(problem: Problem, seen: Seen, lower: np.ndarray, upper: np.ndarray) -> tuple[bool, bool]:
+    """Whether the loss is a line in z, and whether samples add a constant to the loss of their mean."""
+    batch = seen.batch
+    if not (isinstance(batch, np.ndarray) and problem.family.location_only):
+        return False, False
+    rng, weights = np.random.default_rng(0), np.asarray(problem.weights, float)
+    thetas = rng.uniform(lower, upper, (TRIED, lower.size))
+    spread = batch.std((0, 1)) + np.abs(batch).mean((0, 1))
+    moved = batch[None] + spread * rng.normal(size=(TRIED, batch.shape[0], 1, batch.shape[2]))
+    with jax.enable_x64(True):
+        losses = jax.jit(jax.vmap(jax.vmap(jax.vmap(problem.loss, (None, 0)), (None, 0))))
+        samples = weights @ np.asarray(losses(thetas, moved)).mean(2).T
+        means = moved.mean(2, keepdims=True)
+        each = weights @ np.asarray(losses(thetas, means)).mean(2).T
+        pooled = np.asarray(losses(thetas, np.tensordot(means, weights, (1, 0))[:, None])).ravel()
+    noise = ROUNDING * np.ptp(samples)
+    constant = bool(np.ptp(samples - each) < noise)
+    return bool(constant and np.ptp(each - pooled) < noise), constant
