@@ -11,6 +11,7 @@ from rich.console import Console
 from benchmarks import accelerator, analyst, attacks, campaign, dynamics, jacobian, network, robust, speed, track
 from benchmarks.bench import Bench, Done, run
 from benchmarks.deployments import bench as deployments
+from benchmarks.rivals import bench as rivals
 from benchmarks.wild import bench as wild
 from profl import checks, cli
 from profl.cli import outputs
@@ -30,6 +31,7 @@ BENCHMARKS: dict[str, Callable[[int, bool], Bench]] = {
     "deployments": deployments.bench,
     "dynamics": dynamics.bench,
     "network": network.bench,
+    "rivals": rivals.bench,
     "wild": wild.bench,
     "speed": speed.speed,
     "scale": speed.scale,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,19 +33,32 @@ FIRST = 10
 """Sobol points before the model is asked, at most: two per parameter, and a third of all."""
 SAMPLES, RESTARTS, RAW = 64, 4, 64
 """Of the acquisition: posterior samples, descents, and models among which these begin."""
-FIT_STEPS, DESCENT_STEPS = 100, 50
+FIT_STEPS, DESCENT_STEPS = 75, 30
+"""L-BFGS steps of a fit, which begins where the last one ended, and of a descent of the acquisition."""
 LEAST_NOISE = 1e-6
 """Variance of an observation as a share of all, below which a covariance matrix cannot be factored safely."""
+
+
+class Design(NamedTuple):
+    """The Sobol points before the model is asked."""
+
+    times: int = 2  # as many per parameter
+    reach: float = 1.0  # how far from the start, as a share of the model space
+
+
+DESIGNS = {"Sobol": Design(), "Sobol near the start": Design(1, 0.1)}
+"""What is tried."""
 
 
 class Bayes:
     """One run; subclasses say what is modelled and what the risk is of that."""
 
-    def __init__(self, start: np.ndarray, clients: int, rounds: int, seed: int) -> None:
+    def __init__(self, start: np.ndarray, clients: int, rounds: int, seed: int, design: Design) -> None:
         self.clients, self.seed = clients, seed
-        first = min(FIRST, 2 * start.size, rounds // 3)
+        first = min(FIRST, design.times * start.size, rounds // 3)
         sobol = torch.quasirandom.SobolEngine(start.size, scramble=True, seed=seed).draw(first, dtype=torch.double)
-        self.planned = [start, *sobol.numpy()]
+        lower, upper = (np.clip(start + side * design.reach, 0.0, 1.0) for side in (-1, 1))
+        self.planned = [start, *(lower + sobol.numpy() * (upper - lower))]
         self.tried: list[np.ndarray] = []
         self.values: list[np.ndarray] = []
         self.variances: list[np.ndarray] = []
@@ -135,7 +148,10 @@ def maximise(function: Callable[[torch.Tensor], torch.Tensor], starts: np.ndarra
         return float(value), at.grad.numpy().ravel()
 
     bounds = [(0.0, 1.0)] * starts.size
-    end = minimize(valued, starts.ravel(), jac=True, method="L-BFGS-B", bounds=bounds).x.reshape(starts.shape)
+    end = minimize(
+        valued, starts.ravel(), jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": DESCENT_STEPS}
+    )
+    end = end.x.reshape(starts.shape)
     both = np.concatenate([starts, end])
     with torch.no_grad():
         return both[int(function(torch.tensor(both)[:, None]).argmax())]
@@ -144,8 +160,8 @@ def maximise(function: Callable[[torch.Tensor], torch.Tensor], starts: np.ndarra
 class Scalar(Bayes):
     """The federation's observed mean loss."""
 
-    def __init__(self, start: np.ndarray, weights: np.ndarray, rounds: int, seed: int) -> None:
-        super().__init__(start, len(weights), rounds, seed)
+    def __init__(self, start: np.ndarray, weights: np.ndarray, rounds: int, seed: int, design: Design) -> None:
+        super().__init__(start, len(weights), rounds, seed, design)
         self.weights = weights
 
     def summary(self, seen: Seen) -> tuple[np.ndarray, np.ndarray]:
@@ -158,8 +174,8 @@ class Scalar(Bayes):
 class Composite(Bayes):
     """f of every client, or of all where that says as much, and the known loss on top."""
 
-    def __init__(self, start: np.ndarray, risk: MovedRisk, rounds: int, seed: int) -> None:
-        super().__init__(start, len(risk.weights), rounds, seed)
+    def __init__(self, start: np.ndarray, risk: MovedRisk, rounds: int, seed: int, design: Design) -> None:
+        super().__init__(start, len(risk.weights), rounds, seed, design)
         self.risk = risk
 
     def summary(self, seen: Seen) -> tuple[np.ndarray, np.ndarray]:

@@ -2,9 +2,10 @@
 
     theta_{k+1} = theta_k - a_k g_k,    a_k = a / (k + 1 + A)^0.602,    c_k = c / (k + 1)^0.101
 
-Two deployments make one iteration: every client deploys theta + c_k delta_i, then theta - c_k delta_i, with random signs
-delta_i of its own, and g = sum_i alpha_i delta_i (l_i(+) - l_i(-)) / (2 c_k): with clients of their own directions it is
-better known than with one direction for all. A is a tenth of the iterations, and ``a`` makes the first step ``first``.
+Two deployments make one iteration: every client deploys theta + c_k delta_i, then theta - c_k delta_i, with random
+signs delta_i of its own, and g = sum_i alpha_i delta_i (l_i(+) - l_i(-)) / (2 c_k): with a direction for each client it
+is better known than with one for all. A is a tenth of the iterations, and ``a`` makes the first step as long as
+``first``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A switchback experiment: random perturbations by client and period, least squares, then the best model as fitted.
 
-For the first k = T^(2/3) of T deployments, the rate of explore-then-commit, every client deploys the start plus a uniform
-perturbation of its own. Least squares give f = level_i + J theta, with a slope for all clients or one for each; the loss
-is known (``moved_risk``). Then all deploy the minimiser of the fitted risk, which is fitted again to all there is.
+For the first k = T^(2/3) of T deployments, the rate of explore-then-commit, every client deploys the start plus a
+uniform perturbation of its own. Least squares give f = level_i + J theta, with a slope for all clients or one for each;
+the loss is known (``moved_risk``). Then all deploy the minimiser of the fitted risk, which is fitted again to all there
+is after every deployment.
 """
 
 from __future__ import annotations
