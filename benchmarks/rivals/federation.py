@@ -90,7 +90,8 @@ def observer(problem: Problem, samples: int) -> Observe:
     def observe(seed: int, step: int, models: np.ndarray) -> Seen:
         found = every(random.seed_key(seed), step, jnp.asarray(models, jnp.float32))
         *numbers, batch = jax.tree.map(np.asarray, found)
-        return Seen(*(np.asarray(each, float) for each in numbers), batch)
+        loss, loss_variance, f, f_variance = (np.asarray(each, float) for each in numbers)
+        return Seen(loss, loss_variance, f, f_variance, batch)
 
     return observe
 

@@ -25,8 +25,6 @@ from profl.run.compiled.simulate import simulate
 SAMPLES = 500
 JUDGED_ON = 128
 """Samples of every client, of its newest deployment, that the composite acquisition moves to f."""
-MOST_TASKS = 24
-"""Entries of f over all clients up to which the multi-task process is affordable."""
 HOW = (
     "BoTorch is not installed, and its rivals are left out: pip install torch==2.13.0 --index-url "
     "https://download.pytorch.org/whl/cpu, then pip install -c constraints.txt -e '.[bench]'"
@@ -78,15 +76,15 @@ def bayesian(row: Known, rounds: int, weights: np.ndarray, risk: Callable[[], Mo
     """The rivals that need BoTorch."""
     from benchmarks.rivals import bayes
 
+    def scalar(design: bayes.Design, start: np.ndarray, seed: int) -> Search:
+        return bayes.Scalar(start, weights, rounds, seed, design)
+
+    def composite(design: bayes.Design, start: np.ndarray, seed: int) -> Search:
+        return bayes.Composite(start, risk(), rounds, seed, design)
+
     return {
-        "botorch": {
-            name: lambda start, seed, design=design: bayes.Scalar(start, weights, rounds, seed, design)
-            for name, design in bayes.DESIGNS.items()
-        },
-        "botorch, composite": {
-            name: lambda start, seed, design=design: bayes.Composite(start, risk(), rounds, seed, design)
-            for name, design in bayes.DESIGNS.items()
-        },
+        "botorch": {name: partial(scalar, design) for name, design in bayes.DESIGNS.items()},
+        "botorch, composite": {name: partial(composite, design) for name, design in bayes.DESIGNS.items()},
     }
 
 

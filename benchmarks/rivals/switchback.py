@@ -56,8 +56,8 @@ class Switchback:
         if self.own_slopes:
             slopes = np.stack([np.linalg.lstsq(*each, rcond=None)[0].T for each in zip(x, y, strict=True)])
         else:
-            flat = (each.reshape(-1, each.shape[2]) for each in (x, y))
-            slopes = np.tile(np.linalg.lstsq(*flat, rcond=None)[0].T, (self.count, 1, 1))
+            rows, values = (each.reshape(-1, each.shape[2]) for each in (x, y))
+            slopes = np.tile(np.linalg.lstsq(rows, values, rcond=None)[0].T, (self.count, 1, 1))
         return level[:, 0] - np.einsum("ipd,id->ip", slopes, middle[:, 0]), slopes
 
 
