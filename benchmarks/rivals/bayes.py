@@ -20,7 +20,7 @@ import torch
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from botorch.acquisition.objective import GenericMCObjective
 from botorch.fit import fit_gpytorch_mll
-from botorch.models import KroneckerMultiTaskGP, SingleTaskGP
+from botorch.models import SingleTaskGP
 from botorch.models.transforms import Standardize
 from botorch.optim import optimize_acqf
 from botorch.sampling import SobolQMCNormalSampler
@@ -91,14 +91,11 @@ class Bayes:
         """The risk of posterior samples (..., q, m) at models (..., q, d)."""
         raise NotImplementedError
 
-    def model(self, x: torch.Tensor, y: torch.Tensor, variance: torch.Tensor) -> Any:
-        return SingleTaskGP(x, y, variance, outcome_transform=Standardize(y.shape[-1]))
-
     def _learn(self) -> None:
         x = torch.tensor(np.stack(self.tried))
         y, variance = torch.tensor(np.stack(self.values)), torch.tensor(np.stack(self.variances))
         variance = torch.maximum(variance, LEAST_NOISE * y.var(0) + 1e-12)
-        model = self.model(x, y, variance)
+        model = SingleTaskGP(x, y, variance, outcome_transform=Standardize(y.shape[-1]))
         if self.state is not None:
             model.load_state_dict(self.state, strict=False)
         fit_gpytorch_mll(
@@ -188,16 +185,6 @@ class Composite(Bayes):
         theta = (lower + x * (upper - lower)).expand(*samples.shape[:-1], x.shape[-1])
         flat = theta.reshape(-1, x.shape[-1]), samples.reshape(-1, *self.shape)
         return _Risk.apply(*flat, self.risk, whole).reshape(samples.shape[:-1])
-
-
-class MultiTask(Composite):
-    """``Composite`` with one process for all clients and entries of f: a covariance of tasks (ICM) times one of models.
-
-    Clients that answer alike learn from each other. Noise is learned, one variance for each entry.
-    """
-
-    def model(self, x: torch.Tensor, y: torch.Tensor, variance: torch.Tensor) -> Any:
-        return KroneckerMultiTaskGP(x, y, outcome_transform=Standardize(y.shape[-1]))
 
 
 class _Risk(torch.autograd.Function):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from time import perf_counter
+from time import process_time
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -68,7 +68,7 @@ class Track(NamedTuple):
     setting: str
     excess: np.ndarray  # (seeds, 1 + deployments): of the returned model after each deployment
     regret: np.ndarray  # (seeds, deployments): excess of what was deployed, summed
-    seconds: float  # per seed
+    seconds: float  # of CPU time, per seed
 
 
 def observer(problem: Problem, samples: int) -> Observe:
@@ -108,7 +108,7 @@ def play(
     """One search per seed; a track for every way to choose what is returned. ``make(start, seed)`` begins a search."""
     problem, width = row.problem, row.upper - row.lower
     excess: dict[str, list[np.ndarray]] = {}
-    regret, began = [], perf_counter()
+    regret, began = [], process_time()
     for seed in seeds:
         start = np.asarray(problem.initial(random.start_key(random.seed_key(seed))), float)
         search = make(np.clip((start - row.lower) / width, 0.0, 1.0), seed)
@@ -122,7 +122,7 @@ def play(
         for way in returned[-1]:
             models = np.stack([start, *(row.lower + each[way] * width for each in returned)])
             excess.setdefault(way, []).append(problem.risks(models) - row.optimum_risk)
-    seconds = (perf_counter() - began) / len(seeds)
+    seconds = (process_time() - began) / len(seeds)
     return [
         Track(", ".join(filter(None, (name, way))), np.stack(each), np.stack(regret), seconds)
         for way, each in excess.items()

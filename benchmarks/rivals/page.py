@@ -49,10 +49,10 @@ def table(rows: Sequence[Row], figure: str, after: Sequence[int] = (10, 20, 30))
 
 
 def settings_and_seconds(rows: Sequence[Row]) -> str:
-    """Which setting was best how often, and the median time of a run."""
+    """Which setting was best how often, and the median CPU time of a seed."""
     lines = []
     for name, own in methods_of(rows).items():
-        seconds = sorted(row["seconds"] for row in own.values())
+        seconds = sorted(row["CPU seconds"] for row in own.values())
         counts: dict[str, int] = {}
         for row in own.values():
             counts[row["setting"]] = counts.get(row["setting"], 0) + 1
