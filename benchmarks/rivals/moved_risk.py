@@ -51,14 +51,14 @@ class MovedRisk:
     def pool(self, whole: bool) -> Any:
         """(samples, weights): all samples of the newest deployments where ``whole``, else some of the newest alone."""
         if whole not in self.pools:
-            weights = np.ones(1) if self.pooled else self.weights
+            parts = self.recent if whole else [jax.tree.map(lambda leaf: leaf[:, : self.samples], self.recent[0])]
             if self.means:
-                mean = self.recent[0].mean(1, keepdims=True)
-                batch = np.tensordot(self.weights, mean, 1)[None] if self.pooled else mean
-                self.pools[whole] = batch[:, None], weights
-            else:
-                parts = self.recent if whole else [jax.tree.map(lambda leaf: leaf[:, : self.samples], self.recent[0])]
-                self.pools[whole] = jax.tree.map(lambda *leaves: np.stack(leaves, 1), *parts), weights
+                parts = [self.recent[0].mean(1, keepdims=True)]
+            if self.pooled:
+                parts = [np.tensordot(self.weights, parts[0], 1)[None]]
+            batches = jax.tree.map(lambda *leaves: np.stack(leaves, 1), *parts)
+            with jax.enable_x64(True):
+                self.pools[whole] = _double((batches, np.ones(1) if self.pooled else self.weights))
         return self.pools[whole]
 
     def __call__(self, theta: np.ndarray, f: np.ndarray, whole: bool = False) -> tuple[np.ndarray, ...]:
@@ -67,7 +67,7 @@ class MovedRisk:
         fill = partial(np.pad, mode="edge")
         theta, f = fill(theta, ((0, most - rows), (0, 0))), fill(f, ((0, most - rows), (0, 0), (0, 0)))
         with jax.enable_x64(True):
-            found = _values(self.loss, *_double(self.pool(whole)), jnp.asarray(theta), jnp.asarray(f))
+            found = _values(self.loss, *self.pool(whole), jnp.asarray(theta), jnp.asarray(f))
             return tuple(np.asarray(each)[:rows] for each in found)
 
 

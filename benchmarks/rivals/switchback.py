@@ -16,7 +16,8 @@ from benchmarks.rivals.moved_risk import MovedRisk
 
 RADII = (0.05, 0.15, 0.3)
 """What is tried of the perturbations' half width, as shares of the model space."""
-DESCENTS = 4
+DESCENTS, STEPS = 4, 50
+"""Descents of the fitted risk, and the steps of each at most."""
 
 
 class Switchback:
@@ -76,5 +77,6 @@ def minimiser(
 
     bounds = [(0.0, 1.0)] * near.size
     starts = [near, *rng.uniform(size=(DESCENTS - 1, near.size))]
-    ends = [minimize(valued, each, jac=True, method="L-BFGS-B", bounds=bounds) for each in starts]
+    known = {"jac": True, "method": "L-BFGS-B", "bounds": bounds, "options": {"maxiter": STEPS}}
+    ends = [minimize(valued, each, **known) for each in starts]
     return min(ends, key=lambda end: float(end.fun) if np.isfinite(end.fun) else np.inf).x
