@@ -192,9 +192,8 @@ class _Risk(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, theta: torch.Tensor, f: torch.Tensor, risk: MovedRisk, whole: bool) -> torch.Tensor:
-        value, *slopes = (
-            torch.from_numpy(each.copy()) for each in risk(theta.detach().numpy(), f.detach().numpy(), whole)
-        )
+        found = risk(theta.detach().numpy(), f.detach().numpy(), whole, slopes=any(ctx.needs_input_grad))
+        value, *slopes = (torch.from_numpy(each.copy()) for each in found)
         ctx.save_for_backward(*slopes)
         return value
 

@@ -10,6 +10,7 @@ constant (a square), every client's mean does; neither then takes samples.
 from __future__ import annotations
 
 from functools import partial
+from itertools import cycle, islice
 from typing import Any
 
 import jax
@@ -17,11 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.rivals.federation import Seen
+from profl.problem.families import Family
 from profl.problem.problem import Problem
 from profl.typing import Array, Batch
 
 TRIED, ROUNDING = 8, 1e-4
 """Random models and shifts at which a loss is looked at, and the share of its range that is rounding."""
+ROWS = 64
+"""Models evaluated at once."""
 KEPT = 8
 """Newest deployments that the model to return is judged on."""
 
@@ -49,25 +53,36 @@ class MovedRisk:
         return seen.f, seen.f_variance
 
     def pool(self, whole: bool) -> Any:
-        """(samples, weights): all samples of the newest deployments where ``whole``, else some of the newest alone."""
+        """(samples, f of each batch, weights): some samples of the newest deployment, or all of KEPT where ``whole``.
+
+        While there are fewer they come again, so that there is one program.
+        """
         if whole not in self.pools:
-            parts = self.recent if whole else [jax.tree.map(lambda leaf: leaf[:, : self.samples], self.recent[0])]
+            newest = jax.tree.map(lambda leaf: leaf[:, : self.samples], self.recent[0])
+            parts = list(islice(cycle(self.recent), KEPT)) if whole else [newest]
             if self.means:
                 parts = [self.recent[0].mean(1, keepdims=True)]
             if self.pooled:
                 parts = [np.tensordot(self.weights, parts[0], 1)[None]]
             batches = jax.tree.map(lambda *leaves: np.stack(leaves, 1), *parts)
             with jax.enable_x64(True):
-                self.pools[whole] = _double((batches, np.ones(1) if self.pooled else self.weights))
+                batches, weights = _double((batches, np.ones(1) if self.pooled else self.weights))
+                self.pools[whole] = batches, _estimates(self.loss.family, batches), weights
         return self.pools[whole]
 
-    def __call__(self, theta: np.ndarray, f: np.ndarray, whole: bool = False) -> tuple[np.ndarray, ...]:
-        """L (rows,) of models (rows, d) with f (rows, groups, p), and its gradients in both, in double precision."""
-        rows, most = len(theta), 2 ** int(np.ceil(np.log2(len(theta))))
+    def __call__(
+        self, theta: np.ndarray, f: np.ndarray, whole: bool = False, slopes: bool = True
+    ) -> tuple[np.ndarray, ...]:
+        """L (rows,) of models (rows, d) with f (rows, groups, p), and its gradients in both, in double precision.
+
+        Without ``slopes`` the risk alone.
+        """
+        rows = len(theta)
+        most = 4 ** int(np.ceil(np.log2(rows) / 2))  # few lengths, few programs
         fill = partial(np.pad, mode="edge")
         theta, f = fill(theta, ((0, most - rows), (0, 0))), fill(f, ((0, most - rows), (0, 0), (0, 0)))
         with jax.enable_x64(True):
-            found = _values(self.loss, *self.pool(whole), jnp.asarray(theta), jnp.asarray(f))
+            found = _values(self.loss, slopes, *self.pool(whole), jnp.asarray(theta), jnp.asarray(f))
             return tuple(np.asarray(each)[:rows] for each in found)
 
 
@@ -84,10 +99,8 @@ class _Loss:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Loss) and self.parts == other.parts
 
-    def moved(self, theta: Array, f: Array, batch: Batch) -> Array:
-        """The mean loss of one client's batch of one deployment, moved to f."""
-        count = jax.tree.leaves(batch)[0].shape[0]
-        was = self.family.estimate(batch, jnp.full(count, 1 / count))
+    def moved(self, theta: Array, f: Array, batch: Batch, was: Array) -> Array:
+        """The mean loss of one client's batch of one deployment, which came in at ``was``, moved to f."""
 
         def one(z: Batch) -> Array:
             if self.family.moves:
@@ -98,13 +111,26 @@ class _Loss:
 
 
 @partial(jax.jit, static_argnums=0)
-def _values(loss: _Loss, pool: Batch, weights: Array, theta: Array, f: Array) -> Any:
-    def risk(theta: Array, f: Array) -> Array:
-        each = jax.vmap(lambda own, batches: jnp.mean(jax.vmap(partial(loss.moved, theta, own))(batches)))
-        return weights @ each(f, pool)
+def _estimates(family: Family, batches: Batch) -> Array:
+    """f of every batch, (groups, batches, p)."""
+    count = jax.tree.leaves(batches)[0].shape[2]
+    return jax.vmap(jax.vmap(lambda batch: family.estimate(batch, jnp.full(count, 1 / count))))(batches)
 
-    value, slopes = jax.lax.map(lambda row: jax.value_and_grad(risk, (0, 1))(*row), (theta, f), batch_size=64)
-    return value, *slopes
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _values(
+    loss: _Loss, slopes: bool, batches: Batch, estimates: Array, weights: Array, theta: Array, f: Array
+) -> tuple[Array, ...]:
+    def risk(theta: Array, f: Array) -> Array:
+        def of_group(own: Array, some: Batch, was: Array) -> Array:
+            return jnp.mean(jax.vmap(partial(loss.moved, theta, own))(some, was))
+
+        return weights @ jax.vmap(of_group)(f, batches, estimates)
+
+    if not slopes:
+        return (jax.lax.map(lambda row: risk(*row), (theta, f), batch_size=ROWS),)
+    value, both = jax.lax.map(lambda row: jax.value_and_grad(risk, (0, 1))(*row), (theta, f), batch_size=ROWS)
+    return value, *both
 
 
 def _double(tree: Any) -> Any:
