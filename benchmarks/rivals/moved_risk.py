@@ -2,9 +2,10 @@
 
     L(theta, f) = sum_i alpha_i mean_k l(theta, z_ik moved from f_i to f)
 
-with the samples of a deployment, shifted to f or, where the family cannot shift them, weighted by p(z; f) / p(z; f_i).
-Where the loss is a line in z (revenue), the federation's mean f says all; where it is so curved that the samples add a
-constant (a square), every client's mean does; neither then takes samples.
+with the samples of a deployment, shifted to f. Where the family cannot shift them they come from KEPT deployments of
+all so far, weighted by p(z; f) over the mean density of these: at a price that nobody pays no batch shows who would have
+paid less. Where the loss is a line in z (revenue), the federation's mean f says all; where it is so curved that samples
+add a constant (a square), every client's mean does; neither then takes samples.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import logsumexp
 
 from benchmarks.rivals.federation import Seen
 from profl.problem.families import Family
@@ -27,7 +29,7 @@ TRIED, ROUNDING = 8, 1e-4
 ROWS = 64
 """Models evaluated at once."""
 KEPT = 8
-"""Newest deployments that the model to return is judged on."""
+"""Deployments that the model to return is judged on: the newest, where samples can be shifted."""
 
 
 class MovedRisk:
@@ -38,30 +40,26 @@ class MovedRisk:
         self.loss = _Loss(problem)
         self.pooled, self.means = False, False
         self.box = lower, upper
-        self.recent: list[Batch] = []
+        self.batches: list[Batch] = []
         self.pools: dict[bool, Any] = {}
         self.weights = np.asarray(problem.weights, float)
 
     def see(self, seen: Seen) -> tuple[np.ndarray, np.ndarray]:
         """f of what the risk is a function of, (groups, p), and its sampling variance."""
-        if not self.recent:
+        if not self.batches:
             self.pooled, self.means = _shape_of(self.problem, seen, *self.box)
-        self.recent = [seen.batch, *self.recent][:KEPT]
+        self.batches.append(seen.batch)
         self.pools = {}
         if self.pooled:
             return self.weights[None] @ seen.f, self.weights[None] ** 2 @ seen.f_variance
         return seen.f, seen.f_variance
 
     def pool(self, whole: bool) -> Any:
-        """(samples, f of each batch, weights): some samples of the newest deployment, or all of KEPT where ``whole``.
-
-        While there are fewer they come again, so that there is one program.
-        """
+        """(samples, f of each batch, weights): some samples, or where ``whole`` all of KEPT deployments."""
         if whole not in self.pools:
-            newest = jax.tree.map(lambda leaf: leaf[:, : self.samples], self.recent[0])
-            parts = list(islice(cycle(self.recent), KEPT)) if whole else [newest]
+            parts = self._batches(whole)
             if self.means:
-                parts = [self.recent[0].mean(1, keepdims=True)]
+                parts = [self.batches[-1].mean(1, keepdims=True)]
             if self.pooled:
                 parts = [np.tensordot(self.weights, parts[0], 1)[None]]
             batches = jax.tree.map(lambda *leaves: np.stack(leaves, 1), *parts)
@@ -69,6 +67,15 @@ class MovedRisk:
                 batches, weights = _double((batches, np.ones(1) if self.pooled else self.weights))
                 self.pools[whole] = batches, _estimates(self.loss.family, batches), weights
         return self.pools[whole]
+
+    def _batches(self, whole: bool) -> list[Batch]:
+        """Batches with samples; while there are fewer they come again, so that there is one program."""
+        if self.problem.family.moves:
+            parts, most = list(islice(cycle(reversed(self.batches)), KEPT if whole else 1)), self.samples
+        else:
+            spread = np.linspace(0, len(self.batches) - 1, KEPT).round().astype(int)
+            parts, most = [self.batches[i] for i in spread], self.samples // 4
+        return parts if whole else [jax.tree.map(lambda leaf: leaf[:, :most], part) for part in parts]
 
     def __call__(
         self, theta: np.ndarray, f: np.ndarray, whole: bool = False, slopes: bool = True
@@ -99,15 +106,20 @@ class _Loss:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Loss) and self.parts == other.parts
 
-    def moved(self, theta: Array, f: Array, batch: Batch, was: Array) -> Array:
-        """The mean loss of one client's batch of one deployment, which came in at ``was``, moved to f."""
+    def moved(self, theta: Array, f: Array, batches: Batch, was: Array) -> Array:
+        """The mean loss of one client's batches, which came in at ``was``, (batches, p), moved to f."""
+        if self.family.moves:
 
-        def one(z: Batch) -> Array:
-            if self.family.moves:
-                return self.family.moved_loss(partial(self.loss, theta), z, f - was, was)
-            return self.loss(theta, z) * jnp.exp(self.family.log_prob(z, f) - self.family.log_prob(z, was))
+            def shifted(z: Batch, of: Array) -> Array:
+                return self.family.moved_loss(partial(self.loss, theta), z, f - of, of)
 
-        return jnp.mean(jax.vmap(one)(batch))
+            return jnp.mean(jax.vmap(jax.vmap(shifted, (0, None)))(batches, was))
+
+        def weighted(z: Batch) -> Array:
+            came = logsumexp(jax.vmap(partial(self.family.log_prob, z))(was)) - jnp.log(was.shape[0])
+            return self.loss(theta, z) * jnp.exp(self.family.log_prob(z, f) - came)
+
+        return jnp.mean(jax.vmap(jax.vmap(weighted))(batches))
 
 
 @partial(jax.jit, static_argnums=0)
@@ -122,10 +134,7 @@ def _values(
     loss: _Loss, slopes: bool, batches: Batch, estimates: Array, weights: Array, theta: Array, f: Array
 ) -> tuple[Array, ...]:
     def risk(theta: Array, f: Array) -> Array:
-        def of_group(own: Array, some: Batch, was: Array) -> Array:
-            return jnp.mean(jax.vmap(partial(loss.moved, theta, own))(some, was))
-
-        return weights @ jax.vmap(of_group)(f, batches, estimates)
+        return weights @ jax.vmap(partial(loss.moved, theta))(f, batches, estimates)
 
     if not slopes:
         return (jax.lax.map(lambda row: risk(*row), (theta, f), batch_size=ROWS),)
