@@ -4,8 +4,8 @@
 
 with the samples of a deployment, shifted to f. Where the family cannot shift them they come from KEPT deployments of
 all so far, weighted by p(z; f) over the mean density of these: at a price that nobody pays no batch shows who would
-have paid less. Where the loss is a line in z (revenue), the federation's mean f says all; where it is so curved that samples
-add a constant (a square), every client's mean does; neither then takes samples.
+have paid less. Where the loss is a line in z (revenue), the federation's mean f says all; where it is so curved that
+samples add a constant (a square), every client's mean does; neither then takes samples.
 """
 
 from __future__ import annotations
