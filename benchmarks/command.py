@@ -23,6 +23,7 @@ from benchmarks import (
 )
 from benchmarks.bench import Bench, Done, run
 from benchmarks.deployments import bench as deployments
+from benchmarks.rivals import bench as rivals
 from benchmarks.wild import bench as wild
 from profl import checks, cli
 from profl.cli import outputs
@@ -43,6 +44,7 @@ BENCHMARKS: dict[str, Callable[[int, bool], Bench]] = {
     "deployments": deployments.bench,
     "dynamics": dynamics.bench,
     "network": network.bench,
+    "rivals": rivals.bench,
     "wild": wild.bench,
     "speed": speed.speed,
     "scale": speed.scale,
