@@ -4,7 +4,10 @@
 clients. *Share left* is excess / (L(PS) - L(PO)): 1 is where retraining ends, 0 the optimum. Besides, for counts, the
 variance of the slope in the means from one batch, by the score and by moved counts.
 
-``history``: past deployments that nobody planned (``past_weeks``).
+``history``: past deployments that nobody planned (``past_weeks``). ``real weeks``: those of a grocery chain
+(``real_weeks``).
+
+``coverage``, ``stable``: how often intervals hold the truth (``coverage``), over ten times as many seeds.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import past_weeks
+from benchmarks import coverage, past_weeks, real_weeks
 from benchmarks.bench import Bench
 from profl import random, trees
 from profl.cases import choice, sales
@@ -55,7 +58,8 @@ def bench(seeds: int = 10, quick: bool = False) -> Bench:
     parts: dict[str, Callable[[], Part]] = {
         f"counts, {name}": partial(counts, name, seeds, 10 if quick else 1) for name in DEMANDS
     }
-    return Bench({**parts, "history": partial(past_weeks.history, seeds, quick)})
+    weeks = {"history": partial(past_weeks.history, seeds, quick), "real weeks": partial(real_weeks.real, seeds, quick)}
+    return Bench({**parts, **weeks, **coverage.parts(10 * seeds, quick)})
 
 
 def counts(name: str, seeds: int, shorter: int) -> Part:

@@ -17,6 +17,7 @@ import profl
 from profl import cli
 from profl.campaign import charts, page, plot, slopes
 from profl.objects import import_object
+from profl.results.cells import number
 from tests.campaign_shop import DAYS, PROBLEM, sold
 
 TOKEN = "a-secret-of-the-test"
@@ -64,8 +65,10 @@ def test_the_page_says_what_is_known(known):
     campaign, _ = known
     html = page.page(campaign.report())
     text = text_of(html)
-    expected = campaign.forecast()
+    expected, intervals = campaign.forecast(), campaign.forecast(level=0.9)
+    assert intervals.excess.lower <= intervals.excess.estimate <= intervals.excess.upper
     for words in (
+        f"left to gain {' '.join(number(end) for _, *ends in intervals.rows()[-1:] for end in ends)}",
         "round 9 8 closed",
         "deployments out 2 none overdue",
         "told 15 105 rows, 2 clients",

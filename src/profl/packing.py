@@ -46,7 +46,7 @@ class Packed:
                 leaves.append(np.zeros((*vector.shape[:-1], *shape), vector.dtype))
                 continue
             part = vector if used[group] - start == vector.shape[-1] else vector[..., start : used[group]]
-            leaves.append(part.reshape(*vector.shape[:-1], *shape))
+            leaves.append(part.reshape((*vector.shape[:-1], *shape)))
         return jax.tree.unflatten(self.layout.structure, leaves)
 
 

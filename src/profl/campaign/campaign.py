@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, overload
 
 import jax
 import numpy as np
@@ -25,6 +25,7 @@ from profl.campaign import setting_up
 from profl.campaign.deployment import Deployment, Deployments
 from profl.campaign.events import Draft, Event
 from profl.campaign.fold import forecast_of
+from profl.campaign.intervals import intervals_at
 from profl.campaign.journal import Journal, utc_now
 from profl.campaign.ledger import Entry
 from profl.campaign.names import named
@@ -40,6 +41,7 @@ from profl.methods.prm.past import BELIEF
 from profl.methods.stopping import StopWhenSettled
 from profl.problem.live import LiveProblem
 from profl.problem.problem import Problem
+from profl.results.forecast import Intervals
 from profl.results.measure import make_run
 from profl.results.record import Run
 from profl.run.live.state import live_figures
@@ -237,13 +239,26 @@ class Campaign:
             self._journal.refresh()
             return status_of(self._journal, self.name)
 
-    def forecast(self) -> Expected | None:
-        """What the method expects of its newest model, with everything that was told; None if it states nothing."""
+    @overload
+    def forecast(self) -> Expected | None: ...
+
+    @overload
+    def forecast(self, level: float) -> Intervals | None: ...
+
+    def forecast(self, level: float | None = None) -> Expected | Intervals | None:
+        """What the method expects of its newest model, with everything that was told; None if it states nothing.
+
+        With a ``level`` such as 0.9, intervals that hold the truth with this probability: ``optimum``, by number of the
+        model, ``gain`` over the model that the campaign began with, and ``excess``, what is left to gain; each has
+        ``lower``, ``estimate`` and ``upper`` (``prm`` alone).
+        """
         with self._journal.lock:
             self._journal.advance(ask=False)
             state = self._journal.state()
             settings = self._journal.fold.plan.settings
-            return expected_of(forecast_of(state), settings.stop, state.live.history.round * settings.local_steps)
+            if level is None:
+                return expected_of(forecast_of(state), settings.stop, state.live.history.round * settings.local_steps)
+            return intervals_at(self._journal.fold, state, self.theta_names, level)
 
     def model(self) -> Theta:
         """The newest global model, with everything that was told."""

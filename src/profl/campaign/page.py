@@ -48,6 +48,7 @@ def page(report: Report, forms: str = "") -> str:
             _deployed(report),
             _models(report),
             _risk(report),
+            _intervals(report),
             _learned(report),
             _came_in(report),
             _incidents(report),
@@ -201,6 +202,19 @@ def _risk(report: Report) -> str:
     else:
         words = "As the clients' own data tell it. The method states no forecast of what is left to gain."
     return _section("Risk, and what is left to gain", f"<p>{words}</p>", _grid(charts))
+
+
+def _intervals(report: Report) -> str:
+    """The intervals for the optimum and for what it gains; nothing where there are none."""
+    known = report.intervals
+    if known is None:
+        return ""
+    rows = [(escape(name), *map(number, ends)) for name, *ends in known.rows()]
+    level = f"{100 * known.level:g} %"
+    words = f"Each interval holds the truth with a probability of {level}, as far as the family suits the data."
+    return _section(
+        "The optimum", f"<p>{words}</p>", table([f"{level} intervals", "lower", "estimate", "upper"], rows, 3)
+    )
 
 
 def _learned(report: Report) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 
 from profl.campaign.events import Event
 from profl.campaign.fold import Fold, State
+from profl.campaign.intervals import intervals_at
 from profl.campaign.journal import Journal
 from profl.campaign.ledger import Entry
 from profl.campaign.log import source_of
@@ -25,6 +26,7 @@ from profl.campaign.store import MemoryStore
 from profl.checks import InputError
 from profl.methods.method import Forecast
 from profl.methods.stopping import StopWhenSettled
+from profl.results.forecast import Intervals
 from profl.run.live.state import live_figures
 from profl.storage.archive import DamagedFile
 
@@ -69,6 +71,11 @@ class Report(NamedTuple):
     expected: Expected | None
     slopes: Slopes | None
     no_slopes: str  # why there are none
+    intervals: Intervals | None  # for the optimum and what it gains; None where only the log was read
+
+
+LEVEL = 0.9
+"""Probability with which an interval of the page holds the truth."""
 
 
 class Models:
@@ -114,6 +121,7 @@ def make_report(journal: Journal, name: str, fold: Fold | None = None, models: M
         expected=_expected(journal, fold, source, steps),
         slopes=slopes,
         no_slopes=why,
+        intervals=None if fold is None or state is None else intervals_at(fold, state, names, LEVEL),
     )
 
 

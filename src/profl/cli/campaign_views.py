@@ -104,7 +104,12 @@ def events(
 
 
 def forecast(
-    db: Database, name: Name = None, problem: ProblemSpec = None, json_path: Json = None, quiet: Quiet = False
+    db: Database,
+    level: Annotated[float, typer.Option(help="Probability with which each interval holds the truth.")] = 0.9,
+    name: Name = None,
+    problem: ProblemSpec = None,
+    json_path: Json = None,
+    quiet: Quiet = False,
 ) -> None:
     """What is left to gain with everything that was told, and whether to stop; a round that is told ends here.
 
@@ -112,11 +117,16 @@ def forecast(
     """
     outputs.check_files(json=json_path)
     with open_again(db, name, problem) as campaign:
-        expected, name = campaign.forecast(), campaign.name
+        expected, intervals, name = campaign.forecast(), campaign.forecast(level), campaign.name
     if json_path:
-        write_json(json_path, {"campaign": name, "forecast": None if expected is None else expected._asdict()})
+        stated = None if expected is None else expected._asdict()
+        known = None if intervals is None else intervals.plain()
+        write_json(json_path, {"campaign": name, "forecast": stated, "intervals": known})
     if not quiet:
-        say(Console(), "the method states no forecast" if expected is None else str(expected))
+        console = Console()
+        say(console, "the method states no forecast" if expected is None else str(expected))
+        for line in [] if intervals is None else str(intervals).splitlines():
+            say(console, line, width=line_width(console))
 
 
 def run(

@@ -224,6 +224,13 @@ class Method:
         """What is expected of the model, from the server's state once it is combined; None where nothing is stated."""
         return None
 
+    def posterior(self, problem: View, server: Any) -> Any:
+        """What is known of the optimum, from the server's state; None where nothing is stated.
+
+        A ``profl.methods.intervals.Posterior`` of NumPy arrays. ``server`` may have an axis of seeds in front.
+        """
+        return None
+
     def distrusted(self, server: Any) -> dict[str, Any]:
         """The round from which on each client is distrusted, (clients,), -1 where it is not; by the reason in words.
 

@@ -121,6 +121,12 @@ def stable_gradient(world: World, theta: Theta) -> Theta:
     return jax.grad(partial(decoupled_risk, world, theta))(theta)
 
 
+def stable_jacobian(world: World, theta: Theta) -> Array:
+    """The Jacobian (d, d) of ``stable_gradient`` of a flattened model, with the data's reaction in it."""
+    flat, unravel = ravel_pytree(theta)
+    return jax.jacfwd(lambda vector: trees.ravel(stable_gradient(world, unravel(vector))))(flat)
+
+
 def jacobians(world: World, theta: Theta) -> Array:
     """df_i/dtheta of every client: (clients, p, size of theta)."""
     return jax.vmap(partial(exact_jacobian, world[0], theta))(world[1])
@@ -151,6 +157,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "risks": each_model(risk),
     "gradient": lambda world, theta: jax.grad(partial(risk, world))(theta),
     "stable_gradient": stable_gradient,
+    "stable_jacobian": stable_jacobian,
     "jacobian": jacobians,
     "risk_variances": risk_variances,
     "accuracy": accuracy,

@@ -233,6 +233,11 @@ class Problem:
         """The gradient that repeated gradient descent follows: the data held fixed, L1 alone."""
         return self._evaluate("stable_gradient", theta)
 
+    def stable_jacobian(self, theta: Theta) -> np.ndarray:
+        """The Jacobian (d, d) of ``stable_gradient`` of a flattened model, with the data's reaction in it, exactly."""
+        self._need_risk()
+        return self._evaluate("stable_jacobian", theta)
+
     def jacobian(self, theta: Theta) -> np.ndarray:
         """df_i/dtheta of every client, exactly: shape (clients, p, size of theta)."""
         if self.reaction.parameters is None:

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from profl import checks
+from profl.methods.intervals import Posterior
 from profl.parts.privacy import PrivacyAccount
 from profl.parts.sharing import Jacobians
 from profl.results.record import SERIES, Distrusted, Live, Run
@@ -25,7 +26,7 @@ from profl.storage.paths import check_file
 FORMAT = 5
 OLD_FORMAT = 4  # its sha256 is over the arrays alone
 _ARRAYS = ("rounds", "dropped", *SERIES)
-_TREES = ("theta", "optimum", "stable", "final", "live", "info", "privacy")
+_TREES = ("theta", "optimum", "stable", "final", "live", "info", "privacy", "posterior")
 _SEQUENCES: dict[str, Any] = {"jacobians": Jacobians, "list": list, "tuple": tuple}  # the first that fits
 _PLAIN = ("case", "algorithm", "settings", "seeds", "first_refused", "optimum_risk", "stable_risk", "seconds")
 _OPTIONAL = ("incidents", "settled", "stop_reason", "notes", "distrusted")  # plain as well; not in every file
@@ -78,6 +79,7 @@ def _run(arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> Run:
     models["info"] = models["info"] or {}
     models["live"] = None if models["live"] is None else Live(*models["live"])
     models["privacy"] = _spent(models["privacy"])
+    models["posterior"] = None if models["posterior"] is None else Posterior(*models["posterior"])
     plain["incidents"] = tuple((r, c, str(what)) for r, c, what in meta.get("incidents", []))
     plain["notes"] = tuple(meta.get("notes", []))
     plain["distrusted"] = tuple(Distrusted(*one) for one in meta.get("distrusted", []))

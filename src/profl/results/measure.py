@@ -34,6 +34,7 @@ class Trace(NamedTuple):
     why: np.ndarray  # per seed, which of ``REASONS`` it had; 0 where it was given up
     dropped: np.ndarray | None  # mean share that the filter dropped, seeds x clients; None where there was none
     distrusted: dict[str, np.ndarray] = {}  # noqa: RUF012  since which round, -1 for not, seeds x clients, by reason
+    posterior: Any = None  # what the method knows of the optimum at the end, a ``Posterior``, or None
 
 
 class Layout(NamedTuple):
@@ -121,6 +122,7 @@ def make_run(problem: Problem, method: Method, trace: Trace, layout: Layout, sec
             ),
         ),
         distrusted=distrusted_clients(trace.distrusted, layout.seeds),
+        posterior=trace.posterior,
     )
 
 

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from profl import checks
+from profl.methods.intervals import Posterior
 from profl.parts.privacy import PrivacyAccount
 from profl.parts.sharing import Jacobians
 from profl.typing import Theta
@@ -20,6 +21,8 @@ from profl.typing import Theta
 if TYPE_CHECKING:
     import pandas
 
+    from profl.results.forecast import Intervals
+    from profl.results.stable_errors import StableErrors
     from profl.results.warnings import Memory, Trend
 
 
@@ -76,6 +79,8 @@ class Run:
         where they are no simulation; and what callbacks and ``report`` raised, as client -1.
       distrusted: the clients that the aggregation rule distrusts at the end, each with its seed, since which round and
         why; of rules that remember clients (``profl.server.rules``).
+      posterior: what the method knows of the optimum at the end (per seed); None where it states nothing. ``forecast``
+        makes intervals of it.
     """
 
     case: str
@@ -116,6 +121,7 @@ class Run:
     notes: tuple[str, ...] = ()
     privacy: PrivacyAccount | None = None
     distrusted: tuple[Distrusted, ...] = ()
+    posterior: Posterior | None = None
 
     @property
     def jacobians(self) -> Jacobians | None:
@@ -139,6 +145,32 @@ class Run:
         if own is None:
             return shared
         return own if self.settings["personal"] is True else {**shared, **own}
+
+    def forecast(self, seed: int = 0, *, level: float = 0.9) -> Intervals:
+        """Intervals for the optimum, its gain over the first model, and what is left to gain; of run number ``seed``.
+
+        Of ``profl.prm``, at the end of the run; each is to hold the truth with probability ``level``.
+        """
+        from profl.results.forecast import intervals_of
+
+        checks.positive_int("seed", seed, least=0, most=len(self.seeds) - 1)
+        if self.posterior is None:
+            raise checks.InputError(
+                f"{self.algorithm} states nothing of the optimum, profl.prm does (without personal parts); "
+                "for repeated retraining try run.stable_errors()"
+            )
+        like = jax.tree.map(lambda leaf: leaf[seed, -1], self.theta)
+        return intervals_of(self.posterior.of_seed(seed), like, level)
+
+    def stable_errors(self, *, level: float = 0.9, burn_in: float = 0.5, batches: int = 10) -> StableErrors:
+        """Standard errors of the mean of the later models around the stable point, from the trajectory alone.
+
+        For repeated retraining (``pfl``, ``rgd``, ``rrm``) with a constant learning rate. The records after the first
+        ``burn_in`` of them are cut into so many ``batches``; fewer ones are longer, and give wider intervals.
+        """
+        from profl.results.stable_errors import stable_errors
+
+        return stable_errors(self, level=level, burn_in=burn_in, batches=batches)
 
     @property
     def memory(self) -> Memory | None:

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import random, trees
+from profl.methods.intervals import Posterior
 from profl.packing import Packed, apply_unpacked, pack, pack_as, unpack
 from profl.run.plan import (
     ClientState,
@@ -336,6 +337,11 @@ def _final_outputs(settings: Settings, population: Population, carry: Carry) -> 
 def distrusted_on_host(settings: Settings, server: Any) -> dict[str, np.ndarray]:
     """The round from which on each client is distrusted, -1 where it is not, by the reason, as NumPy arrays."""
     return {why: np.asarray(since) for why, since in settings.method.distrusted(server).items()}
+
+
+def posterior_on_host(settings: Settings, server: Any) -> Posterior | None:
+    """What the method knows of the optimum, as NumPy arrays; None where it states nothing."""
+    return settings.method.posterior(settings.server, server)
 
 
 def _map_clients(function: Any, chunk: int | None, *rows: Any) -> Any:

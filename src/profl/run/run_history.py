@@ -32,6 +32,7 @@ from profl.run.round import (
     final_outputs,
     initial_carry,
     is_finite,
+    posterior_on_host,
 )
 from profl.run.step import Progress, client_view, start_round
 from profl.run.totals import LOSS_SUMMARY, Totals, mean_dropped_share, totals_to_host, zero_counts, zero_totals
@@ -78,8 +79,9 @@ class RunHistory(NamedTuple):
         ends = np.asarray(self.carry.stopped), np.asarray(self.carry.why)
         dropped = None if self.carry.dropped is None else mean_dropped_share(self.carry.dropped)
         forecasts = trees.take(expected, slice(1, None))
-        distrusted = distrusted_on_host(plan.settings, self.carry.server)
-        return Trace(models, totals._asdict(), figures, last, forecasts, *ends, dropped, distrusted)
+        server = self.carry.server
+        distrusted, known = distrusted_on_host(plan.settings, server), posterior_on_host(plan.settings, server)
+        return Trace(models, totals._asdict(), figures, last, forecasts, *ends, dropped, distrusted, known)
 
     def last_record_trace(self, plan: CompiledPlan) -> Trace:
         """The trace of the last record alone, with an axis of one seed, for callbacks."""

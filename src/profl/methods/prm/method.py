@@ -37,10 +37,12 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from profl import checks, random, trees
+from profl.methods.intervals import Posterior
 from profl.methods.method import Arrival, Forecast, Method
 from profl.methods.prm import client, personal
 from profl.methods.prm import server as at_server
 from profl.methods.prm.consensus import consensus
+from profl.methods.prm.intervals import posterior
 from profl.methods.prm.messages import Mail, empty_mail
 from profl.methods.prm.past import PastDeployments, client_history
 from profl.methods.prm.server import ServerState
@@ -200,6 +202,13 @@ class PRM(Settings, Method):
             return {}
         on_host = jax.tree.map(np.asarray, server)  # unpacked there it takes no programs
         return {f"gradients {rules.FAR}": on_host.unpack().distances.since}
+
+    def posterior(self, problem: View, server: Packed) -> Posterior | None:
+        """None with personal parts, as the forecast."""
+        if self.personal is not None:
+            return None
+        on_host = jax.tree.map(np.asarray, server)  # unpacked there it takes no programs
+        return posterior(problem, on_host.unpack())
 
     def forecast(self, problem: View, server: Packed) -> Forecast | None:
         """None with personal parts: what is expected is of the shared part alone, and says nothing of all models."""

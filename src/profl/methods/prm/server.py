@@ -65,6 +65,9 @@ class ServerState(NamedTuple):
     accepted: Array  # bool: whether the last one became the incumbent
     risk_variance: Array  # of what one round shows of the risk
     loss_variance: Array  # as far as its samples are the reason
+    fall: Array  # of the observed risk, from the first model to the incumbent
+    start_variance: Array  # of what was observed at the first model
+    incumbent_variance: Array  # and at the incumbent
     forecast: Forecast
     distances: Any  # how far clients' gradients lie apart, of a rule that names whom it distrusts; else ()
 
@@ -101,6 +104,9 @@ def initial_server(settings: Settings, theta: Theta, clients: int) -> ServerStat
         accepted=jnp.asarray(True),
         risk_variance=zero,
         loss_variance=zero,
+        fall=zero,
+        start_variance=zero,
+        incumbent_variance=zero,
         forecast=Forecast(*[zero + jnp.nan] * 4),
         distances=no_distances(clients) if isinstance(rules.get(settings.aggregate), rules.ReweightedMean) else (),
     )
@@ -234,6 +240,9 @@ def open_round(
         accepted=accepted,
         loss_variance=check.loss_variance * concentration,
         risk_variance=variance / 2,  # of the two that are compared
+        fall=server.fall - jnp.where(accepted & ~first, check.rise, 0.0),
+        start_variance=jnp.where(first, variance, server.start_variance),
+        incumbent_variance=jnp.where(accepted, variance - server.incumbent_variance, server.incumbent_variance),
         units=jnp.where(first, units, server.units),
         perturbation=jnp.where(first, check.perturbation, server.perturbation),
         visible=jnp.where(first, check.perturbation, server.visible),

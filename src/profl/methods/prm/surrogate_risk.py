@@ -191,7 +191,8 @@ def fit_discrepancy(risks: Array, signal: Array, equal: Array, loss_variance: Ar
     rest = jnp.maximum(noise - variance * total / (count - 1), DISCREPANCY_REST * noise)
     axes, values = jax.lax.linalg.eigh(second, symmetrize_input=False)
     inverted = (axes * (variance / (variance * jnp.maximum(values, 0.0) + rest))) @ axes.T
-    return Discrepancy(equal, centre, inverted @ x.T, rest * inverted, excess / error)
+    evidence = jnp.where(total > 0, excess / error, 0.0)  # one model alone shows nothing; both may be zero then
+    return Discrepancy(equal, centre, inverted @ x.T, rest * inverted, evidence)
 
 
 def curvature_and_covariance(

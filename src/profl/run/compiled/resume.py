@@ -34,7 +34,7 @@ from profl.run.compiled.scan import (
     segment,
 )
 from profl.run.plan import CompiledPlan
-from profl.run.round import Carry, distrusted_on_host
+from profl.run.round import Carry, distrusted_on_host, posterior_on_host
 from profl.run.totals import Totals, zero_counts
 from profl.storage.checkpoints import Checkpoints
 
@@ -85,6 +85,7 @@ def run_with_checkpoints(
         ends,
         final_outputs_on_host(plan, whole),
         distrusted_on_host(settings, whole.server),
+        posterior_on_host(settings, whole.server),
     )
 
 

@@ -21,6 +21,7 @@ from jax.sharding import PartitionSpec
 
 from profl import random, trees
 from profl.interrupts import deferred_interrupts
+from profl.methods.intervals import Posterior
 from profl.methods.method import Forecast
 from profl.packing import Packed, apply_unpacked, pack, unpack
 from profl.progress import progress_bar
@@ -41,6 +42,7 @@ from profl.run.round import (
     finish_round,
     initial_carry,
     is_finite,
+    posterior_on_host,
 )
 from profl.run.step import Progress, client_view, local_steps, samples_wanted
 from profl.run.totals import Totals, mean_dropped_share, totals_to_host, zero_counts, zero_totals
@@ -96,7 +98,8 @@ def run_compiled(plan: CompiledPlan, title: str, progress: bool, client_chunk: i
     carry = processes.gathered(carry)
     last = trees.take(final_outputs_on_host(plan, carry), slice(seeds))
     distrusted = trees.take(distrusted_on_host(settings, carry.server), slice(seeds))
-    return make_trace(plan.models, pad_records(records, count, ends), ends, last, distrusted)
+    known = trees.take(posterior_on_host(settings, carry.server), slice(seeds))
+    return make_trace(plan.models, pad_records(records, count, ends), ends, last, distrusted, known)
 
 
 def lay_out(plan: CompiledPlan, placement: Placement, carry: Carry, roots: Key) -> tuple[Carry, Population, Key]:
@@ -152,7 +155,12 @@ def pad_records(records: Records, count: int, carry: Carry) -> Records:
 
 
 def make_trace(
-    models: Theta, records: Records, carry: Carry, last: Any = None, distrusted: dict[str, np.ndarray] | None = None
+    models: Theta,
+    records: Records,
+    carry: Carry,
+    last: Any = None,
+    distrusted: dict[str, np.ndarray] | None = None,
+    known: Posterior | None = None,
 ) -> Trace:
     """The records as a trace, with the ``models`` before them; ``last`` is what the method returns for its clients."""
     joined = jax.tree.map(
@@ -161,7 +169,7 @@ def make_trace(
     ends = np.asarray(carry.stopped), np.asarray(carry.why)
     dropped = None if carry.dropped is None else mean_dropped_share(carry.dropped)
     totals = records.tally._asdict()
-    return Trace(joined, totals, records.figures, last, records.forecast, *ends, dropped, distrusted or {})
+    return Trace(joined, totals, records.figures, last, records.forecast, *ends, dropped, distrusted or {}, known)
 
 
 def final_outputs_on_host(plan: CompiledPlan, carry: Carry) -> Any:
