@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 WORKERS ?= 2
 NAME ?= speed
 
-.PHONY: help setup dev demo test pages test-full test-faults federation lint floor bench reproduce docs dist smoke clean
+.PHONY: help setup dev demo test pages test-full test-faults federation lint floor bench reproduce leaderboard docs dist smoke clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -60,6 +60,9 @@ bench: dev  ## make bench NAME=robust: one benchmark; speed by default, which ad
 
 reproduce: setup  ## the paper's tables and figures, ten seeds; writes out/paper/report.html
 	$(BIN)/profl reproduce all --out out/paper
+
+leaderboard: setup  ## every method on problems drawn now, equal budgets; writes out/leaderboard/leaderboard.html
+	$(BIN)/profl leaderboard --out out/leaderboard
 
 docs: $(VENV)/.docs  ## build the documentation into out/site (warnings are errors), follow its links, look at its pages
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -6,8 +6,8 @@ tests do not miss them.
 
 Every program is stored, however small, in ``.pytest_cache/jax`` (``make clean`` removes it): what one worker has
 compiled the other one loads, and so does a worker that had to forget its programs, and the next run of the tests. A
-summary at the end says how many were compiled (``tests.compile_counter``). Where Flower is not installed, what needs
-it is not even looked at for docstring examples.
+summary at the end says how many were compiled (``tests.compile_counter``). Where Flower or BoTorch is not installed,
+what needs it is not even looked at for docstring examples.
 """
 
 import ctypes
@@ -36,7 +36,7 @@ import pytest  # noqa: E402
 pytest_plugins = ["tests.compile_counter"]
 collect_ignore_glob = (
     [] if find_spec("flwr") else ["src/profl/run/flower/*", "tests/federation.py", "tests/flower_run.py"]
-)
+) + ([] if find_spec("botorch") else ["benchmarks/rivals/bayes.py"])
 
 
 LONG = (

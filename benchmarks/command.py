@@ -8,9 +8,22 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from benchmarks import accelerator, analyst, attacks, campaign, dynamics, jacobian, network, robust, speed, track
+from benchmarks import (
+    ablations,
+    accelerator,
+    analyst,
+    attacks,
+    campaign,
+    dynamics,
+    jacobian,
+    network,
+    robust,
+    speed,
+    track,
+)
 from benchmarks.bench import Bench, Done, run
 from benchmarks.deployments import bench as deployments
+from benchmarks.rivals import bench as rivals
 from benchmarks.wild import bench as wild
 from profl import checks, cli
 from profl.cli import outputs
@@ -21,6 +34,7 @@ from profl.results.cells import claims_summary
 from profl_papers import pieces
 
 BENCHMARKS: dict[str, Callable[[int, bool], Bench]] = {
+    "ablations": ablations.bench,
     "accelerator": accelerator.bench,
     "analyst": analyst.bench,
     "attacks": attacks.bench,
@@ -30,6 +44,7 @@ BENCHMARKS: dict[str, Callable[[int, bool], Bench]] = {
     "deployments": deployments.bench,
     "dynamics": dynamics.bench,
     "network": network.bench,
+    "rivals": rivals.bench,
     "wild": wild.bench,
     "speed": speed.speed,
     "scale": speed.scale,

@@ -21,6 +21,7 @@ from profl.cli.demo_runs import HOSTILE, JUNK, SAMPLES
 from profl.results.cells import claims_summary
 from profl_papers import markdown
 from profl_papers.panels import plot_panels
+from profl_papers.profl2024.printed import WORK
 from profl_papers.report import write_report
 
 DOCS = Path(__file__).parent
@@ -63,8 +64,11 @@ def on_page_markdown(text: str, page: Any, **_: Any) -> str:
     """Fill in what a page asks for: ``<!-- results: NAME -->``, files, the guide, the changelog, names and commands."""
     stored = json.loads(DATA.read_text(encoding="utf-8"))
     own = [result for result in stored["items"] if result["work"] == PAPER]
-    others = [result for result in stored["items"] if result["work"] != PAPER]
+    printed = [result for result in stored["items"] if result["work"] == WORK]
+    others = [result for result in stored["items"] if result["work"] not in (PAPER, WORK)]
     makers = {
+        "both_forms": lambda: markdown.both_forms([*own, *printed]),
+        "printed": lambda: items(printed),
         "summary": lambda: markdown.summary(own),
         "claims": lambda: markdown.claims(own),
         "items": lambda: items(own),
@@ -123,8 +127,16 @@ def items(results: list[dict[str, Any]]) -> str:
 
 def readme(text: str, results: list[dict[str, Any]]) -> str:
     """The README with its table of papers made again."""
-    told = claims_summary(claim for result in results for claim in result["claims"])
-    block = f"<!-- reproduced -->\n{told}.\n\n{markdown.papers(results)}\n<!-- /reproduced -->"
+    ours = [result for result in results if result["work"] != WORK]
+    paper, printed = (
+        claims_summary(claim for result in results if result["work"] == work for claim in result["claims"])
+        for work in (PAPER, WORK)
+    )
+    told = claims_summary(claim for result in ours for claim in result["claims"])
+    told += (
+        f". Of the ProFL paper's, {paper} with\nprofl's parts; with its algorithm as printed (`--literal`), {printed}"
+    )
+    block = f"<!-- reproduced -->\n{told}.\n\n{markdown.papers(ours)}\n<!-- /reproduced -->"
     return re.sub(r"<!-- reproduced -->.*<!-- /reproduced -->", lambda _: block, text, flags=re.DOTALL)
 
 

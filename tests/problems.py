@@ -20,6 +20,7 @@ CASES = {
     "pricing": profl.cases.pricing,
     "pricing, exponential": lambda **kw: profl.cases.pricing(reaction="exponential", **kw),
     "group_pricing": profl.cases.group_pricing,
+    "unified_pricing": profl.cases.unified_pricing,
     "strategic": profl.cases.strategic,
     "strategic, positive": lambda **kw: profl.cases.strategic(respond="positive", **kw),
     "housing": profl.cases.housing,

@@ -10,9 +10,9 @@ import pytest
 
 from benchmarks.bench import run
 from benchmarks.wild import bench, outcome, table
-from benchmarks.wild.draw import SHAPES, by_shape, draw
-from benchmarks.wild.solver import Known, Risk, minimum_nearby, solve
-from benchmarks.wild.world import LOSSES
+from profl_papers.drawn.draw import SHAPES, by_shape, draw
+from profl_papers.drawn.solver import Known, Risk, minimum_nearby, solve
+from profl_papers.drawn.world import LOSSES
 
 SEEDS = (2, 11, 12, 14)  # quantile, profit, square and profit with one parameter or three: quick to compile
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import profl
 from profl import random, trees
 from profl.parts.gradient import pull_back, terms
 from profl.problem.oracle import exact_jacobian
@@ -35,12 +36,20 @@ def spread_further(clients):
     return replace(problem, push=push)
 
 
+def houses(clients):
+    """Several features, and base data that differ."""
+    return profl.cases.housing(clients, features=3, base_spread=0.2)
+
+
 PROBLEMS = {**{name: (make, "auto") for name, make in CASES.items()}, "cross pricing": (cross_pricing, "auto")}
 PROBLEMS |= {
     "pricing, score": (CASES["pricing"], "score"),
     "strategic, score": (CASES["strategic"], "score"),
     "housing, score": (CASES["housing"], "score"),
     "cross pricing, score": (cross_pricing, "score"),
+    "unified, score": (CASES["unified_pricing"], "score"),
+    "housing, features": (houses, "auto"),
+    "housing, features, score": (houses, "score"),
     "sales, score": (CASES["sales, negative binomial"], "score"),
     "choice, score": (CASES["choice"], "score"),
     "cross pricing, push": (cross_pushed, "push"),
@@ -50,7 +59,7 @@ PROBLEMS |= {
 }
 
 RATES = ("pricing", "group_pricing", "strategic", "housing, score")  # of every kind of family, and of both second terms
-SHORT = (*RATES, "housing", "retail", "adult, made", "cross pricing, push", "spreading")
+SHORT = (*RATES, "unified_pricing", "housing", "retail", "adult, made", "cross pricing, push", "spreading")
 
 
 def problem_of(name):

@@ -20,11 +20,11 @@ import numpy as np
 
 from benchmarks.bench import Bench, Row
 from benchmarks.wild import named
-from benchmarks.wild.draw import SHAPES, by_shape, draw
 from benchmarks.wild.outcome import BEYOND, METHODS, compare_on
-from benchmarks.wild.solver import solve
 from benchmarks.wild.table import TABLE
 from profl_papers.claims import Part, at_least, at_most
+from profl_papers.drawn.draw import SHAPES, by_shape, draw
+from profl_papers.drawn.solver import solve
 
 MEDIAN, NINETIETH = 0.01, 0.15
 """Shares that may be left."""

@@ -8,11 +8,11 @@ from functools import partial
 import numpy as np
 
 from benchmarks.wild.outcome import BEYOND, covered, run
-from benchmarks.wild.solver import Risk, minimum_nearby, solve
 from benchmarks.wild.table import STORE_WEEK, TABLE, WORST, quarter, store_week
 from profl.methods.stopping import StopWhenSettled
 from profl.problem import model_space
 from profl_papers.claims import Part, at_least, at_most
+from profl_papers.drawn.solver import Risk, minimum_nearby, solve
 
 SAMPLES, SEEDS = 500, 5
 COVERS = 0.8

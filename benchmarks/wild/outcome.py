@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.wild.solver import Known, Risk
 from profl.methods import pfl, pofl, prm
 from profl.methods.method import Method
 from profl.problem.problem import Problem
 from profl.problem.reaction import Unmeasured
 from profl.results.record import Run
 from profl.run.compiled.simulate import simulate
+from profl_papers.drawn.solver import Known, Risk
 
 NEAR_ZERO = 0.01
 """L(PS) - L(PO) below this share of L(start) - L(PO) is no scale to judge by: the start's excess is, and the problem

@@ -12,10 +12,10 @@ import jax
 import typer
 
 from benchmarks.wild.bench import summary
-from benchmarks.wild.draw import by_shape, draw
 from benchmarks.wild.outcome import BEYOND, METHODS, compare_on
-from benchmarks.wild.solver import solve
 from profl import checks
+from profl_papers.drawn.draw import by_shape, draw
+from profl_papers.drawn.solver import solve
 from profl_papers.plain import plain
 
 Rows = list[dict[str, Any]]

@@ -22,13 +22,14 @@ from profl.problem.families import GaussianMean, GroupShares, LocationScale
 from profl.problem.model_space import Box
 from profl.problem.problem import Problem
 from profl.typing import Array, Key
+from profl_papers.drawn import losses
 
 
 def newsvendor(profit: bool = False) -> Problem:
     """Stocks of 3 goods at 8 stores; stocking more attracts demand, at every store and for every good differently."""
     rng, most = np.random.default_rng([29, 1]), 0.4 if profit else 0.7  # of the latter a profit would have no maximum
     clients = {"mu": rng.uniform(3.0, 8.0, (8, 3)), "gamma": np.linspace(0.0, most, 8)[:, None] * np.ones(3)}
-    loss, expected = (react.profit_lost, react.expected_profit_lost) if profit else (react.cost, react.expected_cost)
+    loss, expected = (losses.profit_lost, react.expected_profit_lost) if profit else (losses.cost, react.expected_cost)
     name = "newsvendor, profit" if profit else "newsvendor"
     return _normal(name, loss, expected, react.rising, clients, _near(6.0, 3), Box(0.0, 30.0))
 
@@ -77,7 +78,7 @@ def spread(both: bool) -> Problem:
     }
     family = LocationScale() if both else GaussianMean()
     name = f"spread, {type(family).__name__}"
-    return Problem(name, react.square, family, react.Spreading(both), clients, _near(1.0, 3, 0.3), Box(-5.0, 5.0))
+    return Problem(name, losses.square, family, react.Spreading(both), clients, _near(1.0, 3, 0.3), Box(-5.0, 5.0))
 
 
 def two_minima() -> Problem:

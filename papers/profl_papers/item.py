@@ -42,6 +42,7 @@ class Item:
       short: settings of the quick form that are not the full one's; the rounds are cut by themselves.
       finding: what came out, and why it is another than what the paper shows, where it is.
       changed: what was changed after results had been seen, and why; nothing where all was fixed before.
+      on_request: whether "all" leaves it out.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Item:
     short: dict[str, Any] = field(default_factory=dict)
     finding: str = ""
     changed: str = ""
+    on_request: bool = False
 
     def trial(self, seeds: Iterable[int], quick: bool = False) -> Trial:
         """What to run; ``quick`` cuts the rounds, which shows the form of the result and proves nothing."""

@@ -1,4 +1,7 @@
-"""Every item by its name: those of the ProFL paper in its order, then those of the field's papers by year."""
+"""Every item by its name: those of the ProFL paper in its order, then those of the field's papers by year.
+
+Between them stand the ProFL paper's items as printed, which run only where they are asked for.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from profl_papers import (
     ray2022,
 )
 from profl_papers.item import Item
+from profl_papers.profl2024.printed import PRINTED
 
 _MODULES = (
     perdomo2020,
@@ -37,4 +41,4 @@ _MODULES = (
 )
 
 FIELD: dict[str, Item] = {module.ITEM.name: module.ITEM for module in _MODULES}
-ITEMS: dict[str, Item] = {**profl2024.ITEMS, **FIELD}
+ITEMS: dict[str, Item] = {**profl2024.ITEMS, **PRINTED, **FIELD}

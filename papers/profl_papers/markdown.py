@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from profl.results.cells import cell, changes_note, claims_summary, verdict
+from profl_papers.both_forms import side_by_side
+from profl_papers.profl2024.printed import WORK
 
 Result = dict[str, Any]
 
@@ -92,6 +94,19 @@ def claims(results: Sequence[Result]) -> str:
         for claim in result["claims"]
     ]
     return table(["item", "claim", "paper", "measured", "expected", "holds"], lines)
+
+
+def both_forms(results: Sequence[Result]) -> str:
+    """Every claim of the ProFL paper with profl's parts and as printed; how many hold each way above it."""
+    pairs = side_by_side(results)
+    counts = {
+        label: claims_summary(
+            claim for result in results if (result["work"] == WORK) == is_printed for claim in result["claims"]
+        )
+        for label, is_printed in (("with profl's parts", False), ("as printed", True))
+    }
+    told = "; ".join(f"{label} {text}" for label, text in counts.items())
+    return f"{told}.\n\n" + table(list(pairs[0]), [list(map(cell, pair.values())) for pair in pairs])
 
 
 def item(result: Result) -> str:

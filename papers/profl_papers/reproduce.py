@@ -30,6 +30,7 @@ from profl_papers import pieces
 from profl_papers.item import Item
 from profl_papers.items import ITEMS
 from profl_papers.plain import plain
+from profl_papers.profl2024.printed import SUFFIX
 
 PACKAGES = ("jax", "numpy", "optax")
 
@@ -39,14 +40,22 @@ def works() -> list[str]:
     return list(dict.fromkeys(item.work for item in ITEMS.values()))
 
 
-def choose(names: Sequence[str]) -> list[Item]:
+def choose(names: Sequence[str], literal: bool = False) -> list[Item]:
     """The items called ``names`` or from papers called so, in the papers' order; none or "all" is every one.
+
+    Those as printed come where they are named, and with ``literal`` behind each item that has such a form.
 
     >>> [item.name for item in choose(["fig3a", "table1"])], len(choose(["profl2024"]))
     (['table1', 'fig3a'], 15)
+    >>> [item.name for item in choose(["table1"], literal=True)]
+    ['table1', 'table1-printed']
     """
-    wanted = {checks.one_of("item", name, dict.fromkeys([*ITEMS, *works(), "all"])) for name in names}
-    return [item for item in ITEMS.values() if not wanted or wanted & {"all", item.name, item.work}]
+    wanted = {checks.one_of("item", name, dict.fromkeys([*ITEMS, *works(), "all"])) for name in names} or {"all"}
+    chosen = {
+        name for name, item in ITEMS.items() if wanted & {name, item.work} or ("all" in wanted and not item.on_request)
+    }
+    twins = {name + SUFFIX for name in chosen if literal}
+    return [item for name, item in ITEMS.items() if name in chosen | twins]
 
 
 def reproduce(

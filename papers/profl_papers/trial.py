@@ -19,9 +19,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from profl import cases, checks
-from profl.methods import pfl, pg, profl
+from profl.methods import chain, literal, pfl, pg, profl
 from profl.methods.method import Method
+from profl.parts import EstimatedJacobian, EstimatedParameters, Optimiser
 from profl.parts.filters import RobustFilter
+from profl.parts.literal import ScoreGradient, WindowDifferences
 from profl.parts.sample_size import AdaptiveSamples
 from profl.problem.contamination import contaminate
 from profl.problem.problem import Problem
@@ -30,12 +32,31 @@ from profl.run.compiled.simulate import simulate
 from profl_papers.groups import three_groups
 
 CASES: dict[str, Callable[..., Problem]] = {**cases.CASES, "three_groups": three_groups}
-METHODS: dict[str, Callable[..., Any]] = {"pfl": pfl, "pg": pg, "profl": profl}
+
+
+def literal_pg(learning_rate: float = 0.01, window: int = 20) -> Method:
+    """PG as printed: ``literal`` without its filter, by one learner on everybody's data."""
+    estimate = EstimatedParameters(), EstimatedJacobian(WindowDifferences(window))
+    return chain(*estimate, ScoreGradient(), Optimiser(learning_rate), name="pg, as printed", pooled=True)
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "pfl": pfl,
+    "pg": pg,
+    "profl": profl,
+    "literal": literal,
+    "literal_pg": literal_pg,
+}
+AS_PRINTED = {"profl": "literal", "pg": "literal_pg"}
+"""What runs under a method's name where the settings state the printed form of it."""
 
 # Setting -> the parameter that gets it. Settings that the paper's table has bear the paper's letters.
-CASE = {name: name for name in ("clients", "heterogeneity", "sensitivity", "reaction", "respond")}
+CASE = {name: name for name in ("clients", "heterogeneity", "base_spread", "sensitivity", "reaction", "respond")}
 JUNK = {"eps": "fraction", "source": "source", "distance": "distance"}
-METHOD = {"eta": "learning_rate", "H": "window", "jacobian": "jacobian", "filter": "filter", "share": "share"}
+METHOD = {
+    **{"eta": "learning_rate", "H": "window", "jacobian": "jacobian", "filter": "filter", "share": "share"},
+    **{"C": "clusters", "averaged every": "local_steps"},
+}
 SAMPLE_SIZE = {"tolerance": "tolerance", "min n": "min_samples", "n": "max_samples"}
 FILTER = {"most junk": "at_most", "core": "core"}
 RUN = {"rounds": "rounds", "R": "local_steps", "n": "samples"}
@@ -58,8 +79,13 @@ class Trial:
         return contaminate(problem, **self._arguments(JUNK, chosen))
 
     def method(self, name: str, **chosen: Any) -> Method:
-        """The method called ``name``; its sample size follows the noise where ``tolerance`` is stated and not None."""
+        """The method called ``name``, or its printed form where the settings state that.
+
+        Its sample size follows the noise where ``tolerance`` is stated and not None.
+        """
         self._refuse_others("method", chosen, METHOD, SAMPLE_SIZE)
+        if AS_PRINTED.get(name) in _values(self.settings.get("method", ())):
+            name = AS_PRINTED[name]
         make = METHODS[self._take("method", {"method": name})]
         parameters = inspect.signature(make).parameters
         taken = {setting: parameter for setting, parameter in METHOD.items() if parameter in parameters}

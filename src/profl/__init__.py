@@ -22,11 +22,12 @@ from profl.campaign import Campaign
 from profl.campaign.train import train
 from profl.checks import DivergedError, InputError, TooFewReports
 from profl.interrupts import Interrupted
-from profl.methods import StopWhenSettled, chain, dfo, pfl, pg, pofl, prm, profl, rgd, rrm, two_stage
+from profl.methods import StopWhenSettled, chain, dfo, literal, pfl, pg, pofl, prm, profl, rgd, rrm, two_stage
 from profl.problem.counts import Bernoulli, Categorical, NegativeBinomial, Poisson
 from profl.problem.families import ClassMeans, Family, GaussianMean, GroupShares, LinearGaussian, LocationScale
 from profl.problem.limits import LinearLimits, MaxChange
 from profl.problem.live import LiveProblem
+from profl.problem.mixtures import GroupMixture
 from profl.problem.model_space import Box
 from profl.problem.outcomes import OutcomeLimit
 from profl.problem.problem import Problem
@@ -101,6 +102,7 @@ __all__ = [
     "DivergedError",
     "Family",
     "GaussianMean",
+    "GroupMixture",
     "GroupShares",
     "InputError",
     "Interrupted",
@@ -124,6 +126,7 @@ __all__ = [
     "compare",
     "data",
     "dfo",
+    "literal",
     "load",
     "methods",
     "parts",

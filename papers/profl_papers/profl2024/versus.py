@@ -69,6 +69,12 @@ class Pair(NamedTuple):
         ]
 
 
-def versus(trial: Trial, problem: Problem, **chosen: Any) -> Pair:
-    """Both methods with the item's learning rate, on the same seeds and budget."""
-    return Pair(problem, *(trial.simulate(problem, trial.method(name), **chosen) for name in ("pfl", "profl")))
+def versus(trial: Trial, problem: Problem, made: dict[str, Any] | None = None, **chosen: Any) -> Pair:
+    """Both methods with the item's learning rate, or each with its own of two, on the same seeds and budget.
+
+    ``made`` are settings of the methods, ``chosen`` those of the runs.
+    """
+    eta = trial.settings["eta"]
+    rates = zip(("pfl", "profl"), eta if isinstance(eta, tuple) else (eta, eta), strict=True)
+    methods = (trial.method(name, eta=rate, **(made or {})) for name, rate in rates)
+    return Pair(problem, *(trial.simulate(problem, method, **chosen) for method in methods))

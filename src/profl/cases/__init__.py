@@ -22,6 +22,7 @@ from profl.cases.regression_shift import regression_shift
 from profl.cases.retail import retail
 from profl.cases.sales import choice, sales
 from profl.cases.strategic import strategic
+from profl.cases.unified_pricing import unified_pricing
 from profl.problem.problem import Problem
 
 __all__ = [
@@ -45,11 +46,13 @@ __all__ = [
     "retail",
     "sales",
     "strategic",
+    "unified_pricing",
 ]
 
 CASES: dict[str, Callable[..., Problem]] = {
     "pricing": pricing,
     "group_pricing": group_pricing,
+    "unified_pricing": unified_pricing,
     "strategic": strategic,
     "housing": housing,
     "retail": retail,

@@ -1,4 +1,4 @@
-"""What the case studies share: how client sensitivities are spread, and the loss of linear regression."""
+"""What the case studies share: how clients differ in sensitivity and base data, and the loss of linear regression."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from profl import checks
 from profl.typing import Array, Batch
 
 MOST_CLIENTS = 10**8  # their numbers alone take gigabytes
+BASE_STREAM = 16  # of the seed's random numbers, the first that base data are drawn from
 
 
 def sensitivities(mean: float, heterogeneity: float, clients: int, spread: str, seed: int) -> np.ndarray:
@@ -33,6 +34,23 @@ def sensitivities(mean: float, heterogeneity: float, clients: int, spread: str, 
 def generator(seed: int, stream: int) -> np.random.Generator:
     """The random numbers of a case's seed; each thing that is drawn has a stream of its own."""
     return np.random.default_rng([checks.positive_int("seed", seed, least=0), stream])
+
+
+def base_data(value: object, base_spread: float, clients: int, seed: int, part: int = 0) -> np.ndarray:
+    """Every client's base data, (clients, ...): ``value`` times 1 + u, u uniform in [-base_spread, base_spread].
+
+    Each number of each client has a u of its own, drawn from the case's seed; ``part`` parts the tables of one case.
+    Without a spread these are copies. Below 1 no number changes its sign.
+
+    >>> base_data([6.0, 7.0], 0.0, 2, seed=0).tolist()
+    [[6.0, 7.0], [6.0, 7.0]]
+    """
+    if not 0 <= checks.real("base_spread", base_spread) < 1:
+        raise checks.InputError(f"base_spread must lie in [0, 1), a share of the base data, got {base_spread!r}")
+    same = copies(value, checks.positive_int("clients", clients, most=MOST_CLIENTS))
+    if base_spread == 0:
+        return same
+    return same * (1 + generator(seed, BASE_STREAM + part).uniform(-base_spread, base_spread, same.shape))
 
 
 def ridge_regression_loss(ridge: float, theta: Array, z: Batch) -> Array:

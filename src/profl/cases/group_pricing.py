@@ -24,12 +24,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import checks, random
-from profl.cases.common import copies, sensitivities
+from profl.cases.common import base_data, copies, sensitivities
 from profl.cases.pricing import PRICES, negative_revenue
 from profl.problem.families import GroupShares
 from profl.problem.problem import Problem
 from profl.problem.reaction import Reaction
 from profl.typing import Array, Batch, Client, Key
+
+DEMAND = ((7.0, 1.0), (1.0, 2.0))  # of two groups for two goods
 
 
 def draw_groups(key: Key, shares: Array, n: int) -> Array:
@@ -63,6 +65,14 @@ class Budgets(Reaction):
         return -self.parameters(deployed, client) @ (client["mu"] @ theta)
 
 
+def demand_table(demand: Any) -> np.ndarray:
+    """The mean demand of each group (row) for each good (column)."""
+    mu = checks.numbers_of("demand", demand, "a (groups >= 2) x goods table of numbers of 0 or more")
+    if mu.ndim != 2 or mu.shape[0] < 2 or np.any(mu < 0) or not np.all(np.isfinite(mu)):
+        raise checks.InputError(f"demand must be a (groups >= 2) x goods table of numbers of 0 or more, got {demand!r}")
+    return mu
+
+
 @checks.explain_call
 def group_pricing(
     clients: int = 10,
@@ -70,24 +80,25 @@ def group_pricing(
     weights: Any = None,
     seed: int = 0,
     *,
-    demand: Any = ((7.0, 1.0), (1.0, 2.0)),
+    demand: Any = DEMAND,
     spread: str = "even",
+    base_spread: float = 0.0,
 ) -> Problem:
     """Prices at retailers whose customer groups come and go with their remaining budgets.
 
     Args:
       demand: mean demand of each group (row) for each good (column).
+      base_spread: by which share it differs between clients, up or down.
 
     >>> group_pricing().stable.tolist()
     [5.0, 5.0]
     """
-    mu = checks.numbers_of("demand", demand, "a (groups >= 2) x goods table of numbers of 0 or more")
-    if mu.ndim != 2 or mu.shape[0] < 2 or np.any(mu < 0) or not np.all(np.isfinite(mu)):
-        raise checks.InputError(f"demand must be a (groups >= 2) x goods table of numbers of 0 or more, got {demand!r}")
+    mu = demand_table(demand)
     if not 0 <= checks.real("heterogeneity", heterogeneity) < 1:
         raise checks.InputError(f"heterogeneity must lie in [0, 1) around a sensitivity of 1, got {heterogeneity!r}")
     gamma = sensitivities(1.0, heterogeneity, clients, spread, seed)
-    budget = 1.05 * gamma.max() * PRICES.upper * mu.sum(1).max()
+    base = base_data(mu, base_spread, clients, seed)
+    budget = 1.05 * gamma.max() * PRICES.upper * base.sum(-1).max()
 
     def initial(key: Key) -> Array:
         return jax.random.uniform(key, (mu.shape[1],), minval=1.0, maxval=3.0, dtype=jnp.float32)
@@ -97,7 +108,7 @@ def group_pricing(
         loss=loss,
         family=GroupShares(mu.shape[0]),
         reaction=Budgets(),
-        clients={"mu": copies(mu, clients), "gamma": gamma, "budget": copies(budget, clients)},
+        clients={"mu": base, "gamma": gamma, "budget": copies(budget, clients)},
         initial=initial,
         project=PRICES,
         weights=weights,

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import checks, random
-from profl.cases.common import copies, generator, sensitivities
+from profl.cases.common import base_data, generator, sensitivities
 from profl.problem.families import GaussianMean
 from profl.problem.model_space import Box
 from profl.problem.problem import Problem
@@ -72,11 +72,15 @@ def pricing(
     sensitivity: float = 1.5,
     reaction: str = "linear",
     spread: str = "even",
+    base_spread: float = 0.0,
 ) -> Problem:
     """Prices for ``goods`` goods at ``clients`` retailers whose customers buy less when they cost more.
 
     Runs start at 0.75 mu0 / gamma-bar + N(0, I), which is (PO + PS) / 2 for linear demand; the curved one starts
     there too.
+
+    Args:
+      base_spread: by which share mu0 differs between clients, up or down.
 
     >>> case = pricing(clients=4, goods=2)
     >>> bool(np.allclose(2 * case.optimum, case.stable))
@@ -87,6 +91,7 @@ def pricing(
     checks.one_of("reaction", reaction, ["linear", "exponential"])
     mu0 = generator(seed, 0).uniform(6.0, 7.0, goods)
     gamma = sensitivities(sensitivity, heterogeneity, clients, spread, seed)
+    base = base_data(mu0, base_spread, clients, seed)
     middle = (0.75 * mu0 / sensitivity).astype(np.float32)
 
     def initial(key: Key) -> Array:
@@ -97,7 +102,7 @@ def pricing(
         loss=negative_revenue,
         family=GaussianMean(),
         reaction=Demand(reaction),
-        clients={"mu0": copies(mu0, clients), "gamma": gamma},
+        clients={"mu0": base, "gamma": gamma},
         initial=initial,
         project=PRICES,
         weights=weights,

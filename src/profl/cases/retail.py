@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from profl import checks, random
-from profl.cases.common import copies, sensitivities
+from profl.cases.common import base_data, copies, sensitivities
 from profl.cases.group_pricing import draw_groups
 from profl.cases.housing import LOSS, RIDGE
 from profl.problem.families import GroupShares
@@ -66,8 +66,12 @@ def retail(
     *,
     loyalty: float = 1.0,
     spread: str = "even",
+    base_spread: float = 0.0,
 ) -> Problem:
     """A sales model for distributors whose two groups of retailers stay or go with its errors; ``loyalty`` is c.
+
+    Args:
+      base_spread: by which share m_k and a_k differ between clients, up or down.
 
     >>> case = retail(heterogeneity=0)
     >>> round(float(case.optimum[0]), 2), round(float(case.stable[0]), 2)
@@ -87,8 +91,8 @@ def retail(
         reaction=Loyalty(),
         clients={
             "gamma": sensitivities(1.0, heterogeneity, clients, spread, seed),
-            "centre": copies([5 / 3, 1.0], clients),
-            "slope": copies([6.0, -2.0], clients),
+            "centre": base_data([5 / 3, 1.0], base_spread, clients, seed),
+            "slope": base_data([6.0, -2.0], base_spread, clients, seed, part=1),
             "c": copies(loyalty, clients),
         },
         initial=initial,

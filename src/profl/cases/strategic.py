@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from profl import checks, random
-from profl.cases.common import sensitivities
+from profl.cases.common import base_data, sensitivities
 from profl.problem.families import ClassMeans
 from profl.problem.model_space import Box
 from profl.problem.problem import Problem
@@ -27,6 +27,7 @@ from profl.typing import Array, Batch, Client, Key
 
 NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(48)
 WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+CLASS_MEANS = ((-1.0,), (1.0,))  # of class 0 and class 1, in every feature
 
 
 def cross_entropy(ridge: float, theta: Array, z: Batch) -> Array:
@@ -47,7 +48,10 @@ class RidgeCrossEntropy:
 
 @dataclass(frozen=True)
 class BestResponse(Reaction):
-    """Gaussian classes whose members move by -gamma_i theta; a client is {"gamma": ()}."""
+    """Gaussian classes whose members move by -gamma_i theta.
+
+    A client is {"gamma": ()}, and has "mean": (2, d), its class means before they move, where they are not -1 and +1.
+    """
 
     respond: str = "all"
     sd: float = 0.5
@@ -55,7 +59,9 @@ class BestResponse(Reaction):
 
     def means(self, theta: Array, client: Client) -> Array:
         """The means of class 0 and class 1 once theta is deployed: (2, d)."""
-        before = jnp.array([[-1.0], [1.0]], theta.dtype) * jnp.ones_like(theta)
+        before = client.get("mean")
+        if before is None:
+            before = jnp.array(CLASS_MEANS, theta.dtype) * jnp.ones_like(theta)
         moves = jnp.array([[1.0 if self.respond == "all" else 0.0], [1.0]], theta.dtype)
         return before - moves * client["gamma"] * theta
 
@@ -96,8 +102,12 @@ def strategic(
     sensitivity: float = 1.0,
     respond: str = "all",
     spread: str = "even",
+    base_spread: float = 0.0,
 ) -> Problem:
     """Logistic regression on people who move against the score: ``respond`` is "all" or "positive" (only class 1 does).
+
+    Args:
+      base_spread: by which share the class means differ between clients, up or down.
 
     >>> case = strategic()
     >>> case.risk(case.optimum) < case.risk(case.stable)
@@ -110,12 +120,17 @@ def strategic(
     def initial(key: Key) -> Array:
         return 1.0 + 0.25 * jax.random.normal(key, (features,), dtype=jnp.float32)
 
+    rows = {"gamma": sensitivities(sensitivity, heterogeneity, clients, spread, seed)}
+    means = base_data(np.tile(CLASS_MEANS, (1, features)), base_spread, clients, seed)
+    if base_spread:
+        rows["mean"] = means
+
     return Problem(
         name="strategic" if respond == "all" else "strategic (positives respond)",
         loss=RidgeCrossEntropy(),
         family=ClassMeans(classes=2, sd=0.5),
         reaction=BestResponse(respond),
-        clients={"gamma": sensitivities(sensitivity, heterogeneity, clients, spread, seed)},
+        clients=rows,
         initial=initial,
         project=Box(-10.0, 10.0),
         weights=weights,

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from profl import checks
-from profl.cli import campaign, cases, check, compare, data, demo, flower, history, reproduce, run
+from profl.cli import campaign, cases, check, compare, data, demo, flower, history, leaderboard, reproduce, run
 from profl.cli.compilation import keep_compiled
 from profl.cli.interrupts import announce_interrupts
 
@@ -28,6 +28,7 @@ app.command()(run.run)
 app.command()(compare.compare)
 app.command()(reproduce.reproduce)
 app.command()(reproduce.report)
+app.command()(leaderboard.leaderboard)
 app.command()(check.check)
 app.command()(history.history)
 app.add_typer(campaign.app, name="campaign")

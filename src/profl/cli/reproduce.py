@@ -14,7 +14,7 @@ from profl.cli.builders import parse_seeds
 from profl.cli.console import line_width, print_table, say
 from profl.cli.options import JsonPath, Quiet
 from profl.cli.result_tables import print_claims, print_item
-from profl.results.cells import changes_note, claims_summary, verdict
+from profl.results.cells import cell, changes_note, claims_summary, verdict
 from profl.storage.paths import check_folder
 
 if TYPE_CHECKING:
@@ -32,6 +32,9 @@ def reproduce(
         str | None,
         typer.Option(help="One seed (3), a list (0,1,5) or a range.", show_default="0-9; 0-1 with --quick"),
     ] = None,
+    literal: Annotated[
+        bool, typer.Option("--literal", help="The ProFL paper's items as printed too, both forms side by side.")
+    ] = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="Two seeds, short runs: shows the form, proves nothing.")
     ] = False,
@@ -49,14 +52,17 @@ def reproduce(
     """Tables and figures of the paper and of the field's, redone; exits 1 where a claim does not hold.
 
     A claim holds, or holds in direction but far from the printed figure, or does not hold. With --out or --json a run
-    that was cut off goes on where it was, and what is finished is not run again.
+    that was cut off goes on where it was, and what is finished is not run again. With --literal the ProFL paper's items
+    run twice: with profl's own parts, and with Algorithm 1 and 2 as printed at the paper's parameters; the exit code is
+    that of the former.
 
     Example: profl reproduce all --out out/paper
     """
     from profl_papers import pieces
     from profl_papers import reproduce as work
+    from profl_papers.profl2024.printed import WORK
 
-    chosen = work.choose(items or [])
+    chosen = work.choose(items or [], literal)
     if list_only:
         print_items(Console(), chosen)
         return
@@ -79,7 +85,8 @@ def reproduce(
     if interrupted:
         note = outputs.saved_files_note([path for path in (out, json_path) if path is not None])
         outputs.exit_interrupted(f"interrupted; {len(results)} of {len(chosen)} items were finished; {note}")
-    if not all(claim["holds"] for result in results for claim in result["claims"]):
+    judged = [result for result in results if not (literal and result["work"] == WORK)]
+    if not all(claim["holds"] for result in judged for claim in result["claims"]):
         raise typer.Exit(1)
 
 
@@ -168,10 +175,16 @@ def print_items(console: Console, items: Sequence[Item]) -> None:
 
 def print_results(console: Console, results: list[dict[str, Any]]) -> None:
     """Print one item in full; several as one table of claims, followed by a count per paper and the failures."""
+    from profl_papers.both_forms import side_by_side
+
     if len(results) == 1:
         print_item(console, results[0])
         return
-    print_claims(console, results)
+    if pairs := side_by_side(results):
+        header = list(pairs[0])
+        print_table(console, "ours and as printed", header, [list(map(cell, pair.values())) for pair in pairs], header)
+    else:
+        print_claims(console, results)
     claims = [(result, claim) for result in results for claim in result["claims"]]
     for name in dict.fromkeys(result["work"] for result in results):
         say(console, f"{name}: {claims_summary(claim for result, claim in claims if result['work'] == name)}")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from profl import checks
 from profl.methods.chain import Chain, chain
 from profl.methods.dfo import DerivativeFree as dfo
+from profl.methods.literal import literal
 from profl.methods.method import Arrival, Forecast, Method
 from profl.methods.pfl import pfl, rgd, rrm
 from profl.methods.pofl import pg, pofl
@@ -29,6 +30,7 @@ __all__ = [
     "chain",
     "dfo",
     "get",
+    "literal",
     "past_deployments",
     "pfl",
     "pg",
@@ -50,6 +52,7 @@ ALGORITHMS: dict[str, Callable[..., Method]] = {
     "rrm": rrm,
     "dfo": dfo,
     "two_stage": two_stage,
+    "literal": literal,
 }
 
 

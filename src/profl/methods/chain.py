@@ -96,6 +96,10 @@ class Chain(Method):
         return ("loss", *(name for part in self.parts for name in part.info))
 
     @property
+    def exchanges(self) -> int:  # type: ignore[override]
+        return max(part.exchanges for part in self.parts)
+
+    @property
     def rereads(self) -> bool:  # type: ignore[override]
         return any(part.rereads for part in self.active(None).values())
 

@@ -92,6 +92,7 @@ class Part:
       arguments: fields that hold numbers which only enter arithmetic; a compiled program takes them as arguments.
       draws: whether ``combine`` uses the exchange's key; where no part of a chain does, none is made.
       sizes: the batch sizes that may occur, where the part says how many samples to draw (``samples_wanted``).
+      exchanges: turns of messages that it wants in a round after the first, which deploy nothing.
     """
 
     combined: tuple[str, ...] = ()
@@ -101,6 +102,7 @@ class Part:
     draws: bool = True
     arguments: ClassVar[tuple[str, ...]] = ()
     sizes: tuple[int, ...] | None = None
+    exchanges: int = 0
 
     def reads(self, problem: Problem | View | None) -> tuple[str, ...]:
         """The fields of ``Step`` that it reads and that other parts compute; None stands for a typical problem."""

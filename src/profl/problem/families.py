@@ -47,7 +47,8 @@ def is_array(leaf: Any, ndim: int, whole: bool = False) -> bool:
     return len(getattr(leaf, "shape", ())) == ndim and bool(jnp.issubdtype(leaf.dtype, kind))
 
 
-def _has(batch: Batch, name: str, ndim: int, whole: bool = False) -> bool:
+def has(batch: Batch, name: str, ndim: int, whole: bool = False) -> bool:
+    """Whether a batch is a dict with such an array called ``name``."""
     return isinstance(batch, Mapping) and name in batch and is_array(batch[name], ndim, whole)
 
 
@@ -243,7 +244,7 @@ class ClassMeans(Family):
         checks.positive("sd", self.sd)
 
     def fits(self, batch: Batch) -> bool:
-        return _has(batch, "x", 2) and _has(batch, "y", 1, whole=True)
+        return has(batch, "x", 2) and has(batch, "y", 1, whole=True)
 
     def labels(self, batch: Batch) -> Array | None:
         return batch["y"]
@@ -290,7 +291,7 @@ class LinearGaussian(Family):
         checks.positive("sd", self.sd)
 
     def fits(self, batch: Batch) -> bool:
-        return _has(batch, "x", 2) and _has(batch, "y", 1)
+        return has(batch, "x", 2) and has(batch, "y", 1)
 
     def estimate(self, batch: Batch, weights: Array) -> Array:
         x, weighted = batch["x"], weights[:, None] * batch["x"]
@@ -328,7 +329,7 @@ class GroupShares(Family):
         checks.positive_int("groups", self.groups)
 
     def fits(self, batch: Batch) -> bool:
-        return _has(batch, "group", 1, whole=True)
+        return has(batch, "group", 1, whole=True)
 
     def labels(self, batch: Batch) -> Array | None:
         return batch["group"]

@@ -12,9 +12,17 @@ import numpy as np
 
 from profl import checks
 from profl.problem.families import ClassMeans, Family, GaussianMean, GroupShares, LinearGaussian, LocationScale
+from profl.problem.mixtures import GroupMixture
 from profl.typing import Batch
 
-FAMILIES: tuple[type[Family], ...] = (GaussianMean, LocationScale, ClassMeans, LinearGaussian, GroupShares)
+FAMILIES: tuple[type[Family], ...] = (
+    GaussianMean,
+    LocationScale,
+    ClassMeans,
+    LinearGaussian,
+    GroupShares,
+    GroupMixture,
+)
 MESSAGE_LABELS = 6  # labels in a message
 
 

@@ -28,7 +28,7 @@ def drift_findings(subject: Subject, deploy: Deploy, hold: int, first: int) -> I
     estimates, noise, variances = [], [], []
     for number, which in enumerate(probes.deployment_schedule(hold).astype(int)):
         batch = deploy(models[which], first + number)
-        f, resampled = estimate_and_noise(subject.world, batch)
+        f, resampled = estimate_and_noise(subject.world.family, batch)
         estimates.append(f)
         noise.append(resampled)
         if family.shift is not None:

@@ -53,21 +53,21 @@ def _likelihood(world: Problem, batch: Batch, weights: Array, f: Array) -> Findi
 def _noise(world: Problem, batch: Batch, weights: Array, f: Array) -> Finding:
     """Whether the variance that the family states agrees with the bootstrap."""
     declared = np.asarray(_variance(world.family, batch, weights, f))
-    measured = estimate_and_noise(world, batch)[1].var(axis=0, ddof=1)
+    measured = estimate_and_noise(world.family, batch)[1].var(axis=0, ddof=1)
     ratio = float(np.sqrt(declared.sum() / max(float(measured.sum()), NO_NOISE)))
     if NOISE_LOW <= ratio <= NOISE_HIGH:
         return Finding("noise", "ok", f"the family states {ratio:.2f} times the noise that the data show")
     return Finding("noise", "warn", f"the family states {ratio:.2g} times the noise that the data show: set its sd")
 
 
-def estimate_and_noise(world: Problem, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+def estimate_and_noise(family: Family, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
     """(f_hat, shape (p,); draws of its noise, shape (RESAMPLED, p)).
 
     The noise is that of bootstrap batches around their mean, because the variance that the family states may be wrong.
     """
     n = batches.rows(batch)
     draws = np.random.default_rng(4).multinomial(n, np.full(n, 1 / n), size=RESAMPLED) / n
-    both = np.asarray(_estimates(world.family, batch, np.concatenate([np.full((1, n), 1 / n), draws])), float)
+    both = np.asarray(_estimates(family, batch, np.concatenate([np.full((1, n), 1 / n), draws])), float)
     return both[0], both[1:] - both[1:].mean(0)
 
 

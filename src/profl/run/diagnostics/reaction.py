@@ -1,18 +1,13 @@
 """How the data answer a model: does anything move, at whom, and everywhere the same way?
 
-In coordinates in which the noise of f_hat is white (the bootstrap's, of all deployments of a step together), the change
-between theta + delta and theta - delta has variance 2 in every entry where nothing reacts, so that
-
-    X = sum over pairs and entries of change^2 / 2
-
-is chi-squared. It is given in standard deviations of a normal variable with the same tail (Wilson and Hilferty). delta
-is so many natural units of the parameters. Where not everybody is seen to react it grows fivefold, inside the model
-space: near theta = 0 a classifier tells nobody from anybody, its natural unit is small, and a small step moves nothing.
+f_hat is compared between theta + delta and theta - delta, in standard deviations of its noise (``chi_square``; the
+bootstrap's, of all deployments of a step together). delta is so many natural units of the parameters. Where not
+everybody is seen to react it grows fivefold, inside the model space: near theta = 0 a classifier tells nobody from
+anybody, its natural unit is small, and a small step moves nothing.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from itertools import combinations
 from typing import NamedTuple
@@ -20,7 +15,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from profl.run import probes
+from profl.run.diagnostics import groups
+from profl.run.diagnostics.chi_square import deviations
 from profl.run.diagnostics.family import NO_NOISE, estimate_and_noise
 from profl.run.diagnostics.subject import CheckStopped, Deploy, Finding, Subject
 from profl.run.live import batches
@@ -56,6 +52,7 @@ class Step(NamedTuple):
 
     deviations: float
     changes: np.ndarray  # of f_hat, in standard deviations of each, (PAIRS, p)
+    batches: list[Batch]  # of the models, two after each other
 
 
 def reaction_findings(subject: Subject, deploy: list[Deploy]) -> Iterator[Finding]:
@@ -78,20 +75,18 @@ def reaction_findings(subject: Subject, deploy: list[Deploy]) -> Iterator[Findin
             break
     strength = _strength(steps)
     yield _reaction_finding(subject, deploy, strength, largest_step)
+    yield from groups.group_findings(subject.world.family, [one.batches for clients in steps for one in clients])
     if np.sum(strength > REACTS) > 1:
         yield _compare_clients(deploy, steps)
 
 
 def _measure(subject: Subject, deploy: Deploy, models: list[Theta], first: int) -> Step:
     """The changes of f_hat at one client between the two models of each pair."""
-    pairs = [estimate_and_noise(subject.world, deploy(model, first + i)) for i, model in enumerate(models)]
+    brought = [deploy(model, first + i) for i, model in enumerate(models)]
+    pairs = [estimate_and_noise(subject.world.family, batch) for batch in brought]
     f, noise = np.stack([one for one, _ in pairs]), np.concatenate([resampled for _, resampled in pairs])
-    white, _ = probes.whiten(f, noise)
     changes = (f[::2] - f[1::2]) / np.sqrt(np.maximum(2 * noise.var(axis=0), NO_NOISE))
-    if white.shape[1] == 0:  # nothing varies: any change is one
-        return Step(math.inf if np.any(changes) else 0.0, changes)
-    x, entries = float(np.sum((white[::2] - white[1::2]) ** 2) / 2), PAIRS * white.shape[1]
-    return Step(((x / entries) ** (1 / 3) - 1 + 2 / (9 * entries)) / math.sqrt(2 / (9 * entries)), changes)
+    return Step(deviations(f, noise), changes, brought)
 
 
 def _strength(steps: list[list[Step]]) -> np.ndarray:

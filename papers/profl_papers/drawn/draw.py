@@ -1,4 +1,4 @@
-"""Wild problems drawn from a seed: ``draw(seed)``.
+"""Problems drawn from a seed: ``draw(seed)``.
 
 A compiled program belongs to a loss, a family, a number of parameters, clients and samples; ``SHAPES`` has thirty such
 combinations, a fixed balanced draw, and every problem takes one. All else (reaction, noise, how clients differ,
@@ -14,10 +14,10 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.wild.world import LOSSES, World
 from profl.problem.families import Family, GaussianMean, LocationScale
 from profl.problem.model_space import Box
 from profl.problem.problem import Problem
+from profl_papers.drawn.world import LOSSES, World
 
 PRICES, CENTRED = Box(0.0, 10.0), Box(-5.0, 5.0)
 DIMENSIONS = (1, 2, 3, 5, 10, 20)
@@ -103,14 +103,18 @@ def draw(seed: int) -> Drawn:
     True
     """
     rng = _rng(seed)
-    shape = _shape(rng)
-    clients, words = _clients(rng, shape)
-    weights, weighing = _weights(rng, shape.clients)
+    return draw_of_shape(rng, _shape(rng), f"wild {seed}")
+
+
+def draw_of_shape(rng: np.random.Generator, shape: Shape, name: str, link: str | None = None) -> Drawn:
+    """A problem of this shape; ``link``: one of LINKS, which is drawn by default."""
+    clients, words = _clients(rng, shape, link)
+    weights, weighing = draw_weights(rng, shape.clients)
     start, place = _start(rng, shape, clients["ref"][0])
     family = type(shape.family).__name__
     text = f"{shape.loss} d{shape.size} c{shape.clients} n{shape.samples} {family} | {words}, {weighing}, {place}"
     problem = Problem(
-        f"wild {seed}",
+        name,
         LOSSES[shape.loss],
         shape.family,
         World(shape.loss, shape.counts, shape.both),
@@ -122,10 +126,11 @@ def draw(seed: int) -> Drawn:
     return Drawn(problem, shape.samples, text)
 
 
-def _clients(rng: np.random.Generator, shape: Shape) -> tuple[dict[str, np.ndarray], str]:
+def _clients(rng: np.random.Generator, shape: Shape, chosen: str | None) -> tuple[dict[str, np.ndarray], str]:
     """The stacked clients of a problem, and what they are like."""
     d, count = shape.size, shape.clients
     tight, link = bool(rng.random() < 0.4), int(rng.integers(len(LINKS)))
+    link = link if chosen is None else LINKS.index(chosen)
     level, scale, ref, slope = _centre(rng, shape, tight, link)
     matrix, form = _matrix(rng, d, shape.loss)
     none = rng.random() < 1 / 8
@@ -195,7 +200,8 @@ def _noise(rng: np.random.Generator, shape: Shape, level: np.ndarray) -> tuple[s
     return kind, {"sd": rng.uniform(0.5, 1.5), "tail": float(kind == "t"), "zeros": zeros}
 
 
-def _weights(rng: np.random.Generator, count: int) -> tuple[np.ndarray, str]:
+def draw_weights(rng: np.random.Generator, count: int) -> tuple[np.ndarray, str]:
+    """Weights of clients and what they are like: equal, random, or one client with most."""
     kind = rng.random()
     if count == 1 or kind < 0.5:
         return np.full(count, 1 / count), "equal weights"

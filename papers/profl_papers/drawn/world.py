@@ -21,11 +21,11 @@ import numpy as np
 import scipy.stats
 from jax.scipy.special import gammaln
 
-from benchmarks.wild.reactions import OVER, SHORT, cost, expected_over, profit_lost, square
 from profl import random
 from profl.cases.pricing import negative_revenue
 from profl.problem.reaction import Reaction
 from profl.typing import Array, Batch, Client, Key
+from profl_papers.drawn.losses import OVER, SHORT, cost, expected_over, profit_lost, square
 
 LEVEL = 0.9  # of the quantile
 SQUARE_RIDGE, QUANTILE_RIDGE, LOGISTIC_RIDGE = 0.3, 0.05, 0.1
