@@ -225,8 +225,9 @@ class PRM(Settings, Method):
         return {f"gradients {rules.FAR}": on_host.unpack().distances.since}
 
     def posterior(self, problem: View, server: Packed) -> Posterior | None:
-        """None with personal parts, as the forecast."""
-        if self.personal is not None:
+        """None with personal parts, as the forecast; and where what comes in is limited, since limits shift the optimum
+        by what is unknown of them."""
+        if self.personal is not None or problem.outcomes:
             return None
         on_host = jax.tree.map(np.asarray, server)  # unpacked there it takes no programs
         return posterior(problem, on_host.unpack())
