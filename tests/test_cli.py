@@ -170,7 +170,7 @@ def test_who_does_without_an_option_is_told(asked, monkeypatch, capsys):
     said = ended(monkeypatch, capsys, "compare", "housing", "-a", "profl,prm,pfl", "--filter", "robust")[2]
     assert "pfl takes no --filter and runs without" in said
     code, _, said = ended(monkeypatch, capsys, "compare", "housing", "-a", "rgd,pfl", "--filter", "robust")
-    assert (code, said) == (2, "error: rgd, pfl take no --filter; methods that do: profl, prm\n")
+    assert (code, said) == (2, "error: rgd, pfl take no --filter; methods that do: profl, prm, literal\n")
 
 
 def test_compare_keeps_what_is_finished(tmp_path, monkeypatch, capsys):

@@ -213,7 +213,9 @@ def test_a_run_states_what_its_method_was_made_with_and_can_be_written_down(name
     assert stated <= set(run.settings)
     of_memory = {"memory", "log2_settling_time", "log2_settling_time_error"}
     of_world = {"miss_correlation", "variance_change", "jacobian_size"}
-    figures = {"prm": {"exploration", "held"} | of_memory} | dict.fromkeys(("pofl", "pg", "profl"), of_world)
+    figures = {"prm": {"exploration", "held"} | of_memory, "literal": {"jacobian_size"}} | dict.fromkeys(
+        ("pofl", "pg", "profl"), of_world
+    )
     assert set(run.info) == set(method.info) | figures.get(name, set())
     json.dumps(run.to_dict())
     run.save(tmp_path / "run.npz")

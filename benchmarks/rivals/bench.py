@@ -19,9 +19,9 @@ from benchmarks.deployments.outcome import NONE
 from benchmarks.deployments.problems import PROBLEMS
 from benchmarks.rivals.federation import Known, known
 from benchmarks.rivals.methods import HOW, compare, figures, has_botorch
-from benchmarks.wild.solver import solve
 from benchmarks.wild.table import TABLE
 from profl_papers.claims import Part, at_least
+from profl_papers.drawn.solver import solve
 from profl_papers.measures import drawn, gap
 
 ROUNDS, AFTER = 30, (10, 20, 30)

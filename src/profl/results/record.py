@@ -174,8 +174,8 @@ class Run:
         checks.positive_int("seed", seed, least=0, most=len(self.seeds) - 1)
         if self.posterior is None:
             raise checks.InputError(
-                f"{self.algorithm} states nothing of the optimum; profl.prm does, without personal parts and outcome limits; "
-                "for repeated retraining try run.stable_errors()"
+                f"{self.algorithm} states nothing of the optimum; profl.prm does, without personal parts and "
+                "outcome limits; for repeated retraining try run.stable_errors()"
             )
         like = jax.tree.map(lambda leaf: leaf[seed, -1], self.theta)
         return intervals_of(self.posterior.of_seed(seed), like, level)

@@ -1,4 +1,5 @@
-"""The paper's theory in numbers: its convergence bound, and the exact error of L2 where shares and means both move."""
+"""Theory in numbers: the paper's convergence bound, the exact error of L2 where shares and means both move, and the
+covariance of retraining at the stable point."""
 
 from profl.theory.bound import Constants, bound, estimate, omega_D, omega_F, omega_Q
 from profl.theory.second_term import (
@@ -8,11 +9,13 @@ from profl.theory.second_term import (
     least_squares_error,
     second_term_error,
 )
+from profl.theory.stable_covariance import StableCovariance, stable_covariance
 
 __all__ = [
     "Constants",
     "JacobianError",
     "SecondTermError",
+    "StableCovariance",
     "bound",
     "estimate",
     "f_covariance",
@@ -21,4 +24,5 @@ __all__ = [
     "omega_F",
     "omega_Q",
     "second_term_error",
+    "stable_covariance",
 ]

@@ -28,9 +28,8 @@ from jax.flatten_util import ravel_pytree
 from profl import checks, random, trees
 from profl.problem.problem import Problem, check_problem
 from profl.results.record import Run
-from profl.stable_covariance import StableCovariance, stable_covariance
 
-__all__ = ["Constants", "StableCovariance", "bound", "estimate", "omega_D", "omega_F", "stable_covariance"]
+__all__ = ["Constants", "bound", "estimate", "omega_D", "omega_F", "omega_Q"]
 
 PHI = 0.05  # the paper's failure probability of a bound on a sampling error
 LEAST_MOVE = 1e-4  # of the longest move: between closer models a change of the Jacobian is rounding

@@ -34,8 +34,8 @@ class ClusterMeans:
     One seeding by k-means++, as in scikit-learn.
 
     >>> jacobians = jnp.array([1.0, 1.2, 3.0]).reshape(3, 1, 1)
-    >>> ClusterMeans(2)(jax.random.key(0), jacobians, jnp.full(3, True)).ravel().round(1).tolist()
-    [1.1, 1.1, 3.0]
+    >>> ClusterMeans(2)(jax.random.key(0), jacobians, jnp.full(3, True)).ravel().round(1)
+    Array([1.1, 1.1, 3. ], dtype=float32)
     """
 
     count: int
