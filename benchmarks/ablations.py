@@ -15,7 +15,6 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -145,8 +144,8 @@ def of_prm(name: str, seeds: int, quick: bool) -> Part:
 
 def measured(problem: Problem, method: Method, n: int, rounds: int, steps: int, seeds: int) -> Run:
     settings: dict[str, Any] = {"rounds": rounds, "local_steps": steps, "samples": n, "seeds": range(seeds)}
-    lines = {"MOST_CURVED": 0} if isinstance(method, WithoutCurvature) else {}
-    with patch.multiple(response, **lines) if lines else nullcontext():
+    most_curved = 0 if isinstance(method, WithoutCurvature) else response.MOST_CURVED
+    with patch.object(response, "MOST_CURVED", most_curved):
         return simulate(problem, method, progress=False, **settings)
 
 
