@@ -237,7 +237,7 @@ def test_what_is_in_no_table_keeps_the_limit_too(changes, settings):
         case = pricing(clients=1)
         best, free = closed_form(case, 0.0)
         case = replace(case, limits=profl.OutcomeLimit(volume, at_least=1.15 * free), initial=np.float32(best / 2))
-    run = profl.simulate(case, profl.prm(), seeds=range(3), **{**SMALL, "rounds": 20, **settings})
+    run = profl.simulate(case, profl.prm(), seeds=range(3), **{**SMALL, "rounds": 60, **settings})
     assert np.isfinite(run.theta).all()
     assert np.mean(case.limits[0].bound - run.outcomes > 0) < 0.1
     assert np.all(run.excess[:, -1] < 0.5 * run.excess[:, 0])
