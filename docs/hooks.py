@@ -134,7 +134,7 @@ def readme(text: str, results: list[dict[str, Any]]) -> str:
     )
     told = claims_summary(claim for result in ours for claim in result["claims"])
     told += (
-        f". Of the ProFL paper's, {paper} with\nprofl's parts; with its algorithm as printed (`--literal`), {printed}"
+        f". For the ProFL paper, {paper}, with\nprofl's parts; {printed} with its algorithm as printed (`--literal`)"
     )
     block = f"<!-- reproduced -->\n{told}.\n\n{markdown.papers(ours)}\n<!-- /reproduced -->"
     return re.sub(r"<!-- reproduced -->.*<!-- /reproduced -->", lambda _: block, text, flags=re.DOTALL)

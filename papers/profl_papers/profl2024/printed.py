@@ -141,9 +141,9 @@ _ITEMS = (
         "local step, so R = 1 there and models are averaged every 3. C is the number of groups that there are.",
         run=share_in_clusters,
         short={"rounds": (4, 12)},
-        finding="Sharing at every step in given clusters, as printed, ends no lower than not sharing. The server's mean "
-        "of models averages the steps J_i^T u_i; where clients lose alike (u_i = u) that mean is the same whether J_i or "
-        "the means of clusters stand in it. What sharing would average out is averaged out anyhow, and k-means divides "
+        finding="Sharing at every step in given clusters, as printed, ends no lower than not sharing. The server's "
+        "mean of models averages the steps J_i^T u_i; where clients lose alike (u_i = u) it is the same whether J_i or "
+        "means of clusters stand in it. What sharing would average out is averaged out anyhow, and k-means divides "
         "clients by the noise of J_i as well.",
     ),
     printed(
