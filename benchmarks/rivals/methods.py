@@ -26,8 +26,8 @@ SAMPLES = 500
 JUDGED_ON = 128
 """Samples of every client, of its newest deployment, that the composite acquisition moves to f."""
 HOW = (
-    "BoTorch is not installed, and its rivals are left out: pip install torch==2.13.0 --index-url "
-    "https://download.pytorch.org/whl/cpu, then pip install -c constraints.txt -e '.[bench]'"
+    "BoTorch is not installed, and its rivals are left out: pip install -c constraints.txt -e '.[bench]' (a build of "
+    "torch for the CPU will do)"
 )
 Tried = dict[str, Callable[[np.ndarray, int], Search]]
 """Setting -> what begins a search, of the start and the seed."""
