@@ -81,7 +81,7 @@ def on_page_markdown(text: str, page: Any, **_: Any) -> str:
     guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").removeprefix("# Contributing\n")
     text = text.replace("<!-- guide -->", guide.replace("(CHANGELOG.md)", "(changelog.md)").replace("(docs/", "("))
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").removeprefix("# Changelog\n")
-    changes = changes.replace("(CONTRIBUTING.md#", "(extend.md#")
+    changes = changes.replace("(CONTRIBUTING.md#", "(extend.md#").replace("(docs/", "(")
     text = reference.fill(sources(text.replace("<!-- changelog -->", changes)))
     text = re.sub(r"\(\.\./examples/(\w+)/README\.md\)", r"(examples/\1.md)", text)
     return formulas(text.replace("(../CONTRIBUTING.md)", "(extend.md)"))
