@@ -14,24 +14,9 @@ from typing import Any
 from profl_papers.claims import at_least
 from profl_papers.item import Found, Item
 from profl_papers.measures import known, line, panel, standard_deviation, tail
-from profl_papers.profl2024 import (
-    fig2a,
-    fig2b,
-    fig2c,
-    fig3a,
-    fig3b,
-    fig3c,
-    fig4a,
-    fig4b,
-    fig4c,
-    fig4d,
-    fig5a,
-    fig5b,
-    fig6a,
-    fig6b,
-    table1,
-)
-from profl_papers.profl2024.versus import Pair, versus
+from profl_papers.profl2024 import ITEMS
+from profl_papers.profl2024.fig2b import MOST_SEEDS
+from profl_papers.profl2024.versus import NEAR, STUCK, Pair, versus
 from profl_papers.trial import Trial
 
 WORK, SUFFIX = "profl2024-printed", "-printed"
@@ -54,7 +39,7 @@ def share_in_clusters(trial: Trial) -> Found:
     wins = float((shared.tail_excess() < local.tail_excess()).mean())
     claims = [
         at_least("local excess over shared excess", tail(local) / tail(shared), 1, " times", "lower loss when shared"),
-        at_least("share of seeds in which sharing ends lower", wins, fig2b.MOST_SEEDS),
+        at_least("share of seeds in which sharing ends lower", wins, MOST_SEEDS),
     ]
     panels = [panel("as printed", [line(local, "local"), line(shared, "shared")], known(local))]
     return Found(rows, claims, panels)
@@ -77,11 +62,10 @@ def windows_exchanged(trial: Trial) -> Found:
 
 def base_data(trial: Trial) -> Found:
     """Figure 5a with base data that are alike, and with different ones."""
-    near, stuck = fig5a.NEAR, fig5a.STUCK
     pairs = {BASE[spread]: versus(trial, trial.case(base_spread=spread)) for spread in trial.settings["base_spread"]}
     return Found(
         [row for name, pair in pairs.items() for row in pair.rows(reading=name)],
-        [claim for name, pair in pairs.items() for claim in pair.risk_claims(f"group pricing, {name}", near, stuck)],
+        [claim for name, pair in pairs.items() for claim in pair.risk_claims(f"group pricing, {name}", NEAR, STUCK)],
         [pair.risk_panel(name) for name, pair in pairs.items()],
     )
 
@@ -120,20 +104,20 @@ BASE = {0: "base data alike", 0.2: "base data 20 % apart"}
 ROUNDS = "The paper does not state the number of rounds."
 _ITEMS = (
     printed(
-        table1.ITEM,
+        ITEMS["table1"],
         {"case": "housing", "clients": 10, "heterogeneity": (0, 0.25, 0.5), "method": ("literal_pg", "literal")}
         | {"eta": 0.01, "R": 5, "H": 1, "n": 500, "rounds": 200, "filter": "paper"},
         ROUNDS + " With H = 1 df/dtheta is one difference quotient.",
     ),
     printed(
-        fig2a.ITEM,
+        ITEMS["fig2a"],
         PRICING
         | {"eps": (0, 0.1, 0.2, 0.4), "source": "blob", "distance": 10, "method": "literal", "eta": 0.001, "R": 5}
         | {"H": 25, "n": 500, "rounds": 600, "filter": ("paper", "none")},
         ROUNDS + " Neither the mean nor the spread of its junk is stated; here it lies 10 standard deviations away.",
     ),
     printed(
-        fig2b.ITEM,
+        ITEMS["fig2b"],
         {"case": "three_groups", "clients": 100, "method": "literal", "eta": 0.0001, "R": (3, 1), "H": 10, "n": 60}
         | {"C": (None, 3), "averaged every": (None, 3), "rounds": (2000, 6000), "filter": "paper"},
         ROUNDS
@@ -147,27 +131,27 @@ _ITEMS = (
         "clients by the noise of J_i as well.",
     ),
     printed(
-        fig2c.ITEM,
+        ITEMS["fig2c"],
         PRICING
         | {"reaction": ("linear", "exponential"), "method": "literal", "eta": 0.001, "R": 5, "H": 100, "n": 1000}
         | {"min n": 50, "tolerance": (None, 0.05, 0.1), "rounds": 600, "filter": "paper"},
         ROUNDS + " n follows the paper's bound, between 50 and 1000; the tolerance is its Phi.",
     ),
     printed(
-        fig3a.ITEM,
+        ITEMS["fig3a"],
         PRICING
         | {"method": "literal", "eta": 0.001, "R": 5, "H": 20, "n": (50, 500, 5000), "rounds": 600, "filter": "paper"},
         ROUNDS,
     ),
     printed(
-        fig3b.ITEM,
+        ITEMS["fig3b"],
         PRICING
         | {"reaction": "linear", "method": "literal", "eta": (0.03, 0.01, 0.001), "R": 5, "H": 20, "n": 2500}
         | {"rounds": 600, "filter": "paper"},
         ROUNDS,
     ),
     printed(
-        fig3c.ITEM,
+        ITEMS["fig3c"],
         PRICING
         | {
             "reaction": ("linear", "exponential"),
@@ -181,14 +165,14 @@ _ITEMS = (
         ROUNDS + " The pricing case is linear, the text speaks of curved reactions: both are run.",
     ),
     printed(
-        fig4a.ITEM,
+        ITEMS["fig4a"],
         {"case": "strategic", "clients": 10, "heterogeneity": (0, 0.5), "method": ("pfl", "literal"), "eta": 0.03}
         | {"R": 10, "H": 500, "n": 500, "rounds": 200, "filter": "paper"},
         ROUNDS + " The text says heterogeneous clients, the caption equal distributions: both are run.",
         run=equal_and_different,
     ),
     printed(
-        fig4b.ITEM,
+        ITEMS["fig4b"],
         {"case": "strategic", "clients": 10, "heterogeneity": 0.5, "base_spread": tuple(BASE), "eta": 0.03}
         | {
             "method": ("pfl", "literal"),
@@ -204,13 +188,13 @@ _ITEMS = (
         short={"rounds": (1, 20), "R": (5, 1), "H": (1, 5)},
     ),
     printed(
-        fig4c.ITEM,
+        ITEMS["fig4c"],
         {"case": "credit", "clients": 10, "heterogeneity": 0.1, "sensitivity": 6.0, "method": ("pfl", "literal")}
         | {"eta": 0.01, "R": 5, "H": 1, "n": 5812, "rounds": 200, "filter": "paper"},
         ROUNDS + " Neither are sensitivities and how rows were prepared: those of the item are used.",
     ),
     printed(
-        fig4d.ITEM,
+        ITEMS["fig4d"],
         {
             "case": "adult",
             "clients": 10,
@@ -222,22 +206,22 @@ _ITEMS = (
         ROUNDS + " Neither are sensitivities and how rows were prepared: those of the item are used.",
     ),
     printed(
-        fig5a.ITEM,
+        ITEMS["fig5a"],
         {"case": "group_pricing", "clients": 10, "heterogeneity": 0.1, "base_spread": tuple(BASE), "n": 500}
         | {"rounds": 600, **PAIR},
         ROUNDS + " Demands mu_ik carry the retailer's index: both readings are run.",
         run=base_data,
     ),
     printed(
-        fig5b.ITEM, {"case": "retail", "clients": 10, "heterogeneity": 0.5, "n": 500, "rounds": 600, **PAIR}, ROUNDS
+        ITEMS["fig5b"], {"case": "retail", "clients": 10, "heterogeneity": 0.5, "n": 500, "rounds": 600, **PAIR}, ROUNDS
     ),
     printed(
-        fig6a.ITEM,
+        ITEMS["fig6a"],
         {"case": "housing", "clients": 10, "heterogeneity": (0.1, 0.3, 1.0), "n": 500, "rounds": 600, **PAIR},
         ROUNDS + " The 0.2, 0.5 and 1 in the column H can only be heterogeneities; H = 1 as in the next row.",
     ),
     printed(
-        fig6b.ITEM,
+        ITEMS["fig6b"],
         {"case": "housing", "clients": 10, "heterogeneity": 0.5, "n": (5, 50, 500), "rounds": 600, **PAIR},
         ROUNDS,
     ),

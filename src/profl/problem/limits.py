@@ -144,6 +144,19 @@ class Polyhedron:
         return region_of(self.box, self.limits)
 
 
+def space_region(project: Callable[[Theta], Theta], size: int) -> Region:
+    """A model space of ``size`` numbers as a region of NumPy arrays; that of a user's own function has no bounds.
+
+    >>> [part.tolist() for part in space_region(Box(0.0, 5.0), 2).bounds]
+    [[0.0, 0.0], [5.0, 5.0]]
+    """
+    if isinstance(project, Polyhedron):
+        return project.region
+    ends = (project.lower, project.upper) if isinstance(project, Box) else (-np.inf, np.inf)
+    lower, upper = (np.broadcast_to(end, size).astype(float) for end in ends)
+    return Region(np.zeros((0, size)), np.zeros(0), lower, upper)
+
+
 def as_arrays(region: Region, dtype: Any) -> Region:
     """The region in a model's precision."""
     return Region(*(jnp.asarray(part, dtype) for part in region))

@@ -8,8 +8,7 @@ import numpy as np
 
 from profl.methods.intervals import Posterior
 from profl.methods.prm.settings import LEAST_CURVATURE
-from profl.problem.limits import Polyhedron
-from profl.problem.model_space import Box
+from profl.problem.limits import space_region
 from profl.problem.problem import View
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ def posterior(problem: View, server: ServerState) -> Posterior:
     values = np.abs(values)
     least = LEAST_CURVATURE * values.max(-1)
     values = np.maximum(values, least[..., None] + np.finfo(values.dtype).tiny)
-    space, seeds = model_space(problem, server.base.shape[-1]), server.risk.shape
+    space, seeds = space_region(problem.project, server.base.shape[-1]), server.risk.shape
     return Posterior(
         incumbent=server.base,
         units=server.units,
@@ -33,17 +32,5 @@ def posterior(problem: View, server: ServerState) -> Posterior:
         covariance=server.gradient_covariance,
         fall=server.fall,
         fall_variance=server.start_variance + server.incumbent_variance,
-        **{name: np.broadcast_to(part, (*seeds, *part.shape)) for name, part in space.items()},
+        **{name: np.broadcast_to(part, (*seeds, *part.shape)) for name, part in space._asdict().items()},
     )
-
-
-def model_space(problem: View, d: int) -> dict[str, np.ndarray]:
-    """The model space of d numbers as bounds and rows; of a user's own function, without bounds."""
-    project = problem.project
-    box = getattr(project, "box", project)
-    lower, upper = (box.lower, box.upper) if isinstance(box, Box) else (-np.inf, np.inf)
-    A, b = np.zeros((0, d)), np.zeros(0)
-    if isinstance(project, Polyhedron):
-        A, b = project.region.A, project.region.b
-    ends = {name: np.broadcast_to(end, d).astype(float) for name, end in (("lower", lower), ("upper", upper))}
-    return {**ends, "A": A, "b": b}

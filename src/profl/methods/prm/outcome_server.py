@@ -26,8 +26,7 @@ from profl.methods.prm.newton import LimitedSteps, positive_eigenvalues
 from profl.methods.prm.outcome_steps import Cone, minimise_in_limits, normal_start
 from profl.methods.prm.settings import ROOM_GROWTH, Settings
 from profl.numerics import pseudo_inverse
-from profl.problem.limits import Polyhedron, as_arrays
-from profl.problem.model_space import Box
+from profl.problem.limits import as_arrays, space_region
 from profl.problem.outcomes import OutcomeLimit, weight_table
 from profl.problem.polyhedron import Region
 from profl.problem.problem import View
@@ -249,14 +248,9 @@ def lagrangian(server: ServerState) -> ServerState:
 
 def step_region(problem: View, server: ServerState, longest: Any) -> Region:
     """The steps in units that model space and trust region allow."""
-    project, base = problem.project, server.base
-    if isinstance(project, Polyhedron):
-        space = project.region
-    else:
-        ends = (project.lower, project.upper) if isinstance(project, Box) else (-np.inf, np.inf)
-        lower, upper = (np.broadcast_to(np.asarray(end, float), base.shape) for end in ends)
-        space = Region(np.zeros((0, base.size)), np.zeros(0), lower, upper)
-    return LimitedSteps.from_models(as_arrays(space, base.dtype), base, server.units, longest).region
+    base = server.base
+    space = as_arrays(space_region(problem.project, base.size), base.dtype)
+    return LimitedSteps.from_models(space, base, server.units, longest).region
 
 
 def cone_of(problem: View, server: ServerState) -> Cone:
