@@ -18,7 +18,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from profl import checks, trees
-from profl.problem.model_space import Bound, Box, everywhere
+from profl.problem.model_space import Box, everywhere
 from profl.problem.outcomes import OutcomeLimit, outcome_limits
 from profl.problem.polyhedron import Region, nearest_point, pull_inside, tolerances
 from profl.typing import Array, Theta
@@ -165,8 +165,7 @@ def as_arrays(region: Region, dtype: Any) -> Region:
 def region_of(box: Box | None, limits: LinearLimits) -> Region:
     A, b = np.array(limits.A), np.array(limits.b)
     lengths = np.linalg.norm(A, axis=1)
-    ends: tuple[Bound, Bound] = (-np.inf, np.inf) if box is None else (box.lower, box.upper)
-    return Region(A / lengths[:, None], b / lengths, *(np.broadcast_to(end, A.shape[1]).astype(float) for end in ends))
+    return space_region(box or everywhere, A.shape[1])._replace(A=A / lengths[:, None], b=b / lengths)
 
 
 def as_limits(value: Any) -> tuple[Limit, ...]:

@@ -22,8 +22,7 @@ from jax.flatten_util import ravel_pytree
 
 from profl import checks, random, trees
 from profl.problem.families import Family
-from profl.problem.limits import Polyhedron, region_of
-from profl.problem.model_space import Box
+from profl.problem.limits import space_region
 from profl.problem.oracle import MonteCarloReaction
 from profl.problem.outcomes import OutcomeLimit, outcome_values, weight_table
 from profl.problem.reaction import Reaction
@@ -147,19 +146,16 @@ def constrained_optimum(problem: Problem, starts: list[Theta]) -> Theta:
             "jac": lambda x: -signs[:, None] * trees.flat_rows(evaluate("jacobian", problem, unravel(x))),
         }
     ]
-    box: Any = problem.project if isinstance(problem.project, Box) else None
-    if isinstance(problem.project, Polyhedron):
-        box, region = problem.project.box, region_of(problem.project.box, problem.project.limits)
+    region = space_region(problem.project, _flat(starts[0]).size)
+    if region.b.size:
         constraints.append({"type": "ineq", "fun": lambda x: region.b - region.A @ x, "jac": lambda x: -region.A})
-    size = _flat(starts[0]).size
-    ends = None if box is None else list(zip(*(np.broadcast_to(e, size) for e in (box.lower, box.upper)), strict=True))
     found: list[tuple[float, float, np.ndarray]] = []
     for start in starts:
         end = optimize.minimize(
             lambda x: problem.risk(unravel(x)),
             _flat(start),
             jac=lambda x: _flat(problem.gradient(unravel(x))),
-            bounds=ends,
+            bounds=list(zip(*region.bounds, strict=True)),
             constraints=constraints,
             method="SLSQP",
             options={"maxiter": TURNS, "ftol": 1e-14},
